@@ -36,8 +36,8 @@ from search_spaces.files import write_atomically
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
-from supernet.data.datasets import load_search_data
-from supernet.models import FixedNetwork, build_supernet
+from supernet.building import build_network, build_supernet
+from supernet.tasks.opening import open_task
 from supernet.training.evaluation import evaluate
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork, build_sampler
@@ -109,25 +109,25 @@ def run_job(job: Job) -> dict[str, Any]:
     if job.separate:
         model = replace(space.model, share_attention_weights=False)
         space = replace(space, model=model)
-    data = load_search_data(str(space.data["dataset"]), None, space.model, 0)
+    task = open_task(space, str(space.data["dataset"]), None, 0)
     networks = networks_of(space, job.num_networks)
     started = time.perf_counter()
     torch.manual_seed(job.seed)
     if job.network is None:
         supernet = build_supernet(space, job.settings.dropout)
         sampler = build_sampler(space, job.settings, job.seed)
-        trainer = Trainer(supernet, sampler, networks[:1], data, job.settings, seed=job.seed)
+        trainer = Trainer(supernet, sampler, networks[:1], task, job.settings, seed=job.seed)
         scored = networks
     else:
         network = networks[job.network]
-        fixed = FixedNetwork(space.model, network, job.settings.dropout)
+        fixed = build_network(space.model, space.task, network, job.settings.dropout)
         single = SingleNetwork(network)
-        trainer = Trainer(fixed.network, single, [network], data, job.settings, seed=job.seed)
+        trainer = Trainer(fixed.network, single, [network], task, job.settings, seed=job.seed)
         scored = [network]
     for _ in trainer.run():
         pass
     seconds = time.perf_counter() - started
-    results = [evaluate(trainer.model, network, data.valid) for network in scored]
+    results = [evaluate(task, trainer.model, network, task.valid) for network in scored]
     return {
         "key": job.key,
         "losses": [result.loss for result in results],

@@ -18,7 +18,7 @@ from search_spaces.costs import flops
 from search_spaces.operators import largest
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
-from supernet.models import build_supernet
+from supernet.models import build_classifier_supernet
 
 MAX_BATCH = 64
 BATCH_FLOPS = 10**10  # large networks get fewer examples, so that a step takes a second at most
@@ -69,7 +69,7 @@ def step_ratio(space: SearchSpace, kind: AttentionKind, seconds: float) -> StepR
     """
     torch.manual_seed(0)
     architecture = largest_network(space, kind)
-    supernet = build_supernet(space)
+    supernet = build_classifier_supernet(space)
     plain = plain_twin(supernet, architecture)
     operations = flops(space.model, space.task, architecture)
     inputs, labels = _batch(space, max(1, min(MAX_BATCH, BATCH_FLOPS // operations)))

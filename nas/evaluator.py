@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from latency.device import describe_device
 from latency.profile import DeviceProfile, ProfileHeader, default_profile_path, open_profile
-from latency.timer import time_calls, timed_module
+from latency.timer import time_calls
 from latency.workload import Workload
+from nas.objectives import BEST_BLEU, QUALITY, QualityMetric
 from nas.spec import SearchSpec
+from nas.timed_work import check_workload, timed_call
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
-from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
-from supernet.data.datasets import SearchData
-from supernet.models import EncoderClassifier, FixedNetwork
+from supernet.beam_search import BeamSettings
+from supernet.extraction import Supernet
+from supernet.tasks.base import Task
+from supernet.tasks.scores import split_bleu
+from supernet.tasks.translation import TranslationTask
 from supernet.training.evaluation import evaluate
 
 WARMUP = 2
@@ -37,11 +40,33 @@ def use_threads(spec: SearchSpec) -> None:
 
 
 def inherited_quality(
-    supernet: EncoderClassifier, architecture: Architecture, data: SearchData, device: str
+    task: Task[Any, Any],
+    supernet: Supernet,
+    architecture: Architecture,
+    metric: QualityMetric,
+    device: str,
 ) -> dict[str, float]:
-    """Validation loss and accuracy of a network with the supernet's weights."""
-    result = evaluate(supernet, architecture, data.valid, device=device)
-    return {"quality": result.loss, "valid_accuracy": result.accuracy}
+    """What a network is worth on the validation split with the supernet's weights.
+
+    Args:
+        task: with the validation examples to look at.
+        supernet: the weights.
+        architecture: the network.
+        metric: ``bleu`` translates greedily, which is several times faster than with a beam and
+            ranks networks alike.
+        device: where to compute.
+
+    Returns:
+        ``quality``, of which less is better, and what it is made of.
+    """
+    result = evaluate(task, supernet, architecture, task.valid, device=device)
+    values = {QUALITY: result.loss, "valid_accuracy": result.accuracy}
+    if metric == "loss":
+        return values
+    assert isinstance(task, TranslationTask)
+    bleu = split_bleu(task, supernet, architecture, task.valid, device, BeamSettings(beam_size=1))
+    values |= {"valid_loss": result.loss, "valid_bleu": bleu.score}
+    return values | {QUALITY: BEST_BLEU - bleu.score}
 
 
 class LatencyMeter:
@@ -52,6 +77,9 @@ class LatencyMeter:
 
     Args:
         spec: its space's workload is timed on its device.
+
+    Raises:
+        UsageError: when that is not something the space's networks can do.
     """
 
     def __init__(self, spec: SearchSpec) -> None:
@@ -60,6 +88,7 @@ class LatencyMeter:
         self._device = spec.device
         self._rounds = spec.budget.timing_rounds
         self.workload = Workload.from_mapping(spec.space.workload)
+        check_workload(spec.space, self.workload)
         self.header = ProfileHeader(
             describe_device(spec.device), self.workload, _settings_digest(spec.space)
         )
@@ -74,32 +103,19 @@ class LatencyMeter:
         return self._profile.measure(architectures, self._time)
 
     def _time(self, architectures: list[Architecture]) -> list[Measurement]:
-        inputs = example_inputs(self._space, self.workload).to(self._device)
-        with ExitStack() as stack, torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            calls: list[Callable[[], object]] = []
-            for architecture in architectures:
-                network = FixedNetwork(self._space.model, architecture).to(self._device)
-                calls.append(stack.enter_context(timed_module(network, inputs)))
             timings = time_calls(
-                calls,
+                [
+                    timed_call(self._space, architecture, self.workload, self._device)
+                    for architecture in architectures
+                ],
                 self._device,
                 dtype=self.workload.dtype,
                 warmup=WARMUP,
                 repeats=self._rounds,
             )
         return [timing.measurement(self.header.device.label) for timing in timings]
-
-
-def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:
-    """A batch of random inputs of the workload's size, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    source = space.model.input
-    if isinstance(source, ImageInput):
-        shape = (workload.batch, source.channels, source.image_size, source.image_size)
-        return torch.randn(shape, generator=generator)
-    shape_BN = (workload.batch, workload.source_length)
-    return torch.randint(1, source.vocab_size, shape_BN, generator=generator)
 
 
 def _settings_digest(space: SearchSpace) -> str:

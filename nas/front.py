@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -92,7 +92,7 @@ class Front:
                 raise DamagedRunError(
                     f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA}"
                 )
-            objectives = tuple(OBJECTIVES[item["name"]] for item in data["objectives"])
+            objectives = tuple(_objective(item) for item in data["objectives"])
             entries = tuple(_entry(item, objectives) for item in data["front"])
             if not entries:
                 raise ValueError("the front is empty")
@@ -104,6 +104,13 @@ class Front:
             )
         except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
+
+
+def _objective(item: Mapping[str, Any]) -> Objective:
+    metric, unit = item["metric"], item["unit"]
+    if not (isinstance(metric, str) and isinstance(unit, str)):
+        raise ValueError(f"the objective {item['name']} has no metric and unit")
+    return replace(OBJECTIVES[item["name"]], metric=metric, unit=unit)
 
 
 def _entry(item: Mapping[str, Any], objectives: Sequence[Objective]) -> FrontEntry:

@@ -20,17 +20,18 @@ def check_request(spec: SearchSpec) -> None:
     """Refuse what cannot be searched, timed or reached; times a few networks if need be.
 
     Raises:
-        UsageError: for a task that cannot be trained, or a space whose workload cannot be timed.
+        UsageError: for BLEU of a task without translations, or a workload that cannot be timed.
         UnreachableLimitError: see `check_limits`.
     """
-    if spec.space.task != "classification":
+    if spec.quality == "bleu" and spec.space.task != "translation":
         raise UsageError(
-            f"the space {spec.space.name} is for {spec.space.task.replace('_', ' ')}, and this "
-            "version trains classification only: nas space show and nas cost work with it, "
-            "nas search does not"
+            f"--quality bleu is for translation, but the space {spec.space.name} is for "
+            f"{spec.space.task.replace('_', ' ')}: leave it out, and quality is the validation loss"
         )
     if spec.needs_latency:
-        Workload.from_mapping(spec.space.workload)
+        from nas.timed_work import check_workload
+
+        check_workload(spec.space, Workload.from_mapping(spec.space.workload))
     check_limits(spec)
 
 

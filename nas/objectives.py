@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 QUALITY = "quality"
 LATENCY = "latency_ms"
+BEST_BLEU = 100.0
+
+QualityMetric = Literal["loss", "bleu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,14 @@ OBJECTIVES: Mapping[str, Objective] = {
     )
 }
 COSTS = ("flops", "params")
+
+
+def objective(name: str, quality: QualityMetric) -> Objective:
+    """An objective of a search whose quality is measured so.
+
+    BLEU, of which more is better, is counted by what it lacks to 100.
+    """
+    chosen = OBJECTIVES[name]
+    if name != QUALITY or quality == "loss":
+        return chosen
+    return replace(chosen, metric="100 - valid_bleu", unit="BLEU")

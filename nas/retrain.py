@@ -1,6 +1,7 @@
 """Trains a chosen network from scratch and scores it once on the test split.
 
-This is the only module that opens the test split, and it does so as its very last step.
+It opens the test split as its very last step. No stage before it does, and after it only
+`nas.trained`, when a user asks for the scores of a network by name.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from nas.stage_runner import run_stage
 from nas.stages import Run, Stage
 from search_spaces.costs import params
 from search_spaces.errors import DamagedRunError
-from supernet.data.datasets import load_test_split
-from supernet.models import FixedNetwork
+from supernet.building import build_network
+from supernet.tasks.scores import Scores, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
-from supernet.training.evaluation import evaluate
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def retrain(folder: RunFolder, how: str) -> Iterator[Event]:
@@ -90,7 +90,9 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
     spec, settings = run.spec, run.spec.budget.retrain
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        network = FixedNetwork(run.space.model, entry.architecture, settings.dropout)
+        network = build_network(
+            run.space.model, run.space.task, entry.architecture, settings.dropout
+        )
     where = run.folder.path / "retrained" / entry.id
     checkpoints = CheckpointFolder(where / "checkpoints", f"{spec.digest}:{entry.id}")
     if (where / "result.json").exists():
@@ -103,7 +105,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         network.network,
         SingleNetwork(entry.architecture),
         [entry.architecture],
-        run.data,
+        run.task,
         settings,
         seed=spec.seed,
         device=spec.device,
@@ -114,24 +116,34 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         if report.probe_losses:
             message += f", validation {report.probe_losses[0]:.3f}"
         yield Progress(stage, report.epoch, report.epochs, message)
-    best = load(checkpoints.best)["model"]
-    network.network.load_state_dict(best)
-    valid = evaluate(network.network, entry.architecture, run.data.valid, device=spec.device)
-    save(where / "weights.pt", {"model": best, "architecture": entry.architecture.to_json()})
-    test_split = load_test_split(spec.dataset, spec.data, run.space.model, spec.seed)
-    test = evaluate(network.network, entry.architecture, test_split, device=spec.device)
+    weights = trainer.final_weights()
+    network.network.load_state_dict(weights)
+    task, model = run.task, network.network
+    valid = score(task, model, entry.architecture, task.valid, device=spec.device)
+    save(where / "weights.pt", {"model": weights, "architecture": entry.architecture.to_json()})
+    test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
         "schema": SCHEMA,
         "id": entry.id,
         "architecture": entry.architecture.to_json(),
-        "dataset": run.data.name,
-        "test_accuracy": test.accuracy,
-        "valid_accuracy": valid.accuracy,
-        "valid_loss": valid.loss,
+        "task": run.space.task,
+        "dataset": task.name,
+        **_scores(test, valid),
         "epochs": len(trainer.history),
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
     }
     run.folder.write_json(f"retrained/{entry.id}/result.json", result)
     shutil.rmtree(checkpoints.path)
-    yield ArchitectureMeasured(stage, entry.id, {"test_accuracy": test.accuracy})
+    name = f"test_{test.headline}"
+    yield ArchitectureMeasured(stage, entry.id, {name: test.values[test.headline]})
+
+
+def _scores(test: Scores, valid: Scores) -> dict[str, float | str]:
+    """The scores of both splits; the one that the task is known by comes first."""
+    names = sorted(test.values, key=lambda name: name != test.headline)
+    result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
+    result |= {f"valid_{name}": valid.values[name] for name in names}
+    if test.bleu_signature is not None:
+        result["bleu_signature"] = test.bleu_signature
+    return result

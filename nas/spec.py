@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from nas.objectives import LATENCY, OBJECTIVES, QUALITY
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, QualityMetric
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -39,6 +39,8 @@ class Budget(_Frozen):
         threads: CPU threads that train and are timed; None leaves it to torch (all cores). Small
             networks are fastest with one, and sums over another number differ in the last bits.
         supernet: training of the supernet.
+        valid_examples: validation examples (images, pairs or lines) that networks are compared on
+            while searching; 0 for all.
         observations: networks whose inherited quality is measured.
         latency_samples: networks that are timed for the latency predictor.
         timing_rounds: interleaved timed runs of each network.
@@ -50,6 +52,7 @@ class Budget(_Frozen):
 
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     supernet: TrainingSettings = TrainingSettings()
+    valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
     latency_samples: Annotated[int, Field(ge=8, le=100_000)] = 40
     timing_rounds: Positive = 15
@@ -64,10 +67,11 @@ class SearchSpec(_Frozen):
 
     Attributes:
         space_toml: the text of the space.
-        dataset: name of a data set, or of the prepared folder.
+        dataset: name of a data set, or of the prepared folder; ``synthetic`` is generated.
         data: a folder made by ``nas data prepare``, or the file of a data set that needs one.
         device: ``cpu`` or ``cuda``; where networks are trained and timed.
         objectives: ``quality`` and at least one cost.
+        quality: what quality is: ``loss`` on the validation split, or ``bleu`` (translation only).
         limits: largest allowed value of a cost.
         preset: which preset the budget started from.
         budget: the numbers.
@@ -81,6 +85,7 @@ class SearchSpec(_Frozen):
     data: str | None = None
     device: str = "cpu"
     objectives: tuple[str, ...] = (QUALITY, LATENCY)
+    quality: QualityMetric = "loss"
     limits: dict[str, float] = {}
     preset: str = "quick"
     budget: Budget = Budget()

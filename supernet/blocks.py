@@ -108,15 +108,12 @@ class ElasticAttention(nn.Module):
         they are then queries of one sample, and the memory is read once for all of them.
         """
         own, kernel = self._parts(kind)
-        q_BHND = self.heads(own.query, x_BND, num_heads)
-        beams = len(q_BHND) // len(memory[0])
-        if beams > 1:
-            q_bHkND = q_BHND.unflatten(0, (-1, beams)).transpose(1, 2)
-            out = kernel.read(q_bHkND.flatten(2, 3), memory, positions_1N.repeat(1, beams))
-            out_BHND = out.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
-        else:
-            out_BHND = kernel.read(q_BHND, memory, positions_1N)
-        return self._output(own, out_BHND, x_BND)
+        folded_bND = x_BND.reshape(len(memory[0]), -1, x_BND.shape[-1])
+        q_bHND = self.heads(own.query, folded_bND, num_heads)
+        beams = len(x_BND) // len(memory[0])
+        positions_1N = positions_1N.expand(beams, -1).reshape(1, -1)
+        out_bHND = kernel.read(q_bHND, memory, positions_1N)
+        return self._output(own, out_bHND, x_BND).view_as(x_BND)
 
     def heads(self, linear: ElasticLinear, x_BND: Tensor, num_heads: int) -> Tensor:
         """``(B, N, D)`` → ``(B, H, N, width of a head)``."""

@@ -37,8 +37,11 @@ class ElasticLinear(nn.Linear):
 
     def forward(self, x_BND: Tensor, out_features: int) -> Tensor:  # type: ignore[override]
         """``(…, in)`` → ``(…, out_features)``."""
-        weight = prefix(self.weight, out_features, x_BND.shape[-1])
-        return F.linear(x_BND, weight, prefix(self.bias, out_features))
+        weight, bias, in_features = self.weight, self.bias, x_BND.shape[-1]
+        # Decoding makes hundreds of these calls a token: the layer's own size needs no slice.
+        if in_features != self.in_features or out_features != self.out_features:
+            weight, bias = prefix(weight, out_features, in_features), prefix(bias, out_features)
+        return F.linear(x_BND, weight, bias)
 
 
 class ElasticLayerNorm(nn.LayerNorm):
@@ -47,7 +50,9 @@ class ElasticLayerNorm(nn.LayerNorm):
     def forward(self, x_BND: Tensor) -> Tensor:
         """``(…, D)`` → ``(…, D)``, statistics over the D features that are there."""
         width = x_BND.shape[-1]
-        weight, bias = prefix(self.weight, width), prefix(self.bias, width)
+        weight, bias = self.weight, self.bias
+        if width != self.normalized_shape[0]:
+            weight, bias = prefix(weight, width), prefix(bias, width)
         return F.layer_norm(x_BND, (width,), weight, bias, self.eps)
 
 
@@ -111,7 +116,27 @@ class ScaledDropout(nn.Module):
         """The input, with a share ``rate * width / max_width`` of it zeroed while training."""
         if not self.training or self.rate == 0.0:
             return x
-        return F.dropout(x, self.rate * x.shape[-1] / self.max_width)
+        return dropout(x, self.rate * x.shape[-1] / self.max_width)
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """The input with a share `rate` of its elements zeroed, and the others scaled up for it.
+
+    On a CPU one random number serves four elements, 16 bits each, for the generator is what
+    torch's own spends its time on; the rate is then rounded to 1/65,536.
+
+    Args:
+        x: any shape.
+        rate: at least 0, less than 1.
+    """
+    if x.device.type != "cpu":
+        return F.dropout(x, rate)
+    levels = 1 << 16
+    dropped = round(rate * levels)
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    draws = words.view(torch.int16)[: x.numel()].view(x.shape)
+    kept = (draws >= dropped - levels // 2).to(x.dtype)
+    return x * kept.mul_(levels / (levels - dropped))
 
 
 def sinusoidal_positions(

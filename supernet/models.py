@@ -110,6 +110,6 @@ class FixedNetwork(nn.Module):
         return self.network(inputs, self.architecture)  # type: ignore[no-any-return]
 
 
-def build_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderClassifier:
+def build_classifier_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderClassifier:
     """A network with the largest size of every gene, in which every network of the space lies."""
     return EncoderClassifier(space.model, encoder_plan_of_space(space), dropout)

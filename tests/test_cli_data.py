@@ -37,10 +37,9 @@ def test_prepares_and_tells_what(folder: Path) -> None:
     assert "already prepared" in translate(folder).stdout
 
 
-def test_no_search_is_promised_that_does_not_work(folder: Path) -> None:
-    told = translate(folder).stdout.replace("\n", " ")
-    assert "open_translation" in told and "nas search does not train translation yet" in told
-    assert "--data" not in told
+def test_the_search_to_go_on_with_is_told_for_every_task(folder: Path) -> None:
+    told = translate(folder).stdout.replace("\n", "")
+    assert f"nas search --space SPACE --data {folder / 'out'}" in told
     write_jsonl(folder / "a.jsonl")
     given = ["--task", "classification", "--source", str(folder / "a.jsonl")]
     done = CliRunner().invoke(app, ["data", "prepare", *given, "--out", str(folder / "an out")])

@@ -17,7 +17,7 @@ from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.extraction import extract
-from supernet.models import FixedNetwork, build_supernet
+from supernet.models import FixedNetwork, build_classifier_supernet
 
 IMAGES = ModelSettings(
     ImageInput(8, 2, 3), max_length=20, num_classes=10, head_dim=8, class_token=True
@@ -90,7 +90,7 @@ def test_relative_keys_are_counted_by_their_definition() -> None:
 
 def test_params_are_those_of_a_network_cut_from_the_supernet() -> None:
     space = load_space("digits")
-    supernet = build_supernet(space)
+    supernet = build_classifier_supernet(space)
     for architecture in space.decode(sample(space, np.random.default_rng(0), 8)):
         cut = extract(supernet, architecture)
         held = sum(p.numel() for p in cut.parameters())

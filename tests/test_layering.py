@@ -28,7 +28,7 @@ FLOORS = {
 }
 
 # Where the search meets the trained networks; everything else in nas is numpy and values.
-JOINTS = ("nas.stages*", "nas.stage_runner", "nas.retrain*", "nas.evaluator*")
+JOINTS = ("nas.stages*", "nas.stage_runner", "nas.retrain*", "nas.evaluator*", "nas.timed_work")
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
@@ -39,6 +39,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),
     "plotly": ("nas.report*",),
+    "sacrebleu": ("supernet.tasks.bleu",),
 }
 
 

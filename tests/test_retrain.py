@@ -62,7 +62,7 @@ class Door:
             self.calls.append("epoch")
             return trained(trainer)
 
-        monkeypatch.setattr("nas.retrain.load_test_split", spy)
+        monkeypatch.setattr("supernet.tasks.opening.load_test_split", spy)
         monkeypatch.setattr(Trainer, "_train_epoch", epoch)
 
 
@@ -72,7 +72,7 @@ class Door:
 def test_no_search_stage_opens_the_test_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supernet.data.datasets.load_test_split", closed)
+    monkeypatch.setattr("supernet.tasks.opening.load_test_split", closed)
     for name, source in SOURCES.items():
         monkeypatch.setitem(SOURCES, name, replace(source, test=closed))
     run = tiny(tmp_path / "run")
@@ -84,9 +84,12 @@ def test_no_search_stage_opens_the_test_split(
 
 
 OPENERS = re.compile(r"load_test_split|(open|synthetic)_\w+_test")
+# A task keeps a way to its test split, and opens it when it is asked to.
+DOORS = re.compile(r"_?open_test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
 MAKERS = {"supernet/data/prepare_examples.py", "supernet/data/text_requests.py"}
+TASKS = ("classification", "translation", "language_modelling")
 DEFINED = {f"supernet/data/{name}.py" for name in ("datasets", "sources", "prepared", "synthetic")}
 
 
@@ -102,23 +105,33 @@ def names(path: Path) -> set[str]:
                 | ast.Constant(value=str(name))
             ) if OPENERS.fullmatch(name):
                 found.add(name)
+            case ast.Attribute(attr=str(name)) | ast.Constant(value=str(name)) if DOORS.fullmatch(
+                name
+            ):
+                found.add(name)
             case ast.Attribute(attr="test"):
                 found.add("test")
     return found
 
 
-def test_only_retraining_names_the_test_split() -> None:
+def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
     users = {}
     for package in ("nas", "supernet", "latency", "search_spaces"):
         for path in (ROOT / package).rglob("*.py"):
             if found := names(path):
                 users[path.relative_to(ROOT).as_posix()] = found
+    pairs, streams = (
+        {f"open_{kind}_test", f"synthetic_{kind}_test"} for kind in ("translation", "language")
+    )
     door = {
-        "nas/retrain.py": {"load_test_split"},
+        "nas/retrain.py": {"open_test"},
+        "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
+        "supernet/tasks/opening.py": {"load_test_split"} | pairs | streams,
         "supernet/data/datasets.py": {"test"},
         "supernet/data/sources.py": {"open_examples_test"},
     }
-    assert users == door | {maker: {"test"} for maker in MAKERS}
+    kept = {f"supernet/tasks/{task}.py": {"_open_test"} for task in TASKS}
+    assert users == door | kept | {maker: {"test"} for maker in MAKERS}
 
 
 def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
@@ -153,6 +166,9 @@ def test_who_prepares_a_test_split_does_not_search() -> None:
         "from a import open_examples_test as opened",
         "b.synthetic_language_test(0)",
         "s.test(r)",
+        "task.open_test()",
+        "getattr(task, 'open_test')",
+        "task._open_test",
     ],
 )
 def test_the_search_for_names_finds_them(tmp_path: Path, text: str) -> None:

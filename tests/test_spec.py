@@ -220,6 +220,7 @@ def test_every_field_is_in_the_digest() -> None:
         "data": "x.npz",
         "device": "cuda",
         "objectives": ("quality", "flops"),
+        "quality": "bleu",
         "limits": {"params": 1e5},
         "preset": "smoke",
         "budget": budget_for(DIGITS, "quick", {"retrain.epochs": "3"}),

@@ -15,7 +15,7 @@ from search_spaces.costs import params
 from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings
 from supernet.extraction import extract
-from supernet.models import EncoderClassifier, FixedNetwork, build_supernet
+from supernet.models import EncoderClassifier, FixedNetwork, build_classifier_supernet
 from tests.supernet_cases import (
     IMAGES,
     SETTINGS,
@@ -93,7 +93,7 @@ def test_the_supernet_holds_nothing_beyond_its_networks(settings: ModelSettings)
         for name, parameter in alone.network.named_parameters():
             before = reached.get(name, [0] * parameter.ndim)
             reached[name] = [max(pair) for pair in zip(before, parameter.shape, strict=True)]
-    supernet = build_supernet(space_of(settings))
+    supernet = build_classifier_supernet(space_of(settings))
     assert reached == {name: list(p.shape) for name, p in supernet.named_parameters()}
 
 
@@ -173,7 +173,7 @@ def test_cutting_draws_no_random_numbers() -> None:
     ids=["too wide", "too many heads", "too deep"],
 )
 def test_networks_beyond_the_supernet_are_refused(architecture: Architecture) -> None:
-    supernet: EncoderClassifier = build_supernet(space_of(IMAGES)).double()
+    supernet: EncoderClassifier = build_classifier_supernet(space_of(IMAGES)).double()
     with pytest.raises((RuntimeError, KeyError, AssertionError, ValueError)):
         extract(supernet, architecture)
     with pytest.raises((RuntimeError, KeyError, AssertionError, ValueError)):

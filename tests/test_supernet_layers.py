@@ -144,7 +144,8 @@ def test_dropout_shrinks_with_the_width(width: int, share: float) -> None:
         torch.manual_seed(0)
         out = dropout(torch.ones(200, width))
     assert float((out == 0).double().mean()) == pytest.approx(share, abs=0.02)
-    assert torch.allclose(out[out > 0], torch.tensor(1 / (1 - share)))
+    # The rate is rounded to a 65,536th.
+    assert torch.allclose(out[out > 0], torch.tensor(1 / (1 - share)), rtol=2e-5)
 
 
 @pytest.mark.parametrize(("rate", "training"), [(0.4, False), (0.0, True)])

@@ -14,7 +14,7 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
 from search_spaces.operators import largest
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.models import FixedNetwork, build_supernet
+from supernet.models import FixedNetwork, build_classifier_supernet
 from tests.supernet_cases import (
     IMAGES,
     KINDS,
@@ -70,7 +70,7 @@ def test_supernets_of_the_shipped_spaces_have_the_largest_networks_shape(name: s
     space = load_space(name)
     architecture = space.decode(largest(space))[0]
     with torch.device("meta"):
-        supernet, plain = build_supernet(space), PlainNetwork(space.model, architecture)
+        supernet, plain = build_classifier_supernet(space), PlainNetwork(space.model, architecture)
     sizes = [tuple(p.shape) for p in supernet.parameters()]
     assert sizes == [tuple(p.shape) for p in plain.parameters()]
 

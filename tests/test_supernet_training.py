@@ -18,7 +18,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, DivergedError
 from supernet.data.batching import batches
 from supernet.data.datasets import SearchData, Split
-from supernet.models import EncoderClassifier, FixedNetwork, build_supernet
+from supernet.models import EncoderClassifier, FixedNetwork, build_classifier_supernet
+from supernet.tasks.classification import ClassificationTask
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.evaluation import evaluate
 from supernet.training.loop import EpochReport, Trainer
@@ -49,15 +50,22 @@ DATA = SearchData(
 def supernet(dropout: float = 0.0) -> EncoderClassifier:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_supernet(SPACE, dropout)
+        return build_classifier_supernet(SPACE, dropout)
 
 
 def trainer(settings: TrainingSettings = SHORT, *, seed: int = 0, **options: Any) -> Trainer:
     dropout = options.pop("dropout", 0.0)
     model = options.pop("model", None) or supernet(dropout)
     sampler = options.pop("sampler", None) or build_sampler(SPACE, settings, seed)
-    data = options.pop("data", DATA)
-    return Trainer(model, sampler, PROBES, data, settings, seed=seed, **options)
+    task = task_of(options.pop("data", DATA))
+    return Trainer(model, sampler, PROBES, task, settings, seed=seed, **options)
+
+
+def task_of(data: SearchData) -> ClassificationTask:
+    return ClassificationTask(data, lambda: pytest.fail("training opened the test split"))
+
+
+TASK = task_of(DATA)
 
 
 def finished(training: Trainer) -> list[EpochReport]:
@@ -81,14 +89,14 @@ def test_the_loss_falls(sampling: Sampling) -> None:
     reports = finished(training)
     assert reports[-1].train_loss < 0.8 * reports[0].train_loss
     assert sum(reports[-1].probe_losses) < 0.8 * sum(reports[1].probe_losses)
-    assert evaluate(training.model, PROBES[0], DATA.valid).accuracy > 0.5
+    assert evaluate(TASK, training.model, PROBES[0], DATA.valid).accuracy > 0.5
 
 
 def test_a_single_network_learns_as_well() -> None:
     one = network("softmax", "linear")
     alone = FixedNetwork(SPACE.model, one)
     training = Trainer(
-        alone.network, SingleNetwork(one), [one], DATA, replace(SHORT, epochs=12), seed=0
+        alone.network, SingleNetwork(one), [one], TASK, replace(SHORT, epochs=12), seed=0
     )
     reports = finished(training)
     assert reports[-1].train_loss < reports[0].train_loss
@@ -101,14 +109,6 @@ def test_reports_come_each_epoch_and_checks_now_and_then() -> None:
     assert [len(report.probe_losses) for report in reports] == [0, 4, 0, 4, 4]
     assert [math.isnan(report.tau) for report in reports] == [True, True, True, False, False]
     assert not any(report.stopped for report in reports)
-
-
-def test_rate_warms_up_and_falls_to_zero() -> None:
-    training = trainer(replace(SHORT, epochs=10, warmup_share=0.25, learning_rate=1.0))
-    rates = [training._learning_rate(step) for step in range(40)]
-    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[25] == pytest.approx(0.5) and 0 < rates[-1] < 0.01
 
 
 # -- repetition -------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_best_weights_have_the_lowest_loss_seen(tmp_path: Path) -> None:
     assert best["loss"] == training.best_loss == pytest.approx(min(means))
     model = supernet()
     model.load_state_dict(best["model"])
-    losses = [evaluate(model, probe, DATA.valid).loss for probe in PROBES]
+    losses = [evaluate(TASK, model, probe, DATA.valid).loss for probe in PROBES]
     assert sum(losses) / 4 == pytest.approx(min(means), rel=1e-6)
 
 
@@ -428,9 +428,12 @@ def test_they_take_part_in_training(settings: TrainingSettings, dropout: float) 
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 30, 512])
-def test_evaluation_does_not_depend_on_the_batch_size(batch_size: int) -> None:
+def test_evaluation_does_not_depend_on_the_batch_size(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supernet.tasks.classification.EVALUATION_BATCH", batch_size)
     model = supernet().eval()
-    found = evaluate(model, PROBES[0], DATA.valid, batch_size=batch_size)
+    found = evaluate(TASK, model, PROBES[0], DATA.valid)
     logits = model(DATA.valid.inputs, PROBES[0]).detach()
     assert found.loss == pytest.approx(float(F.cross_entropy(logits, DATA.valid.labels)), rel=1e-5)
     right = (logits.argmax(-1) == DATA.valid.labels).double().mean()
@@ -440,7 +443,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(batch_size: int) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_evaluation_leaves_the_mode_and_drops_nothing_out(training: bool) -> None:
     model = supernet(dropout=0.5).train(training)
-    losses = {evaluate(model, PROBES[0], DATA.valid).loss for _ in range(3)}
+    losses = {evaluate(TASK, model, PROBES[0], DATA.valid).loss for _ in range(3)}
     assert len(losses) == 1 and model.training is training
     assert all(parameter.requires_grad for parameter in model.parameters())
 
@@ -448,7 +451,7 @@ def test_evaluation_leaves_the_mode_and_drops_nothing_out(training: bool) -> Non
 def test_evaluation_restores_the_mode_after_a_failure() -> None:
     model = supernet().train()
     with pytest.raises(RuntimeError):
-        evaluate(model, network("softmax", embed_dim=99), DATA.valid)
+        evaluate(TASK, model, network("softmax", embed_dim=99), DATA.valid)
     assert model.training
 
 
@@ -457,4 +460,4 @@ def test_training_on_cuda_learns() -> None:
     training = trainer(replace(SHORT, epochs=12, learning_rate=5e-3), device="cuda")
     reports = finished(training)
     assert reports[-1].train_loss < reports[0].train_loss
-    assert evaluate(training.model, PROBES[0], DATA.valid, device="cuda").accuracy > 0.5
+    assert evaluate(TASK, training.model, PROBES[0], DATA.valid, device="cuda").accuracy > 0.5

@@ -9,12 +9,13 @@ from typing import Any
 
 import typer
 
-from nas.cli import data, runs, search, spaces
+from nas.cli import data, evaluate, runs, search, spaces, translate
 from nas.cli.consoles import drop_output, say
 from nas.cli.plugins import CommandGroup
 
 EPILOG = "Example: nas search --space digits"
-WORK, LOOK, SPACES, DATA = "Search", "Look at runs", "Spaces and costs", "Data"
+WORK, USE, LOOK = "Search", "Use a trained network", "Look at runs"
+SPACES, DATA = "Spaces and costs", "Data"
 
 app = typer.Typer(
     name="nas",
@@ -70,6 +71,22 @@ _add(
 )
 _add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
 _add(app, "retrain", search.retrain, WORK, "nas retrain runs/digits-1a2b3c4d --pick best")
+_add(
+    app,
+    "translate",
+    translate.translate,
+    USE,
+    "nas translate runs/multi30k-1a2b3c4d < input.en > output.de",
+    "nas translate runs/multi30k-1a2b3c4d --arch 8737 --beam 1 --device cpu < input.en",
+)
+_add(
+    app,
+    "evaluate",
+    evaluate.evaluate,
+    USE,
+    "nas evaluate runs/digits-1a2b3c4d",
+    "nas evaluate runs/multi30k-1a2b3c4d --split valid --beam 5 --lenpen 1 --json",
+)
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
 _add(app, "show", runs.show, LOOK, "nas show runs/digits-1a2b3c4d")
 _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")

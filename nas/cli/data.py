@@ -106,18 +106,12 @@ def prepare(
         out().print(split_table(prepared.manifest))
     say(f"{'already prepared' if prepared.found else 'prepared'}: {out_folder}")
     if not quiet:
-        say(what_next(task, out_folder))
+        say(what_next(out_folder))
 
 
-def what_next(task: DataTask, folder: Path) -> str:
-    """What can be done with a folder; only those for classification can be searched."""
-    if task is DataTask.classification:
-        return f"Next    nas search --space SPACE --data {shlex.quote(str(folder))}"
-    opener = {DataTask.translation: "open_translation"}.get(task, "open_language")
-    return (
-        f"Next    {opener} of supernet.data.prepared opens it in Python; "
-        f"nas search does not train {task.value.replace('_', ' ')} yet"
-    )
+def what_next(folder: Path) -> str:
+    """What can be done with a folder."""
+    return f"Next    nas search --space SPACE --data {shlex.quote(str(folder))}"
 
 
 def shown_on(screen: Screen) -> Report:

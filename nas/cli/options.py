@@ -66,6 +66,13 @@ def complete_objectives(incomplete: str) -> list[str]:
     return _starting([f"{QUALITY},{name}" for name in costs], incomplete)
 
 
+def complete_data(incomplete: str) -> list[str]:
+    """The word for the generated corpus, and prepared folders here and in ``data``."""
+    folders = [Path(), Path("data")]
+    found = [str(file.parent) for folder in folders for file in folder.glob("*/manifest.json")]
+    return _starting(["synthetic", *sorted(found)], incomplete)
+
+
 def complete_setting(incomplete: str) -> list[str]:
     """Numbers of a budget."""
     return _starting([f"{name}=" for name in setting_names()], incomplete)

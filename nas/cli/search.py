@@ -19,12 +19,15 @@ from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
+from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
 from nas.run_folder import EVENTS_FILE, SPEC_FILE, RunFolder
 from nas.spec import SearchSpec, build_spec
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
+
+SYNTHETIC = "synthetic"
 
 
 def _list_settings(wanted: bool) -> None:
@@ -47,6 +50,10 @@ def search(
         help="What to minimise: quality, and any of latency_ms, flops, params.",
         autocompletion=options.complete_objectives,
     ),
+    quality: QualityMetric = typer.Option(
+        "loss",
+        help="What quality is: the validation loss, or for translation BLEU, which takes longer.",
+    ),
     limit: list[str] = typer.Option(
         [],
         metavar="NAME=VALUE",
@@ -58,11 +65,12 @@ def search(
     dataset: str = typer.Option(
         None, metavar="NAME", help="The data set.", show_default="the space's own"
     ),
-    data: Path = typer.Option(
+    data: str = typer.Option(
         None,
-        exists=True,
-        help="A folder made by nas data prepare --task classification, or the file of a data set "
-        "that is not built in.",
+        metavar="DIR|FILE|synthetic",
+        help="A folder made by nas data prepare, the file of a data set that is not built in, or "
+        "the word synthetic: a generated corpus, to try a space with.",
+        autocompletion=options.complete_data,
     ),
     out_dir: Path = typer.Option(
         None,
@@ -99,20 +107,22 @@ def search(
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
     chosen = load_space(space)
+    path = _data_path(data)
     spec = build_spec(
         space_toml=dump_space(chosen),
-        dataset=_dataset(chosen, dataset, data),
-        data=None if data is None else str(data.resolve()),
+        dataset=SYNTHETIC if data == SYNTHETIC else _dataset(chosen, dataset, path),
+        data=None if path is None else str(path),
         device=device.value,
         objectives=tuple(name.strip() for name in objectives.split(",")),
+        quality=quality,
         limits=options.read_limits(limit),
         preset=preset,
         budget=budget_for(chosen, preset, options.read_settings(settings)),
         seed=seed,
         pick=options.read_pick(pick),
     )
-    path = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
-    _work_on_search(path, spec, quiet, json_lines)
+    folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
+    _work_on_search(folder, spec, quiet, json_lines)
 
 
 def resume(
@@ -144,9 +154,26 @@ def retrain(
     _finish(folder, entry.id, quiet, json_lines)
 
 
+def _data_path(data: str | None) -> Path | None:
+    """The folder or file that ``--data`` names; None where it names none.
+
+    Raises:
+        UsageError: when it is not there.
+    """
+    if data is None or data == SYNTHETIC:
+        return None
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"--data {data} does not exist: give a folder made by nas data prepare, a file, or the "
+            f"word {SYNTHETIC}"
+        )
+    return path.resolve()
+
+
 def _dataset(space: SearchSpace, given: str | None, data: Path | None) -> str:
     if data is not None and data.is_dir():
-        return data.resolve().name
+        return data.name
     name = given or space.data.get("dataset")
     if not isinstance(name, str):
         raise UsageError(

@@ -24,8 +24,10 @@ from search_spaces.errors import DataError, DivergedError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
-from supernet.data.datasets import SearchData, load_search_data
-from supernet.models import EncoderClassifier, build_supernet
+from supernet.building import build_supernet
+from supernet.extraction import Supernet
+from supernet.tasks.base import Task
+from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import load
 
 Floats = NDArray[np.float64]
@@ -55,22 +57,28 @@ class Run:
         return np.random.default_rng([self.spec.seed, purpose])
 
     @cached_property
-    def data(self) -> SearchData:
-        """Training and validation split.
+    def task(self) -> Task[Any, Any]:
+        """What is learnt, with its training and validation split.
 
         Raises:
             DataError: when the data are not those the run began with.
         """
         spec = self.spec
-        data = load_search_data(spec.dataset, spec.data, self.space.model, spec.seed)
+        task = open_task(self.space, spec.dataset, spec.data, spec.seed)
         if (self.folder.path / DATA_FILE).exists():
             known = self.folder.read_json(DATA_FILE)
-            if known.get("digest") != data.digest:
+            if known.get("digest") != task.digest:
                 raise DataError(
                     f"the data set {spec.data or spec.dataset} has changed since this run began; "
                     "put the old data back, or start a new run in another folder"
                 )
-        return data
+        return task
+
+    @cached_property
+    def quick_task(self) -> Task[Any, Any]:
+        """The same, with as many validation examples as networks are compared on."""
+        count = self.spec.budget.valid_examples
+        return self.task.first_valid(count) if count else self.task
 
     @cached_property
     def observed_rows(self) -> Genotypes:
@@ -81,7 +89,7 @@ class Run:
         return np.concatenate([ends, rows])[np.sort(first)][: len(rows)]
 
     @cached_property
-    def supernet(self) -> EncoderClassifier:
+    def supernet(self) -> Supernet:
         """The trained supernet."""
         model = build_supernet(self.space)
         model.load_state_dict(load(self.folder.path / "supernet" / "last.pt")["weights"])
@@ -117,19 +125,21 @@ class Run:
         profile = read_profile(self.folder.path / PROFILE_FILE)
         return {key: measurement.value for key, (_, measurement) in profile.entries.items()}
 
-    def losses(self) -> Floats:
-        """The observed validation losses, one for each of `observed_rows`."""
+    def qualities(self) -> Floats:
+        """The observed qualities, less is better, one for each of `observed_rows`."""
         known = self.observations()
         networks = self.space.decode(self.observed_rows)
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
     def quality(self, network: Architecture) -> dict[str, float]:
-        """Validation loss and accuracy of a network with inherited weights.
+        """What the validation split says of a network with inherited weights.
 
         Raises:
             DivergedError: when the loss is not a number.
         """
-        values = inherited_quality(self.supernet, network, self.data, self.spec.device)
+        values = inherited_quality(
+            self.quick_task, self.supernet, network, self.spec.quality, self.spec.device
+        )
         if not all(math.isfinite(value) for value in values.values()):
             raise DivergedError(
                 f"the validation loss of network {network.id} is not a number; the supernet has "

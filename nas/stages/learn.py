@@ -32,9 +32,7 @@ from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
-from supernet.data.augment import augment
-from supernet.data.batching import batches
-from supernet.models import build_supernet
+from supernet.building import build_supernet
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import build_sampler
@@ -45,17 +43,16 @@ def declare(run: Run) -> Iterator[Event]:
     describe_device(run.spec.device)  # refuses a device that is not there
     _check_size(run.space)
     limits.check_request(run.spec)
-    data = run.data
-    _check_augmentations(run)
+    task = run.task
+    for training in (run.spec.budget.supernet, run.spec.budget.retrain):
+        task.check(training)
     write_atomically(run.folder.path / "space.toml", dump_space(run.space))
     run.folder.write_json(
         DATA_FILE,
         {
-            "dataset": data.name,
-            "digest": data.digest,
-            "num_train": len(data.train),
-            "num_valid": len(data.valid),
-            "num_classes": data.num_classes,
+            "dataset": task.name,
+            "digest": task.digest,
+            **task.describe(),
         },
     )
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
@@ -102,7 +99,7 @@ def train_supernet(run: Run) -> Iterator[Event]:
         model,
         build_sampler(run.space, settings, run.spec.seed),
         run.space.decode(probes),
-        run.data,
+        run.quick_task,
         settings,
         seed=run.spec.seed,
         device=run.spec.device,
@@ -129,12 +126,12 @@ def observe(run: Run) -> Iterator[Event]:
 
 def rank(run: Run) -> Iterator[Event]:
     """Fit the ranker and write its report card."""
-    rows, losses = run.observed_rows, run.losses()
+    rows, qualities = run.observed_rows, run.qualities()
     params, flops = network_costs(run.space, rows).T
     features = encode_features(run.space, rows)
     ranker, card = choose_ranker(
         features,
-        losses,
+        qualities,
         {"params": params, "flops": flops},
         run.rng(RANK),
         feature_names(run.space),
@@ -154,14 +151,6 @@ def _check_size(space: SearchSpace) -> None:
             f"search needs at least {MIN_OBSERVATIONS} to learn what matters: give a gene more "
             "choices"
         )
-
-
-def _check_augmentations(run: Run) -> None:
-    """Try the augmentations on one example, so that a wrong one is refused before training."""
-    example = next(iter(batches(run.data.train, 1, seed=0, epoch=0, shuffle=False))).inputs
-    for training in (run.spec.budget.supernet, run.spec.budget.retrain):
-        if training.augmentation:
-            augment(example, training.augmentation, torch.Generator(), run.data.background)
 
 
 def _training_message(report: EpochReport) -> str:

@@ -13,7 +13,7 @@ from latency.profile import read_profile
 from nas.events import ArchitectureMeasured, Event, FrontUpdated, Note, Progress
 from nas.evolution import EvolutionSettings, Generation, archive, evolve
 from nas.front import FRONT_FILE, FrontEntry, build_front
-from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY
+from nas.objectives import BEST_BLEU, COSTS, LATENCY, QUALITY, objective
 from nas.pareto import crowding_distance
 from nas.pruning import PruningSettings, prune
 from nas.ranking import ReportCard
@@ -41,7 +41,8 @@ def prune_space(run: Run) -> Iterator[Event]:
     card = ReportCard.from_json(run.folder.read_json("ranker/report_card.json"))
     rows = run.observed_rows
     objectives = scorer.score(rows).objectives
-    objectives[:, 0] = run.losses()  # quality stands first; costs of unmeasured ones are predicted
+    # Quality stands first; costs of networks that were not timed stay predicted.
+    objectives[:, 0] = run.qualities()
     result = prune(
         run.space,
         scorer.score,
@@ -110,7 +111,7 @@ def verify(run: Run) -> Iterator[Event]:
 
 def find_front(run: Run) -> Iterator[Event]:
     """Put everything that was measured together and keep what nothing dominates."""
-    objectives = [OBJECTIVES[name] for name in run.spec.objectives]
+    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
     front = build_front(_measured(run), objectives, _reference(run), run.spec.limits)
     run.folder.write_json(FRONT_FILE, front.to_json())
     points = tuple(dict(entry.measured) for entry in front.entries)
@@ -163,7 +164,7 @@ def _verified(
     for index, network in enumerate(networks):
         before, time = known.get(network.id), times[index]
         fresh = {} if before else run.quality(network)
-        measured = {name: (before or fresh)[name] for name in (QUALITY, "valid_accuracy")}
+        measured = inherited(before or fresh)
         if time is not None:
             measured[LATENCY] = time.value
             fresh |= {LATENCY: time.value} if network.id in untimed else {}
@@ -219,12 +220,17 @@ def _measured(run: Run) -> list[FrontEntry]:
         details = zip(networks, _predicted(run, chosen), _cost_values(run, chosen), strict=True)
         for network, predicted, cost_values in details:
             line = known[network.id]
-            measured = {name: line[name] for name in (QUALITY, "valid_accuracy")}
+            measured = inherited(line)
             if network.id in times:
                 measured[LATENCY] = times[network.id]
             measured |= cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
     return list(entries.values())
+
+
+def inherited(line: Mapping[str, Any]) -> dict[str, float]:
+    """What was measured of a network with inherited weights, out of its line in the journal."""
+    return {name: value for name, value in line.items() if name not in ("id", "architecture")}
 
 
 def _front_entry(line: Mapping[str, Any]) -> FrontEntry:
@@ -237,7 +243,7 @@ def _reference(run: Run) -> list[float]:
     top = largest(run.space)
     params, flops = network_costs(run.space, top)[0]
     values = {
-        QUALITY: math.log(run.data.num_classes),
+        QUALITY: BEST_BLEU if run.spec.quality == "bleu" else math.log(run.task.num_outcomes),
         "params": float(params),
         "flops": float(flops),
     }

@@ -10,7 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.attention.base import AttentionKernel, State
+from supernet.attention.base import (
+    AttentionKernel,
+    State,
+    in_full_precision,
+    without_autocast,
+)
 
 
 class SoftmaxKernel(AttentionKernel):
@@ -88,7 +93,7 @@ class SoftmaxKernel(AttentionKernel):
         """Attend to the keys, whatever the positions; see `AttentionKernel.read`."""
         k_BHMD, v_BHMD, mask_BM = unpacked(memory)
         mask = None if mask_BM is None else mask_BM[:, None, None, :]
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=mask)
+        return fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
 
     def _relative_logits(self, table_CW: Tensor, q_BHND: Tensor, keys: int, span: int) -> Tensor:
         """``q_i · r_clip(j - i) / sqrt(D)`` for every query and key, ``(B, H, N, M)``.
@@ -104,6 +109,33 @@ class SoftmaxKernel(AttentionKernel):
         row_NM = (key_M[None, :] - query_N[:, None]).clamp(-far, far) + far
         spread_BHNM: Tensor = logits_BHNC.gather(-1, row_NM.expand(batch, heads, queries, keys))
         return spread_BHNM
+
+
+def fused_attention(
+    q_BHND: Tensor,
+    k_BHMD: Tensor,
+    v_BHMD: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Torch's fused attention; in fp32 on a CPU, where its bf16 gradient takes ten times as long.
+
+    Args:
+        q_BHND: queries.
+        k_BHMD: keys.
+        v_BHMD: values.
+        mask: booleans (True is seen) or a bias, as torch takes them.
+        is_causal: query i sees the keys up to i.
+    """
+    if q_BHND.device.type != "cpu" or q_BHND.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(
+            q_BHND, k_BHMD, v_BHMD, attn_mask=mask, is_causal=is_causal
+        )
+    with without_autocast(q_BHND.device):
+        q, k, v = in_full_precision(q_BHND, k_BHMD, v_BHMD)
+        bias = None if mask is None else in_full_precision(mask)[0]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
+    return out.to(q_BHND.dtype)
 
 
 def masked_attention(
@@ -123,13 +155,13 @@ def masked_attention(
         bias_BHNM: added to the scaled logits.
     """
     if key_mask_BM is None:
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=bias_BHNM)
+        return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
     # A softmax over nothing is 0/0 in some backends: samples without keys see all, then get zeros.
     has_key_B1 = key_mask_BM.any(dim=1, keepdim=True)
     mask = (key_mask_BM | ~has_key_B1)[:, None, None, :]
     if bias_BHNM is not None:
         mask = bias_BHNM.masked_fill(~mask, -torch.inf)
-    out_BHND = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=mask)
+    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
     return out_BHND.masked_fill(~has_key_B1[:, :, None, None], 0.0)
 
 
@@ -147,9 +179,9 @@ def past_attention(
     """
     queries, keys = q_BHND.shape[2], k_BHMD.shape[2]
     if key_mask_BM is None and queries == span:
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=bias_BHNM)
+        return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
     if key_mask_BM is None and bias_BHNM is None and queries == keys and span == 1:
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, is_causal=True)
+        return fused_attention(q_BHND, k_BHMD, v_BHMD, is_causal=True)
     query_N, key_M = state_indices(queries, keys, span, q_BHND.device)
     mask = key_M[None, :] <= query_N[:, None]
     return visible_attention(q_BHND, k_BHMD, v_BHMD, mask, key_mask_BM, bias_BHNM)
@@ -186,7 +218,7 @@ def visible_attention(
         mask = (mask & key_mask_BM[:, None, None, :]) | hidden_B1N1
     if bias_BHNM is not None:
         mask = bias_BHNM.masked_fill(~mask, -torch.inf)
-    out_BHND = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=mask)
+    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
     return out_BHND if hidden_B1N1 is None else out_BHND.masked_fill(hidden_B1N1, 0.0)
 
 

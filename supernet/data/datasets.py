@@ -167,7 +167,8 @@ def _prepare(
         raise DataError(
             f"the data set {dataset} is read from a file; pass it with --data FILE.npz, "
             "with the arrays x_train, y_train, x_test and y_test, or with --data DIR a folder "
-            "made by nas data prepare"
+            "made by nas data prepare --task classification --source IMAGES --out DIR; "
+            "--data synthetic tries the space on generated examples"
         )
     if path and not source.needs_path:
         raise DataError(f"the data set {dataset} needs no file; leave out --data {path}")

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import listops
+from supernet.data import synthetic_examples as synthetic
 from supernet.data.examples_fit import check_examples_fit
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
 from supernet.data.prepared import ExampleSplit, PreparedData, open_examples, open_examples_test
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 2000, 300, 300
+SYNTHETIC_SIDE = 32  # in pixels, before images are enlarged to what networks read
 LISTOPS_LONGEST = 2000  # the Long Range Arena's; longer trees are too rare to draw
 VALID_SHARE, VALID_MOST = 10, 5000  # of a file's training images: one in ten, at most 5,000
 CIFAR10_NAMES = (
@@ -253,6 +255,47 @@ def _test_listops(request: Request) -> Arrays:
     return _listops_arrays(rows[drawn:])
 
 
+def _synthetic(request: Request) -> tuple[NDArray[Any], Labels]:
+    """The examples of all splits; images are smaller than networks read them, rows not padded on.
+
+    Raises:
+        DataError: when the vocabulary is too small to tell the classes apart.
+    """
+    shape, classes = request.model.input, request.num_classes
+    if isinstance(shape, ImageInput):
+        side = min(shape.image_size, SYNTHETIC_SIDE)
+        return synthetic.synthetic_images(shape, classes, side, SPLIT_SEED)
+    if shape.vocab_size < 2 * classes + 1:
+        raise DataError(
+            f"the synthetic data of {classes} classes need a vocabulary of {2 * classes + 1}, but "
+            f"the space has vocab_size = {shape.vocab_size}; set it to that"
+        )
+    longest = min(request.model.max_length - request.model.class_token, synthetic.LONGEST_ROW)
+    return synthetic.synthetic_rows(shape, classes, longest, SPLIT_SEED)
+
+
+def _search_synthetic(request: Request) -> SearchArrays:
+    inputs, labels = _synthetic(request)
+    train = slice(synthetic.TRAIN)
+    valid = slice(synthetic.TRAIN, synthetic.TRAIN + synthetic.VALID)
+    names = tuple(str(number) for number in range(request.num_classes))
+    if isinstance(request.model.input, TokenInput):
+        splits = [Arrays(inputs[part], labels[part]) for part in (train, valid)]
+        return SearchArrays(splits[0], splits[1], names)
+    normaliser = Normaliser.fit(inputs[train])
+    splits = [Arrays(normaliser.apply(inputs[part]), labels[part]) for part in (train, valid)]
+    return SearchArrays(splits[0], splits[1], names, normaliser.background)
+
+
+def _test_synthetic(request: Request) -> Arrays:
+    inputs, labels = _synthetic(request)
+    rest = slice(synthetic.TRAIN + synthetic.VALID, None)
+    if isinstance(request.model.input, TokenInput):
+        return Arrays(inputs[rest], labels[rest])
+    normaliser = Normaliser.fit(inputs[: synthetic.TRAIN])
+    return Arrays(normaliser.apply(inputs[rest]), labels[rest])
+
+
 def _prepared(request: Request) -> PreparedData[ExampleSplit]:
     data = open_examples(Path(request.path))
     check_examples_fit(data, request.model)
@@ -285,4 +328,5 @@ SOURCES: dict[str, Source] = {
     "cifar10": Source("images", True, _search_file, _test_file),
     "digits": Source("images", False, _search_digits, _test_digits),
     "listops": Source("tokens", False, _search_listops, _test_listops),
+    "synthetic": Source(None, False, _search_synthetic, _test_synthetic),
 }

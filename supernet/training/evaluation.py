@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from search_spaces.architecture import Architecture
-from supernet.data.batching import batches
-from supernet.data.datasets import Split
-from supernet.models import EncoderClassifier
+from supernet.extraction import Supernet
+from supernet.tasks.base import Task
+from supernet.training.loss import IGNORED
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean cross-entropy in nats without label smoothing, share of right answers, examples."""
+    """Mean cross-entropy in nats without label smoothing, share of right predictions, their number.
+
+    A prediction is an example's class, or one token of a text with all before it given.
+    """
 
     loss: float
     accuracy: float
@@ -24,29 +28,31 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate(
-    model: EncoderClassifier,
+    task: Task[Any, Any],
+    model: Supernet,
     architecture: Architecture,
-    split: Split,
+    split: Any,
     *,
     device: str = "cpu",
-    batch_size: int = 512,
 ) -> Evaluation:
-    """Evaluate one network of a model on a split, in evaluation mode.
+    """Evaluate one network of a model on a split of its task, in evaluation mode.
 
     The model is left in the mode it came in. Sums are taken in float64 on the CPU, so that the
-    result does not depend on the batch size beyond rounding.
+    result does not depend on the batches beyond rounding.
     """
     was_training = model.training
     model.eval()
     loss, right, count = 0.0, 0, 0
     kind = torch.device(device).type
     try:
-        for batch in batches(split, batch_size, seed=0, epoch=0, shuffle=False, device=device):
-            with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
-                logits = model(batch.inputs, architecture).float()
-            loss += F.cross_entropy(logits, batch.labels, reduction="sum").double().item()
-            right += int((logits.argmax(dim=-1) == batch.labels).sum())
-            count += len(batch.labels)
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+            for logits, labels in task.evaluation(model, architecture, split, device):
+                sums = F.cross_entropy(
+                    logits.float(), labels, reduction="sum", ignore_index=IGNORED
+                )
+                loss += sums.double().item()
+                right += int((logits.argmax(dim=-1) == labels).sum())
+                count += int((labels != IGNORED).sum())
     finally:
         model.train(was_training)
-    return Evaluation(loss / count, right / count, count)
+    return Evaluation(loss / max(count, 1), right / max(count, 1), count)

@@ -7,8 +7,9 @@ training that goes on from a checkpoint ends in the same weights.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
-from supernet.data.augment import Augmentation, augment, parse_augmentation
-from supernet.data.batching import Batch, batches, num_batches
-from supernet.data.datasets import SearchData
-from supernet.models import EncoderClassifier
-from supernet.training.checkpoint import CheckpointFolder, save
+from supernet.extraction import Supernet
+from supernet.seeds import mixed_seed
+from supernet.tasks.base import Task
+from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.evaluation import evaluate
+from supernet.training.loss import IGNORED, smoothed_cross_entropy
 from supernet.training.sampling import ArchitectureSampler
+from supernet.training.schedule import learning_rate, planned_updates
 from supernet.training.settings import TrainingSettings
 
 STABLE_CHECKS = 2
@@ -61,7 +63,7 @@ class Trainer:
         model: a supernet, or the model inside a `FixedNetwork`.
         sampler: which networks train in each update.
         probes: networks whose validation loss is followed; a single network is its own probe.
-        data: training and validation split.
+        task: what to learn, and from which data.
         settings: the numbers.
         seed: of batches, augmentation and dropout.
         device: where to train.
@@ -74,10 +76,10 @@ class Trainer:
 
     def __init__(
         self,
-        model: EncoderClassifier,
+        model: Supernet,
         sampler: ArchitectureSampler,
         probes: Sequence[Architecture],
-        data: SearchData,
+        task: Task[Any, Any],
         settings: TrainingSettings,
         *,
         seed: int,
@@ -87,7 +89,7 @@ class Trainer:
         self._raw = model.to(device)
         self._sampler = sampler
         self._probes = probes
-        self._data = data
+        self._task = task
         self._settings = settings
         self._seed = seed
         self._device = device
@@ -103,15 +105,17 @@ class Trainer:
             self._average = AveragedModel(
                 model, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay)
             )
-        self._steps_per_epoch = num_batches(data.train, settings.batch_size)
+        self._total = planned_updates(settings, task.num_batches(settings))
         self._epoch = 0
+        self._updates = 0
+        self._tail: list[dict[str, Tensor]] = []
         self._stable = 0
         self._losses: tuple[float, ...] = ()
         self._best = math.inf
         self.history: list[dict[str, float | int | None]] = []
 
     @property
-    def model(self) -> EncoderClassifier:
+    def model(self) -> Supernet:
         """The weights to use: averaged where averaging is on."""
         return self._raw if self._average is None else self._average.module  # type: ignore[return-value]
 
@@ -128,21 +132,51 @@ class Trainer:
             DamagedRunError: when the last checkpoint cannot be read.
         """
         self._resume()
-        while self._epoch < self._settings.epochs and self._stable < STABLE_CHECKS:
+        while not self._ended() and self._stable < STABLE_CHECKS:
             train_loss = self._train_epoch()
             self._epoch += 1
-            last = self._epoch == self._settings.epochs
-            if not last and self._epoch % self._settings.check_every:
+            self._keep_for_average()
+            if not self._ended() and self._epoch % self._settings.check_every:
                 self._remember(train_loss, None, math.nan)
-                yield EpochReport(self._epoch, self._settings.epochs, train_loss)
+                yield EpochReport(self._epoch, self._epochs(), train_loss)
                 continue
             tau = self._check()
             self._remember(train_loss, float(np.mean(self._losses)), tau)
             stopped = self._stable >= STABLE_CHECKS
             self._save()
-            yield EpochReport(
-                self._epoch, self._settings.epochs, train_loss, self._losses, tau, stopped
-            )
+            yield EpochReport(self._epoch, self._epochs(), train_loss, self._losses, tau, stopped)
+
+    def final_weights(self) -> dict[str, Tensor]:
+        """The weights a single network ends with: see `TrainingSettings.average_last`.
+
+        Raises:
+            DamagedRunError: when the best weights are needed and cannot be read from the folder.
+        """
+        if self._tail:
+            return {
+                name: torch.stack([weights[name] for weights in self._tail]).mean(dim=0)
+                for name in self._tail[0]
+            }
+        assert self._folder is not None, "without a folder the best weights are not kept"
+        weights: dict[str, Tensor] = load(self._folder.best)["model"]
+        return weights
+
+    def _ended(self) -> bool:
+        most = self._settings.max_updates
+        return self._epoch >= self._settings.epochs or 0 < most <= self._updates
+
+    def _epochs(self) -> int:
+        """Epochs planned, as far as is known; the last one may be cut short."""
+        if self._ended():
+            return self._epoch
+        per_epoch = self._updates / self._epoch
+        return max(self._epoch + 1, min(self._settings.epochs, math.ceil(self._total / per_epoch)))
+
+    def _keep_for_average(self) -> None:
+        if self._settings.average_last:
+            state = self.model.state_dict()
+            weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+            self._tail = [*self._tail, weights][-self._settings.average_last :]
 
     def _remember(self, train_loss: float, probe_loss: float | None, tau: float) -> None:
         self.history.append(
@@ -157,56 +191,52 @@ class Trainer:
     # -- one epoch ----------------------------------------------------------------------------
 
     def _train_epoch(self) -> float:
-        generator = torch.Generator().manual_seed(_mix(self._seed, self._epoch))
         self._raw.train()
         total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_mix(self._seed, self._epoch, 1))
-            stream = batches(
-                self._data.train,
-                self._settings.batch_size,
-                seed=self._seed,
-                epoch=self._epoch,
-                device=self._device,
-                transform=self._transform(generator),
+            torch.manual_seed(mixed_seed(self._seed, self._epoch, 1))
+            stream = self._task.batches(
+                self._settings, seed=self._seed, epoch=self._epoch, device=self._device
             )
-            for step, batch in enumerate(stream, start=self._epoch * self._steps_per_epoch):
-                total += self._update(step, batch)
+            for batches in _groups(stream, self._settings.accumulate):
+                total += self._update(batches)
                 count += 1
+                if self._updates == self._settings.max_updates:
+                    break
         return total / max(count, 1)
 
-    def _transform(self, generator: torch.Generator) -> Callable[[Tensor], Tensor] | None:
-        chosen = parse_augmentation(self._settings.augmentation)
-        if chosen == Augmentation():
-            return None
-        return lambda images: augment(images, chosen, generator, self._data.background)
-
-    def _update(self, step: int, batch: Batch) -> float:
-        rate = self._learning_rate(step)
+    def _update(self, batches: Sequence[Any]) -> float:
+        rate = learning_rate(self._settings, self._updates, self._total)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         networks = self._sampler.draw()
         self._optimizer.zero_grad(set_to_none=True)
-        total, teacher = 0.0, None
-        for number, network in enumerate(networks):
-            with self._autocast():
-                logits = self._raw(batch.inputs, network).float()
-            loss = self._loss(logits, batch.labels, teacher)
-            value = loss.item()
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss became {value} in update {step} with network {network.id}; "
-                    "lower the learning rate or switch gradient clipping on"
-                )
-            (loss / len(networks)).backward()
-            total += value
-            if number == 0 and self._distils(len(networks)):
-                teacher = logits.detach().softmax(dim=-1)
+        total = sum(self._backward(batch, networks, len(batches)) for batch in batches)
         if self._settings.clip_norm > 0.0:
             nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
         self._optimizer.step()
+        self._updates += 1
         if self._average is not None:
             self._average.update_parameters(self._raw)
+        return total / len(batches)
+
+    def _backward(self, batch: Any, networks: Sequence[Architecture], num_batches: int) -> float:
+        """Add up the gradients of every network on a batch; their mean loss."""
+        total, teacher = 0.0, None
+        for number, network in enumerate(networks):
+            with self._autocast():
+                logits, labels = self._task.predict(self._raw, batch, network)
+            loss = self._loss(logits, labels, teacher)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"the loss became {value} in update {self._updates} with network {network.id}; "
+                    "lower the learning rate or switch gradient clipping on"
+                )
+            (loss / (len(networks) * num_batches)).backward()
+            total += value
+            if number == 0 and self._distils(len(networks)):
+                teacher = logits.detach().float().softmax(dim=-1)
         return total / len(networks)
 
     def _distils(self, num_networks: int) -> bool:
@@ -215,19 +245,12 @@ class Trainer:
 
     def _loss(self, logits: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
         settings = self._settings
-        hard = F.cross_entropy(logits, labels, label_smoothing=settings.label_smoothing)
+        hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
         if teacher is None:
             return hard
-        soft = F.cross_entropy(logits, teacher)
+        real = labels != IGNORED
+        soft = F.cross_entropy(logits.float()[real], teacher[real])
         return (1.0 - settings.distillation) * hard + settings.distillation * soft
-
-    def _learning_rate(self, step: int) -> float:
-        total = self._settings.epochs * self._steps_per_epoch
-        warmup = max(1, round(self._settings.warmup_share * total))
-        if step < warmup:
-            return self._settings.learning_rate * (step + 1) / warmup
-        share = (step - warmup) / max(1, total - warmup)
-        return self._settings.learning_rate * 0.5 * (1.0 + math.cos(math.pi * share))
 
     def _autocast(self) -> torch.autocast:
         kind = torch.device(self._device).type
@@ -241,7 +264,7 @@ class Trainer:
         before = self._losses
         model = self.model
         self._losses = tuple(
-            evaluate(model, probe, self._data.valid, device=self._device).loss
+            evaluate(self._task, model, probe, self._task.valid, device=self._device).loss
             for probe in self._probes
         )
         for probe, value in zip(self._probes, self._losses, strict=True):
@@ -266,6 +289,8 @@ class Trainer:
             return
         state: dict[str, Any] = {
             "epoch": self._epoch,
+            "updates": self._updates,
+            "tail": self._tail,
             "stable": self._stable,
             "losses": list(self._losses),
             "best": self._best,
@@ -289,9 +314,10 @@ class Trainer:
         self._stable, self._best = state["stable"], state["best"]
         self._losses = tuple(state["losses"])
         self.history = list(state["history"])
-        for _ in range((state["epoch"] - self._epoch) * self._steps_per_epoch):
+        for _ in range(state["updates"] - self._updates):
             self._sampler.draw()
-        self._epoch = state["epoch"]
+        self._epoch, self._updates = state["epoch"], state["updates"]
+        self._tail = state["tail"]
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -303,6 +329,8 @@ def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, A
     ]
 
 
-def _mix(*numbers: int) -> int:
-    """One 63-bit seed out of several numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _groups(stream: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    """Neighbours in groups of `size`; the last may be smaller."""
+    parts = iter(stream)
+    while group := tuple(itertools.islice(parts, size)):
+        yield group

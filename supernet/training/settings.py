@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 Sampling = Literal["uniform", "sandwich", "fair"]
+Schedule = Literal["cosine", "inverse_sqrt"]
 Count = Annotated[int, Ge(1), Le(10_000_000)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 
@@ -20,8 +21,16 @@ class TrainingSettings:
 
     Attributes:
         epochs: passes over the training split.
-        batch_size: examples per update.
-        learning_rate: peak rate of AdamW; warm-up is linear, decay a cosine to zero.
+        max_updates: end in the midst of an epoch after so many updates; 0 for no such end.
+        batch_size: examples of a batch; classification only.
+        max_tokens: tokens of a batch, padding included; texts of the other tasks only. For pairs
+            it counts the longer side.
+        segment_length: tokens that a language model reads at once.
+        accumulate: batches per update.
+        learning_rate: peak rate of AdamW, which a linear warm-up leads to.
+        initial_rate: where the warm-up begins.
+        schedule: what follows it: ``cosine`` falls to zero at the last update, ``inverse_sqrt``
+            falls with the square root of the updates done.
         adam_beta2: decay of AdamW's second moments; the first is 0.9.
         weight_decay: of matrices; vectors (norms, biases) are not decayed.
         warmup_share: share of all updates spent warming up.
@@ -35,6 +44,8 @@ class TrainingSettings:
         distillation: weight of the largest network's soft labels in the loss of the others,
             0 (labels only) to 1 (soft labels only); sandwich only.
         ema_decay: decay per update of the averaged weights that are kept; 0 keeps the last.
+        average_last: a single network ends with the mean of its weights after each of the last so
+            many epochs; 0 takes the weights with the lowest validation loss.
         stop_tau: ranking-stability stop: end when Kendall's tau between the probe networks'
             losses now and one check ago reaches this twice in a row; above 1 never stops.
         check_every: epochs between checks of the probe networks.
@@ -45,8 +56,14 @@ class TrainingSettings:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
     epochs: Count = 60
+    max_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     batch_size: Count = 64
+    max_tokens: Count = 4096
+    segment_length: Count = 128
+    accumulate: Annotated[int, Ge(1), Le(10_000)] = 1
     learning_rate: Annotated[float, Gt(0.0), Le(10.0)] = 2e-3
+    initial_rate: Annotated[float, Ge(0.0), Le(10.0)] = 0.0
+    schedule: Schedule = "cosine"
     adam_beta2: Annotated[float, Gt(0.0), Le(0.99999)] = 0.98
     weight_decay: Annotated[float, Ge(0.0), Le(10.0)] = 0.05
     warmup_share: Share = 0.1
@@ -58,6 +75,7 @@ class TrainingSettings:
     num_random: Count = 2
     distillation: Share = 0.0
     ema_decay: Annotated[float, Ge(0.0), Le(0.99999)] = 0.0
+    average_last: Annotated[int, Ge(0), Le(1000)] = 0
     stop_tau: Annotated[float, Gt(0.0), Le(2.0)] = 2.0
     check_every: Count = 5
     num_probes: Count = 32

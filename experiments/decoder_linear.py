@@ -1,0 +1,314 @@
+"""Can linear attention stand in a decoder?
+
+``python -m experiments.decoder_linear --data DIR``
+
+DIR is Multi30k (English to German), prepared with a joint vocabulary of 4,000::
+
+    nas data prepare --task translation --source train.en --target train.de --valid val.en
+        --valid val.de --test test_2016_flickr.en --test test_2016_flickr.de --vocab-size 4000
+        --out DIR
+
+The mFormer paper reports BLEU near 0 for linear attention anywhere in a decoder, and left it out of
+its search. Here the same small network, 3 + 3 layers of 192, is trained from scratch with softmax
+or cosFormer attention in each of {encoder self, decoder self, cross} (eight combinations), with
+norm-linear attention in all three places, and with omnidirectional encoder and decoder
+self-attention. Finished trainings are kept in a journal, with their weights, and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.decoding_times import LENGTHS, time_per_token
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
+from search_spaces.files import write_atomically
+from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
+from supernet.beam_search import BeamSettings
+from supernet.data.prepared import open_translation, open_translation_test
+from supernet.sequence_models import FixedTranslation
+from supernet.tasks.bleu import corpus_bleu
+from supernet.tasks.translating import StepwiseTranslator, translate_lines
+from supernet.tasks.translation import TranslationTask
+from supernet.training.checkpoint import load, save
+from supernet.training.evaluation import evaluate
+from supernet.training.loop import Trainer
+from supernet.training.sampling import SingleNetwork
+from supernet.training.settings import TrainingSettings
+
+SEEDS = (1, 2, 3)
+LAYERS, WIDTH, HEADS, FFN = 3, 192, 4, 384
+MAX_LENGTH = 128
+DECODING_TOKENS = 16_384
+TRAINING = TrainingSettings(
+    epochs=4,
+    max_tokens=1024,
+    learning_rate=1.5e-3,
+    warmup_share=0.1,
+    weight_decay=0.05,
+    dropout=0.1,
+    check_every=4,
+    bfloat16=True,
+)
+RESULTS = Path(__file__).parent / "results" / "decoder_linear.json"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which attention stands where."""
+
+    name: str
+    encoder: AttentionKind
+    decoder: AttentionKind
+    cross: AttentionKind
+    kernel: LinearKernel = "cosformer"
+    target: float = 0.93
+
+    def settings(self, vocab_size: int, max_length: int = MAX_LENGTH) -> ModelSettings:
+        """The fixed part of the network."""
+        return ModelSettings(
+            TokenInput(vocab_size, vocab_size, share_embeddings=True),
+            max_length,
+            head_dim=WIDTH // HEADS,
+            positions="sinusoidal",
+            linear_kernel=self.kernel,
+            omni_span=LAYERS,
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        """The network."""
+        encoder = EncoderLayer(self.encoder, HEADS, FFN)
+        decoder = DecoderLayer(self.decoder, HEADS, FFN, self.cross, HEADS, 1)
+        return Architecture(
+            EncoderStack(WIDTH, (encoder,) * LAYERS), DecoderStack(WIDTH, (decoder,) * LAYERS)
+        )
+
+
+def _variants() -> Iterator[Variant]:
+    kinds: tuple[AttentionKind, ...] = ("softmax", "linear")
+    for encoder in kinds:
+        for decoder in kinds:
+            for cross in kinds:
+                places = {"encoder": encoder, "decoder": decoder, "cross": cross}
+                linear = [place for place, kind in places.items() if kind == "linear"]
+                name = f"cosFormer: {', '.join(linear)}" if linear else "all softmax"
+                yield Variant(name, encoder, decoder, cross)
+    yield Variant("norm-linear everywhere", "linear", "linear", "linear", "norm", target=0.85)
+    yield Variant("omni: encoder, decoder", "omni", "omni", "softmax", target=0.85)
+
+
+VARIANTS = {variant.name: variant for variant in _variants()}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    variant: str
+    seed: int
+    data: str
+    work: str
+
+    @property
+    def key(self) -> str:
+        """Name of its line in the journal."""
+        return f"{self.variant} | {self.seed}"
+
+    @property
+    def weights(self) -> Path:
+        """Where its weights are kept."""
+        number = list(VARIANTS).index(self.variant)
+        return Path(self.work) / f"weights-{number}-{self.seed}.pt"
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Train one network; its loss and BLEU on the validation split."""
+    torch.set_num_threads(1)
+    variant, folder = VARIANTS[job.variant], Path(job.data)
+    data = open_translation(folder)
+    assert data.target_tokenizer is not None
+    settings = variant.settings(data.target_tokenizer.vocab_size)
+    task = TranslationTask(data, settings, lambda: open_translation_test(folder))
+    torch.manual_seed(job.seed)
+    network = FixedTranslation(settings, variant.architecture, TRAINING.dropout)
+    started = time.perf_counter()
+    trainer = Trainer(
+        network.network,
+        SingleNetwork(variant.architecture),
+        [variant.architecture],
+        task,
+        TRAINING,
+        seed=job.seed,
+    )
+    for _ in trainer.run():
+        pass
+    seconds = time.perf_counter() - started
+    save(job.weights, {"model": network.network.state_dict()})
+    found = evaluate(task, network.network, variant.architecture, task.valid)
+    return {
+        "key": job.key,
+        "variant": job.variant,
+        "seed": job.seed,
+        "params": sum(p.numel() for p in network.parameters()),
+        "valid_loss": found.loss,
+        "valid_bleu": _bleu(task, network, task.valid.source_lines, task.valid.target_lines),
+        "train_seconds": round(seconds),
+    }
+
+
+def score_test(job: Job) -> float:
+    """BLEU of a trained network on the test split: asked for once, after all else is settled."""
+    torch.set_num_threads(1)
+    variant, folder = VARIANTS[job.variant], Path(job.data)
+    data = open_translation(folder)
+    assert data.target_tokenizer is not None
+    settings = variant.settings(data.target_tokenizer.vocab_size)
+    task = TranslationTask(data, settings, lambda: open_translation_test(folder))
+    network = FixedTranslation(settings, variant.architecture)
+    network.network.load_state_dict(load(job.weights)["model"])
+    test = task.open_test()
+    return _bleu(task, network, test.source_lines, test.target_lines)
+
+
+def _bleu(
+    task: TranslationTask,
+    network: FixedTranslation,
+    sources: Sequence[str],
+    references: Sequence[str],
+) -> float:
+    lines = translate_lines(
+        StepwiseTranslator.of(network),
+        sources,
+        task.source_tokenizer,
+        task.target_tokenizer,
+        BeamSettings(),
+        max_tokens=DECODING_TOKENS,
+        device="cpu",
+    )
+    return corpus_bleu(lines, references).score
+
+
+def trained(jobs: Sequence[Job], journal: Path, workers: int, console: Console) -> list[Any]:
+    """Results of all jobs; those that the journal does not have are trained first."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    done = {line["key"]: line for line in map(json.loads, lines)}
+    missing = [job for job in jobs if job.key not in done]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for result in pool.map(train, missing):
+            done[result["key"]] = result
+            with journal.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(result) + "\n")
+            console.print(
+                f"{result['key']}: loss {result['valid_loss']:.3f}, "
+                f"BLEU {result['valid_bleu']:.1f}, {result['train_seconds']} s"
+            )
+    return [done[job.key] for job in jobs]
+
+
+def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float]]) -> list[Any]:
+    """One row for each variant: means over seeds, and the share of the all-softmax BLEU."""
+    metric = "test_bleu" if all("test_bleu" in result for result in results) else "valid_bleu"
+    rows = []
+    for name in dict.fromkeys(result["variant"] for result in results):
+        mine = [result for result in results if result["variant"] == name]
+        bleu = [result[metric] for result in mine]
+        rows.append(
+            {
+                "variant": name,
+                "params": mine[0]["params"],
+                "seeds": len(mine),
+                "valid_loss": float(np.mean([result["valid_loss"] for result in mine])),
+                "valid_bleu": float(np.mean([result["valid_bleu"] for result in mine])),
+                metric: float(np.mean(bleu)),
+                "spread": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
+                "target": VARIANTS[name].target,
+                "ms_per_token": dict(zip(map(str, LENGTHS), times.get(name, []), strict=False)),
+            }
+        )
+    best = {row["variant"]: row[metric] for row in rows}
+    for row in rows:
+        row["share"] = row[metric] / best["all softmax"] if "all softmax" in best else None
+    return rows
+
+
+def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the table."""
+    table = Table(title="Multi30k English-German, 3 + 3 layers of 192, 4 epochs, beam 4")
+    for column in ("attention", "valid loss", "valid BLEU", "test BLEU", "± seeds", "share"):
+        table.add_column(column, justify="left" if column == "attention" else "right")
+    for length in LENGTHS:
+        table.add_column(f"ms @{length}", justify="right")
+    for row in rows:
+        share = row["share"]
+        table.add_row(
+            row["variant"],
+            f"{row['valid_loss']:.3f}",
+            f"{row['valid_bleu']:.1f}",
+            f"{row['test_bleu']:.1f}" if "test_bleu" in row else "",
+            f"{row['spread']:.1f}" if row["spread"] is not None else "",
+            f"{share:.1%}{'' if share >= row['target'] else ' missed'}" if share else "",
+            *(f"{ms:.2f}" for ms in row["ms_per_token"].values()),
+        )
+    console.print(table)
+
+
+def main() -> int:
+    """Train, time, print the table and write it to `RESULTS`."""
+    parser = argparse.ArgumentParser(description="Can linear attention stand in a decoder?")
+    parser.add_argument("--data", required=True, help="Multi30k, prepared with 4,000 tokens")
+    parser.add_argument("--work", default="runs/decoder_linear", help="journal and weights")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), help="names; default all")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
+    parser.add_argument("--times", action="store_true", help="time decoding at each length")
+    options = parser.parse_args()
+    console = Console(width=150)
+    torch.set_num_threads(1)
+    jobs = [
+        Job(variant, int(seed), options.data, options.work)
+        for seed in options.seeds.split(",")
+        for variant in options.variants
+    ]
+    results = trained(jobs, Path(options.work) / "journal.jsonl", options.workers, console)
+    if options.test:
+        with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+            for result, score in zip(results, pool.map(score_test, jobs), strict=True):
+                result["test_bleu"] = score
+    times = {}
+    if options.times:
+        chosen = [VARIANTS[name] for name in options.variants]
+        pairs = [(v.settings(4000, 2 * LENGTHS[-1]), v.architecture) for v in chosen]
+        times = dict(zip(options.variants, time_per_token(pairs), strict=True))
+    rows = summary(results, times)
+    show(rows, console)
+    content = {"training": asdict(TRAINING), "variants": rows, "trainings": results}
+    write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""`nas evaluate`: the scores of a network trained from scratch on a split of the run's data."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nas import trained
+from nas.cli import options
+from nas.cli.consoles import print_json, say
+from nas.cli.options import Device
+from nas.cli.run_state import open_run
+from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from search_spaces.errors import UsageError
+from search_spaces.settings import Task
+
+if TYPE_CHECKING:
+    from supernet.tasks.scores import Scores
+
+# What each task is known by, in words.
+SHOWN: dict[Task, dict[str, str]] = {
+    "classification": {"accuracy": "accuracy", "loss": "loss"},
+    "translation": {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity"},
+    "language_modelling": {
+        "perplexity": "perplexity per token",
+        "word_perplexity": "perplexity per word",
+        "bits_per_character": "bits per character",
+        "loss": "loss",
+    },
+}
+
+
+class SplitChoice(StrEnum):
+    """What to evaluate on."""
+
+    test = "test"
+    valid = "valid"
+
+
+def evaluate(
+    run: str = options.RUN,
+    arch: str = ARCH,
+    split: SplitChoice = typer.Option(SplitChoice.test, help="What to evaluate on."),
+    beam: int | None = BEAM,
+    lenpen: float | None = LENPEN,
+    batch_tokens: int = BATCH_TOKENS,
+    data: str = DATA,
+    device: Device = DEVICE,
+    as_json: bool = options.JSON,
+) -> None:
+    """Score a network trained from scratch: BLEU, accuracy or perplexity, by the run's task.
+
+    Beams, their length penalty and batches are those of translation.
+    """
+    folder = open_run(run)
+    spec, task = folder.spec, folder.spec.space.task
+    if task != "translation" and (beam is not None or lenpen is not None):
+        raise UsageError(f"--beam and --lenpen are for translation; {folder.path} is for {task}")
+    chosen = trained.choose_trained(folder, arch)
+    options.use_threads(spec.budget.threads)
+    settings = beam_settings(beam, lenpen) if task == "translation" else None
+    network = trained.open_network(folder, chosen, device.value if device else spec.device)
+    opened = trained.open_data(folder, data)
+    scores = trained.evaluate_network(network, opened, split.value, settings, batch_tokens)
+    facts = {"run": str(folder.path), "id": chosen, "task": task}
+    facts |= {"dataset": opened.task.name, "split": split.value}
+    if as_json:
+        how = (
+            {}
+            if settings is None
+            else {"beam": settings.beam_size, "length_penalty": settings.length_penalty}
+        )
+        print_json({**facts, **_scores_json(scores), **how})
+        return
+    for name, text in [*facts.items(), *_scores_lines(task, scores)]:
+        say(f"{name:<20} {text}")
+
+
+def _scores_json(scores: Scores) -> dict[str, Any]:
+    """All scores; JSON has no infinity, so that null stands for it."""
+    values = {
+        name: value if math.isfinite(value) else None for name, value in scores.values.items()
+    }
+    signed = {} if scores.bleu_signature is None else {"bleu_signature": scores.bleu_signature}
+    return {"predictions": scores.count, **values, **signed}
+
+
+def _scores_lines(task: Task, scores: Scores) -> list[tuple[str, str]]:
+    digits = {"bleu": 2}
+    lines = [
+        (words, f"{scores.values[name]:.{digits.get(name, 4)}f}")
+        for name, words in SHOWN[task].items()
+    ]
+    if scores.bleu_signature is not None:
+        lines.insert(1, ("signature", scores.bleu_signature))
+    return lines

@@ -1,0 +1,117 @@
+"""What is done while a network is timed: a forward pass, or writing a text token by token.
+
+Shapes: B batch, M source positions, N target positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from latency.workload import Workload
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from search_spaces.settings import ImageInput
+from search_spaces.space import SearchSpace
+from supernet.beam_search import BeamSettings, beam_search
+from supernet.building import build_network
+from supernet.data.tokenizer import BOS, EOS, NUM_MARKS
+from supernet.extraction import StandAlone
+from supernet.sequence_models import FixedLanguageModel, FixedTranslation
+
+Call = Callable[[], object]
+
+
+def timed_call(
+    space: SearchSpace, architecture: Architecture, workload: Workload, device: str
+) -> Call:
+    """A stand-alone network with random weights at its work, in evaluation mode.
+
+    Args:
+        space: of the network.
+        architecture: the network.
+        workload: what it does; see `check_workload`.
+        device: where.
+    """
+    network = build_network(space.model, space.task, architecture).to(device).eval()
+    inputs = example_inputs(space, workload).to(device)
+    if workload.mode == "generate":
+        return lambda: _generate(network, inputs, workload, device)
+    if isinstance(network, FixedTranslation):
+        target_BN = inputs.new_full((workload.batch, workload.target_length or 0), BOS)
+        return lambda: network(inputs, target_BN)
+    return lambda: network(inputs)
+
+
+def check_workload(space: SearchSpace, workload: Workload) -> None:
+    """Refuse a workload that the networks of a space cannot do.
+
+    Raises:
+        UsageError: saying what is wrong with it.
+    """
+    if space.task == "classification" and workload.mode == "generate":
+        raise UsageError(
+            f"the workload of the space {space.name} is to generate text, but its networks "
+            "classify; leave out mode, beam and target"
+        )
+    if space.task == "translation" and workload.target_length is None:
+        raise UsageError(
+            f"the workload of the space {space.name} needs the target's length, as in target=30"
+        )
+    lengths = {"source": workload.source_length, "target": workload.target_length or 0}
+    if space.task == "language_modelling" and workload.mode == "generate":
+        lengths = {"source and target together": sum(lengths.values())}
+    for name, length in lengths.items():
+        if not isinstance(space.model.input, ImageInput) and length > space.model.max_length:
+            raise UsageError(
+                f"the workload's {name} is {length} tokens, but max_length of the space "
+                f"{space.name} is {space.model.max_length}"
+            )
+
+
+def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:
+    """A batch of random inputs of the workload's size, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    source = space.model.input
+    if isinstance(source, ImageInput):
+        shape = (workload.batch, source.channels, source.image_size, source.image_size)
+        return torch.randn(shape, generator=generator)
+    shape_BM = (workload.batch, workload.source_length)
+    least = min(NUM_MARKS, source.vocab_size - 1)
+    return torch.randint(least, source.vocab_size, shape_BM, generator=generator)
+
+
+def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device: str) -> object:
+    """Write exactly `target_length` tokens, with a beam if there is one."""
+    length = workload.target_length or 0
+    if isinstance(network, FixedLanguageModel):
+        return _continue(network, inputs_BM, length)
+    assert isinstance(network, FixedTranslation)
+    settings = BeamSettings(
+        beam_size=workload.beam or 1,
+        max_length_factor=0.0,
+        max_length_offset=length,
+        min_length=length,
+    )
+    return beam_search(
+        network.step,
+        network.start(inputs_BM),
+        [inputs_BM.shape[1]] * len(inputs_BM),
+        bos=BOS,
+        eos=EOS,
+        max_length=length,
+        settings=settings,
+        device=device,
+    )
+
+
+def _continue(network: FixedLanguageModel, prompt_BM: Tensor, length: int) -> Tensor:
+    """Greedy tokens behind a prompt."""
+    logits, state = network.step(prompt_BM, network.start())
+    token_B1 = logits[:, -1:].argmax(dim=-1)
+    for _ in range(length - 1):
+        logits, state = network.step(token_B1, state)
+        token_B1 = logits[:, -1:].argmax(dim=-1)
+    return token_B1

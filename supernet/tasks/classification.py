@@ -1,0 +1,98 @@
+"""Classification of images and of texts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from search_spaces.architecture import Architecture
+from supernet.data.augment import Augmentation, augment, parse_augmentation
+from supernet.data.batching import Batch, batches, num_batches
+from supernet.data.datasets import SearchData, Split
+from supernet.extraction import Supernet
+from supernet.seeds import mixed_seed
+from supernet.tasks.base import Predictions, Task
+from supernet.training.settings import TrainingSettings
+
+EVALUATION_BATCH = 512
+
+
+class ClassificationTask(Task[Batch, Split]):
+    """Predict the class of each example.
+
+    Args:
+        data: the splits of a search.
+        open_test: reads the test split.
+    """
+
+    kind = "classification"
+
+    def __init__(self, data: SearchData, open_test: Callable[[], Split]) -> None:
+        self.name, self.digest = data.name, data.digest
+        self.train, self.valid = data.train, data.valid
+        self.num_outcomes = data.num_classes
+        self._background = data.background
+        self._open_test = open_test
+
+    def describe(self) -> Mapping[str, int]:
+        """Examples and classes."""
+        sizes = {"num_train": len(self.train), "num_valid": len(self.valid)}
+        return sizes | {"num_classes": self.num_outcomes}
+
+    def first_valid(self, count: int) -> ClassificationTask:
+        """See `Task.first_valid`."""
+        task = copy.copy(self)
+        split = self.valid
+        task.valid = replace(split, inputs=split.inputs[:count], labels=split.labels[:count])
+        return task
+
+    def check(self, settings: TrainingSettings) -> None:
+        """Try the augmentation on one example, so that a wrong one is refused before training."""
+        if settings.augmentation:
+            example = next(iter(batches(self.train, 1, seed=0, epoch=0, shuffle=False))).inputs
+            augment(example, settings.augmentation, torch.Generator(), self._background)
+
+    def num_batches(self, settings: TrainingSettings) -> int:
+        """Batches of every pass."""
+        return num_batches(self.train, settings.batch_size)
+
+    def batches(
+        self, settings: TrainingSettings, *, seed: int, epoch: int, device: str
+    ) -> Iterator[Batch]:
+        """Examples in random order, augmented."""
+        return batches(
+            self.train,
+            settings.batch_size,
+            seed=seed,
+            epoch=epoch,
+            device=device,
+            transform=self._transform(settings, mixed_seed(seed, epoch)),
+        )
+
+    def _transform(
+        self, settings: TrainingSettings, seed: int
+    ) -> Callable[[Tensor], Tensor] | None:
+        chosen = parse_augmentation(settings.augmentation)
+        if chosen == Augmentation():
+            return None
+        generator = torch.Generator().manual_seed(seed)
+        return lambda images: augment(images, chosen, generator, self._background)
+
+    def predict(self, model: Supernet, batch: Batch, architecture: Architecture) -> Predictions:
+        """One prediction for each example."""
+        return Predictions(model(batch.inputs, architecture), batch.labels)
+
+    def evaluation(
+        self, model: Supernet, architecture: Architecture, split: Split, device: str
+    ) -> Iterator[Predictions]:
+        """See `Task.evaluation`."""
+        parts = batches(split, EVALUATION_BATCH, seed=0, epoch=0, shuffle=False, device=device)
+        return (self.predict(model, batch, architecture) for batch in parts)
+
+    def open_test(self) -> Split:
+        """See `Task.open_test`."""
+        return self._open_test()

@@ -1,0 +1,111 @@
+"""Language modelling: a text, token by token."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from search_spaces.settings import ModelSettings, TokenInput
+from supernet.data.prepared import PreparedData, StreamSplit
+from supernet.data.stream_batches import StreamBatch, stream_batches
+from supernet.data.tokenizer import Tokenizer
+from supernet.extraction import Supernet
+from supernet.tasks.base import Predictions, Task
+from supernet.tasks.translation import first_rows
+from supernet.training.loss import IGNORED
+from supernet.training.settings import TrainingSettings
+
+EVALUATION_TOKENS = 4096
+
+
+class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
+    """Predict each token of a text from those before it.
+
+    Args:
+        data: the splits of a search, and the tokenizer.
+        model: the networks' settings.
+        segment_length: tokens that are read at once in evaluation.
+        open_test: reads the test split.
+
+    Attributes:
+        tokenizer: of the text.
+    """
+
+    kind = "language_modelling"
+
+    def __init__(
+        self,
+        data: PreparedData[StreamSplit],
+        model: ModelSettings,
+        segment_length: int,
+        open_test: Callable[[], StreamSplit],
+    ) -> None:
+        assert isinstance(model.input, TokenInput) and data.source_tokenizer is not None
+        self.name, self.digest = data.name, data.digest
+        self.train, self.valid = data.train, data.valid
+        self.num_outcomes = model.input.vocab_size
+        self.tokenizer: Tokenizer = data.source_tokenizer
+        self._segment_length = segment_length
+        self._max_length = model.max_length
+        self._open_test = open_test
+
+    def describe(self) -> Mapping[str, int]:
+        """Lines, tokens and vocabulary."""
+        return {
+            "num_train": len(self.train.rows),
+            "num_valid": len(self.valid.rows),
+            "num_tokens": len(self.train),
+            "vocab_size": self.tokenizer.vocab_size,
+        }
+
+    def first_valid(self, count: int) -> LanguageModellingTask:
+        """See `Task.first_valid`; counts of words and characters are left as they were."""
+        task = copy.copy(self)
+        task.valid = replace(self.valid, rows=first_rows(self.valid.rows, count))
+        return task
+
+    def check(self, settings: TrainingSettings) -> None:
+        """See that networks can read a segment, and that it fits into a batch."""
+        if settings.segment_length > self._max_length:
+            raise UsageError(
+                f"segment_length is {settings.segment_length}, but the networks read at most "
+                f"{self._max_length} tokens, the space's max_length: set segment_length to that "
+                "or less"
+            )
+        self.num_batches(settings)
+
+    def num_batches(self, settings: TrainingSettings) -> int:
+        """Batches of the first pass."""
+        length = settings.segment_length
+        return sum(1 for _ in stream_batches(self.train, settings.max_tokens, length))
+
+    def batches(
+        self, settings: TrainingSettings, *, seed: int, epoch: int, device: str
+    ) -> Iterator[StreamBatch]:
+        """Segments in random order."""
+        length = settings.segment_length
+        return stream_batches(self.train, settings.max_tokens, length, seed, epoch, device=device)
+
+    def predict(
+        self, model: Supernet, batch: StreamBatch, architecture: Architecture
+    ) -> Predictions:
+        """One prediction for each token."""
+        logits_BNV = model(batch.inputs, architecture)
+        labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
+        return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten())
+
+    def evaluation(
+        self, model: Supernet, architecture: Architecture, split: StreamSplit, device: str
+    ) -> Iterator[Predictions]:
+        """See `Task.evaluation`."""
+        length = self._segment_length
+        most = max(EVALUATION_TOKENS, length)
+        parts = stream_batches(split, most, length, shuffle=False, device=device)
+        return (self.predict(model, batch, architecture) for batch in parts)
+
+    def open_test(self) -> StreamSplit:
+        """See `Task.open_test`."""
+        return self._open_test()

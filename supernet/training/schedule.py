@@ -1,0 +1,39 @@
+"""The learning rate of each update."""
+
+from __future__ import annotations
+
+import math
+
+from supernet.training.settings import TrainingSettings
+
+
+def planned_updates(settings: TrainingSettings, num_batches: int) -> int:
+    """Updates of a whole training.
+
+    Args:
+        settings: the numbers.
+        num_batches: batches of one pass over the training split.
+    """
+    total = settings.epochs * math.ceil(num_batches / settings.accumulate)
+    return min(total, settings.max_updates) if settings.max_updates else total
+
+
+def learning_rate(settings: TrainingSettings, update: int, total: int) -> float:
+    """The rate of an update.
+
+    Args:
+        settings: the numbers.
+        update: updates done before it.
+        total: updates planned; a later one has the last one's rate.
+
+    Source: the inverse square root is that of Vaswani et al., "Attention Is All You Need" (2017),
+    eq. 3, with the peak given as a number, as fairseq has it.
+    """
+    peak, first = settings.learning_rate, settings.initial_rate
+    warmup = max(1, round(settings.warmup_share * total))
+    if update < warmup:
+        return first + (peak - first) * (update + 1) / warmup
+    if settings.schedule == "inverse_sqrt":
+        return peak * math.sqrt(warmup / (update + 1))
+    share = min(1.0, (update - warmup) / max(1, total - warmup))
+    return peak * 0.5 * (1.0 + math.cos(math.pi * share))
