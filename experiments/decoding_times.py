@@ -11,7 +11,8 @@ import torch
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from supernet.data.tokenizer import BOS
-from supernet.sequence_models import DecodingState, FixedTranslation
+from supernet.decoding_state import DecodingState
+from supernet.sequence_models import FixedTranslation
 
 LENGTHS = (16, 64, 256, 1024)
 WINDOW = 16

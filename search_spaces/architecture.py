@@ -71,13 +71,19 @@ class EncoderStack:
 
 @dataclass(frozen=True, slots=True)
 class DecoderStack:
-    """The decoder: one embedding size and its layers, first to last."""
+    """The decoder: one embedding size and its layers, first to last.
+
+    ``memory_length`` is the number of positions of earlier segments that every layer of a language
+    model still sees; 0 is no memory. Only softmax attention has a past that can be cut.
+    """
 
     embed_dim: int
     layers: tuple[DecoderLayer, ...]
+    memory_length: int = 0
 
     def __post_init__(self) -> None:
         _check_stack(self)
+        _check_memory(self)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,11 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.encoder is None and self.decoder is None:
             raise ArchitectureError("an architecture needs an encoder, a decoder or both")
+        if self.encoder is not None and self.decoder is not None and self.decoder.memory_length:
+            raise ArchitectureError(
+                f"memory_length is {self.decoder.memory_length}, but the network has an encoder: "
+                "a memory of earlier segments belongs to language models, leave it out"
+            )
         for layer in self.decoder.layers if self.decoder else ():
             depth = len(self.encoder.layers) if self.encoder else 0
             if (layer.ende_connect or 0) > depth:
@@ -109,7 +120,7 @@ class Architecture:
         return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form; stacks and cross-attention fields that are not there are left out."""
+        """The JSON form; what is not there (a stack, cross-attention, a memory) is left out."""
         stacks = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: _stack_json(stack) for name, stack in stacks.items() if stack is not None}
 
@@ -155,6 +166,20 @@ def _check_stack(stack: EncoderStack | DecoderStack) -> None:
         raise ArchitectureError("a stack needs at least one layer; given none")
 
 
+def _check_memory(stack: DecoderStack) -> None:
+    length = stack.memory_length
+    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        raise ArchitectureError(
+            f"memory_length must be a positive integer, or 0 for no memory; given {length!r}"
+        )
+    for number, layer in enumerate(stack.layers if length else (), start=1):
+        if layer.self_attention != "softmax":
+            raise ArchitectureError(
+                f"memory_length is {length}, but self-attention of decoder layer {number} is "
+                f"{layer.self_attention!r}; a memory needs 'softmax' in every layer"
+            )
+
+
 def _check_size(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ArchitectureError(f"{name} must be a positive integer; given {value!r}")
@@ -162,7 +187,9 @@ def _check_size(name: str, value: object) -> None:
 
 def _stack_json(stack: EncoderStack | DecoderStack) -> dict[str, Any]:
     layers = [{k: v for k, v in asdict(layer).items() if v is not None} for layer in stack.layers]
-    return {"embed_dim": stack.embed_dim, "layers": layers}
+    memory = stack.memory_length if isinstance(stack, DecoderStack) else 0
+    rest = {"memory_length": memory} if memory else {}
+    return {"embed_dim": stack.embed_dim, "layers": layers, **rest}
 
 
 def _encoder_from_json(data: object) -> EncoderStack:
@@ -171,13 +198,21 @@ def _encoder_from_json(data: object) -> EncoderStack:
 
 
 def _decoder_from_json(data: object) -> DecoderStack:
+    memory_length = 0
+    if isinstance(data, Mapping) and "memory_length" in data:
+        memory_length = data["memory_length"]
+        data = {key: value for key, value in data.items() if key != "memory_length"}
     embed_dim, layers = _stack_parts("decoder", data, {f.name for f in fields(DecoderLayer)})
-    return DecoderStack(embed_dim, tuple(DecoderLayer(**layer) for layer in layers))
+    decoder_layers = tuple(DecoderLayer(**layer) for layer in layers)
+    return DecoderStack(embed_dim, decoder_layers, memory_length)
 
 
 def _stack_parts(name: str, data: object, allowed: set[str]) -> tuple[int, list[dict[str, Any]]]:
     if not isinstance(data, Mapping) or set(data) != {"embed_dim", "layers"}:
-        raise ArchitectureError(f"{name} must be an object with exactly 'embed_dim' and 'layers'")
+        also = " (and 'memory_length' where there is one)" if name == "decoder" else ""
+        raise ArchitectureError(
+            f"{name} must be an object with exactly 'embed_dim' and 'layers'{also}"
+        )
     if not isinstance(data["layers"], list):
         raise ArchitectureError(f"{name}.layers must be a list of objects")
     required = {field for field in allowed if not field.startswith(("cross", "ende"))}

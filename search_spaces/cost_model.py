@@ -43,7 +43,8 @@ class CostModel:
         target: tokens of the target; None where there is none.
         ends: (encoder size, decoder size; 0 where absent) → price of all but the layers.
         encoder_layer: (embedding size, layer, span) → its price.
-        decoder_layer: (embedding size, encoder's embedding size, layer, span) → its price.
+        decoder_layer: (embedding size, encoder's embedding size, layer, span, memory length) → its
+            price.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class CostModel:
         if decoder:
             dim = decoder.embed_dim
             for step, span in zip(decoder.layers, self._decoder_spans(decoder), strict=True):
-                prices.append(self.decoder_layer(dim, encoder_dim, step, span))
+                prices.append(
+                    self.decoder_layer(dim, encoder_dim, step, span, decoder.memory_length)
+                )
         params, flops = zip(*prices, strict=True)
         return sum(params), sum(flops)
 
@@ -92,7 +95,8 @@ class CostModel:
             yield from _named(f"encoder.{number}", parts)
         for number, span in enumerate(self._decoder_spans(decoder)):
             assert decoder is not None
-            parts = self._decoder_parts(decoder_dim, encoder_dim, decoder.layers[number], span)
+            layer, memory = decoder.layers[number], decoder.memory_length
+            parts = self._decoder_parts(decoder_dim, encoder_dim, layer, span, memory)
             yield from _named(f"decoder.{number}", parts)
         yield from self._output_parts(encoder_dim, decoder_dim)
 
@@ -119,10 +123,11 @@ class CostModel:
     def _encoder_parts(self, dim: int, layer: EncoderLayer, span: int) -> Parts:
         return layer_costs.encoder_layer(self.settings, dim, layer, self._encoder_tokens, span)
 
-    def _decoder_parts(self, dim: int, encoder_dim: int, layer: DecoderLayer, span: int) -> Parts:
-        return layer_costs.decoder_layer(
-            self.settings, dim, encoder_dim, layer, self._decoder_tokens, self.source, span
-        )
+    def _decoder_parts(
+        self, dim: int, encoder_dim: int, layer: DecoderLayer, span: int, memory: int
+    ) -> Parts:
+        lengths = self._decoder_tokens, self.source, span, memory
+        return layer_costs.decoder_layer(self.settings, dim, encoder_dim, layer, *lengths)
 
     def _input_parts(self, encoder_dim: int, decoder_dim: int) -> Parts:
         if not self.convention.embeddings:
@@ -153,9 +158,9 @@ class CostModel:
         return self._price(self._encoder_parts(dim, layer, span))
 
     def _decoder_layer_price(
-        self, dim: int, encoder_dim: int, layer: DecoderLayer, span: int
+        self, dim: int, encoder_dim: int, layer: DecoderLayer, span: int, memory: int
     ) -> Totals:
-        return self._price(self._decoder_parts(dim, encoder_dim, layer, span))
+        return self._price(self._decoder_parts(dim, encoder_dim, layer, span, memory))
 
     def _price(self, parts: Iterable[tuple[str, Tally]]) -> Totals:
         tallies = [tally for _, tally in parts]

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.space import LAYER_GENES, Genotypes, SearchSpace, Slot
+from search_spaces.space import LAYER_GENES, MEMORY_GENE, Genotypes, SearchSpace, Slot
 
 Vector = NDArray[np.float64]
 Column = tuple[str, Vector]
@@ -43,6 +43,7 @@ def feature_names(space: SearchSpace) -> list[str]:
     ``encoder.sum.num_heads.attention=linear``     heads in such layers
     ``encoder.embed_dim*sum.ffn_dim`` …            products that cost is made of
     ``encoder.embed_dim*decoder.num_layers``       cross-attention's keys and values
+    ``decoder.memory_length`` …                    alone, times the layers and times all heads
     ============================================  ==============================================
     """
     return list(_names(space))
@@ -78,9 +79,26 @@ def _columns(space: SearchSpace, genotypes: Genotypes) -> Iterator[Column]:
     stacks = [_stack(space, name, genotypes) for name in space.stacks]
     for stack in stacks:
         yield from _stack_columns(space, stack, columns_SN)
+        yield from _memory_columns(space, stack, columns_SN)
     if len(stacks) == 2:
         encoder, decoder = stacks
         yield "encoder.embed_dim*decoder.num_layers", encoder.embed * decoder.depth
+
+
+def _memory_columns(
+    space: SearchSpace, stack: _Stack, columns_SN: NDArray[np.int16]
+) -> Iterator[Column]:
+    """A memory adds keys to every layer: its cost grows with the width of all their heads."""
+    column = space.slot_index.get(f"{stack.name}.{MEMORY_GENE}")
+    if column is None:
+        return
+    lengths = np.array(space.slots[column].choices, dtype=np.float64)[columns_SN[column]]
+    slots = [slot for slot in space.slots if slot.gene == "self_num_heads"]
+    indices_LN = columns_SN[[space.slot_index[slot.name] for slot in slots]]
+    yield f"{stack.name}.{MEMORY_GENE}", lengths
+    yield f"{stack.name}.{MEMORY_GENE}*num_layers", lengths * stack.depth
+    heads = _sum(_sizes(slots, indices_LN, stack))
+    yield f"{stack.name}.{MEMORY_GENE}*sum.self_num_heads", lengths * heads
 
 
 def _stack(space: SearchSpace, name: str, genotypes: Genotypes) -> _Stack:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from search_spaces.architecture import DecoderLayer, EncoderLayer
 from search_spaces.cost_model import CostModel, Totals, cost_model
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.space import MEMORY_GENE, Genotypes, SearchSpace
 
 Integers = NDArray[np.int64]
 
@@ -40,14 +40,24 @@ def genotype_totals(
         choices = np.array(space.slots[column].choices, dtype=np.int64)
         dims[:, ("encoder", "decoder").index(stack)] = choices[genotypes[:, column]]
     sums = _priced(dims, lambda row: model.ends(*row))
+    memory = _memory_lengths(space, genotypes)
     for stack in space.stacks:
         depths = space.depths(genotypes, stack)
         spans = _spans(space, genotypes, stack)
         for number, columns in enumerate(space.layer_columns[stack]):
-            rows = np.column_stack((dims, spans[:, number], genotypes[:, columns])).astype(np.int64)
+            whole = np.column_stack((dims, spans[:, number], memory))
+            rows = np.column_stack((whole, genotypes[:, columns])).astype(np.int64)
             there = depths > number
             sums[there] += _priced(rows[there], _layer_price(space, model, stack, columns))
     return sums[:, 0], sums[:, 1]
+
+
+def _memory_lengths(space: SearchSpace, genotypes: Genotypes) -> Integers:
+    """Remembered positions of every row ``(N,)``; 0 in spaces without a memory."""
+    column = space.slot_index.get(f"decoder.{MEMORY_GENE}")
+    if column is None:
+        return np.zeros(len(genotypes), dtype=np.int64)
+    return np.array(space.slots[column].choices, dtype=np.int64)[genotypes[:, column]]
 
 
 def _spans(space: SearchSpace, genotypes: Genotypes, stack: str) -> Integers:
@@ -71,11 +81,12 @@ def _layer_price(
     choices = [space.slots[column].choices for column in columns]
 
     def price(row: list[int]) -> Totals:
-        encoder_dim, decoder_dim, span, *indices = row
+        encoder_dim, decoder_dim, span, memory, *indices = row
         genes = tuple(offered[index] for offered, index in zip(choices, indices, strict=True))
         if stack == "encoder":
             return model.encoder_layer(encoder_dim, _encoder_layer(names, genes), span)
-        return model.decoder_layer(decoder_dim, encoder_dim, _decoder_layer(names, genes), span)
+        layer = _decoder_layer(names, genes)
+        return model.decoder_layer(decoder_dim, encoder_dim, layer, span, memory)
 
     return price
 

@@ -165,12 +165,14 @@ def decoder_layer(
     tokens: int,
     source_tokens: int,
     span: int,
+    memory_length: int = 0,
 ) -> Parts:
     """The parts of a decoder layer; the cross parts are left out in a decoder-only network.
 
     A layer whose self-attention is omni runs as a whole, cross-attention included, on `span`
     states a token. Cross-attention looks at the last ``ende_connect`` encoder outputs, joined.
     Causal attention is counted as if every pair were computed, as fused kernels and tables do.
+    A memory of earlier segments is counted full; its keys and values were projected before.
     """
     n = tokens * span
     width = settings.attention_dim(layer.self_num_heads)
@@ -178,7 +180,9 @@ def decoder_layer(
         ("self_projections", projections(n, dim, n, dim, width)),
         (
             "self_attention",
-            kernel(settings, layer.self_attention, layer.self_num_heads, n, n, span),
+            kernel(
+                settings, layer.self_attention, layer.self_num_heads, n, n + memory_length, span
+            ),
         ),
     )
     ffn = ("ffn", feed_forward(n, dim, layer.ffn_dim))

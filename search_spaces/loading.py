@@ -13,7 +13,7 @@ import tomli_w
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import UnknownNameError
 from search_spaces.settings import ImageInput, ModelSettings
-from search_spaces.space import STACK_GENES, Choice, SearchSpace, Slot
+from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import space_from_source
 from search_spaces.toml_source import TomlSource, read_text
 
@@ -91,7 +91,8 @@ def _model_table(model: ModelSettings) -> dict[str, Any]:
 def _stack_table(space: SearchSpace, stack: str) -> dict[str, Any]:
     """Each gene with all choices of any layer; below it the layers that offer fewer."""
     layers = space.layer_columns[stack]
-    table: dict[str, Any] = {g: list(space.slot(f"{stack}.{g}").choices) for g in STACK_GENES}
+    whole = [space.slots[column] for column in space.stack_columns[stack]]
+    table: dict[str, Any] = {slot.gene: list(slot.choices) for slot in whole}
     if len(layers) != space.max_layers(stack):
         table["max_layers"] = len(layers)
     slots = [space.slots[column] for columns in layers for column in columns]

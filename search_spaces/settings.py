@@ -102,6 +102,20 @@ class ModelSettings:
         assert self.head_dim is not None
         return self.head_dim * num_heads
 
+    def memory_problem(self) -> str | None:
+        """Why these networks cannot have a memory of earlier segments; None when they can.
+
+        Positions that are added to embeddings start anew with each segment, so a remembered key
+        would seem to stand at a place of the present segment.
+        """
+        if self.positions == "none" and self.relative_positions > 0:
+            return None
+        return (
+            "a memory of earlier segments needs relative_positions > 0 and positions = 'none', "
+            f"because distances survive from one segment to the next and places do not; given "
+            f"relative_positions = {self.relative_positions} and positions = {self.positions!r}"
+        )
+
     def problem(self) -> str | None:
         """What makes these settings contradictory, in one sentence; None when they are fine."""
         image = isinstance(self.input, ImageInput)

@@ -34,6 +34,7 @@ Choice = int | str
 Genotypes = NDArray[np.int16]
 
 STACK_GENES = ("embed_dim", "num_layers")
+MEMORY_GENE = "memory_length"  # a gene of the whole decoder, which a language space may leave out
 ENCODER_LAYER_GENES = ("attention", "num_heads", "ffn_dim")
 DECODER_LAYER_GENES = ("self_attention", "self_num_heads", "ffn_dim")
 CROSS_GENES = ("cross_attention", "cross_num_heads", "ende_connect")
@@ -137,6 +138,15 @@ class SearchSpace:
         return max(int(choice) for choice in self.slot(f"{stack}.num_layers").choices)
 
     @cached_property
+    def stack_columns(self) -> dict[str, list[int]]:
+        """For each stack the genotype columns of `STACK_GENES` and, if it is there, the memory."""
+        columns: dict[str, list[int]] = {stack: [] for stack in self.stacks}
+        for column, slot in enumerate(self.slots):
+            if slot.layer is None:
+                columns[slot.stack].append(column)
+        return columns
+
+    @cached_property
     def layer_columns(self) -> dict[str, list[list[int]]]:
         """For each stack, for each layer from 0, the genotype columns of its genes."""
         columns: dict[str, list[list[int]]] = {stack: [] for stack in self.stacks}
@@ -161,9 +171,9 @@ class SearchSpace:
             for columns in self.layer_columns[stack]
         ]
         depths = [int(depth) for depth in self.slot(f"{stack}.num_layers").choices]
-        return len(self.slot(f"{stack}.embed_dim").choices) * sum(
-            math.prod(per_layer[:depth]) for depth in depths
-        )
+        whole = [self.slots[column] for column in self.stack_columns[stack]]
+        rest = math.prod(len(slot.choices) for slot in whole if slot.gene != "num_layers")
+        return rest * sum(math.prod(per_layer[:depth]) for depth in depths)
 
     # -- genotypes ----------------------------------------------------------------------------
 
@@ -256,16 +266,14 @@ class SearchSpace:
     def _decode_row(self, row: Sequence[int]) -> Architecture:
         stacks: dict[str, Any] = {}
         for stack in self.stacks:
-            depth = int(self._value(row, f"{stack}.num_layers"))
-            layers = self._layers(stack, row, depth)
-            embed_dim = int(self._value(row, f"{stack}.embed_dim"))
+            genes: dict[str, Any] = self._genes(row, self.stack_columns[stack])
+            layers = self._layers(stack, row, genes.pop("num_layers"))
             kind = EncoderStack if stack == "encoder" else DecoderStack
-            stacks[stack] = kind(embed_dim, layers)
+            stacks[stack] = kind(layers=layers, **genes)
         return Architecture(**stacks)
 
-    def _value(self, row: Sequence[int], name: str) -> Choice:
-        column = self.slot_index[name]
-        return self.slots[column].choices[row[column]]
+    def _genes(self, row: Sequence[int], columns: Iterable[int]) -> dict[str, Choice]:
+        return {self.slots[c].gene: self.slots[c].choices[row[c]] for c in columns}
 
     def _layers(self, stack: str, row: Sequence[int], depth: int) -> tuple[Any, ...]:
         layers = []
@@ -273,7 +281,7 @@ class SearchSpace:
             key = (stack, columns[0], tuple(row[column] for column in columns))
             layer = self._layer_cache.get(key)
             if layer is None:
-                genes = {self.slots[c].gene: self.slots[c].choices[row[c]] for c in columns}
+                genes = self._genes(row, columns)
                 layer = EncoderLayer(**genes) if stack == "encoder" else DecoderLayer(**genes)  # type: ignore[arg-type]
                 self._layer_cache[key] = layer
             layers.append(layer)
@@ -290,12 +298,17 @@ class SearchSpace:
                 f"the space {self.name} has {' and '.join(self.stacks)}; "
                 f"the architecture has {' and '.join(present)}"
             )
+        memory = architecture.decoder.memory_length if architecture.decoder else 0
+        if memory and f"decoder.{MEMORY_GENE}" not in self.slot_index:
+            raise ArchitectureError(
+                f"decoder.{MEMORY_GENE} is {memory}; the space {self.name} has no memory"
+            )
         return [self._index(slot, architecture) for slot in self.slots]
 
     def _index(self, slot: Slot, architecture: Architecture) -> int:
         stack = getattr(architecture, slot.stack)
         if slot.layer is None:
-            value = stack.embed_dim if slot.gene == "embed_dim" else len(stack.layers)
+            value = len(stack.layers) if slot.gene == "num_layers" else getattr(stack, slot.gene)
         elif slot.layer >= len(stack.layers):
             return 0
         else:

@@ -7,7 +7,7 @@ The form, by example::
     [model.input]                # kind = "image" or "tokens" and the fields of that input
     [encoder]                    # every gene with its list of choices
     [encoder.layer.0]            # optional: fewer choices for one layer, counted from 0
-    [decoder]                    # the same
+    [decoder]                    # the same; for language models also memory_length, if wanted
     [data]                       # optional, free keys; dataset is the default data set
     [workload]                   # optional, free keys: the default timing workload
     [presets.quick]              # optional, free keys: numbers that override a preset
@@ -25,6 +25,7 @@ from search_spaces.settings_form import MAX_SIZE, is_int, model_from_source
 from search_spaces.space import (
     CROSS_GENES,
     LAYER_GENES,
+    MEMORY_GENE,
     STACK_GENES,
     Choice,
     SearchSpace,
@@ -72,6 +73,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
     )
     _check_heads(source, space)
     _check_decoder(source, space)
+    _check_memory(source, space)
     return space
 
 
@@ -117,18 +119,30 @@ def _stacks(source: TomlSource, task: Task) -> tuple[str, ...]:
 
 def _stack_slots(source: TomlSource, stack: str, task: Task) -> list[Slot]:
     genes = [g for g in LAYER_GENES[stack] if task == "translation" or g not in CROSS_GENES]
-    source.check_keys(
-        (stack,), [*STACK_GENES, *genes, "max_layers", "layer"], [*STACK_GENES, *genes]
-    )
+    whole = _whole_stack_genes(source, stack, task)
+    source.check_keys((stack,), [*whole, *genes, "max_layers", "layer"], [*whole, *genes])
     table = source.table((stack,))
-    choices = {g: _choices(source, (stack, g), table[g]) for g in [*STACK_GENES, *genes]}
-    slots = [Slot(stack, gene, None, choices[gene]) for gene in STACK_GENES]
+    choices = {g: _choices(source, (stack, g), table[g]) for g in [*whole, *genes]}
+    slots = [Slot(stack, gene, None, choices[gene]) for gene in whole]
     layers = _max_layers(source, stack, choices["num_layers"])
     overrides = _overrides(source, stack, layers, genes)
     for layer in range(layers):
         for gene in genes:
             slots.append(Slot(stack, gene, layer, overrides.get((layer, gene), choices[gene])))
     return slots
+
+
+def _whole_stack_genes(source: TomlSource, stack: str, task: Task) -> tuple[str, ...]:
+    """`STACK_GENES`, and the memory of a decoder that has one."""
+    if stack != "decoder" or MEMORY_GENE not in source.table((stack,)):
+        return STACK_GENES
+    if task != "language_modelling":
+        raise source.error(
+            (stack, MEMORY_GENE),
+            f"a memory of earlier segments belongs to language_modelling; the task is {task}: "
+            "remove the key",
+        )
+    return (*STACK_GENES, MEMORY_GENE)
 
 
 def _max_layers(source: TomlSource, stack: str, depths: Sequence[Choice]) -> int:
@@ -180,13 +194,15 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
             path, f"found {len(value)} choices, allowed are 1 to {MAX_CHOICES}, such as {example}"
         )
     highest = MAX_LAYERS if path[-1] in ("num_layers", "ende_connect") else MAX_SIZE
+    lowest = 0 if path[-1] == MEMORY_GENE else 1
     for choice in value:
         if is_kind:
             if not isinstance(choice, str) or choice not in ATTENTION_KINDS:
                 raise source.error(path, unknown_name(_text(choice), ATTENTION_KINDS))
-        elif not is_int(choice) or not 1 <= choice <= highest:
+        elif not is_int(choice) or not lowest <= choice <= highest:
             raise source.error(
-                path, f"found {shown(choice)}, allowed are whole numbers from 1 to {highest}"
+                path,
+                f"found {shown(choice)}, allowed are whole numbers from {lowest} to {highest}",
             )
         if value.count(choice) > 1:
             raise source.error(path, f"found {shown(choice)} more than once; each choice once")
@@ -225,6 +241,23 @@ def _check_decoder(source: TomlSource, space: SearchSpace) -> None:
                 "found 'omni' with model.omni_kernel = 'linformer'. Linformer mixes positions "
                 "before attending, so it cannot be causal; allowed in decoders are 'performer', "
                 "'bigbird' and 'full'",
+            )
+
+
+def _check_memory(source: TomlSource, space: SearchSpace) -> None:
+    column = space.slot_index.get(f"decoder.{MEMORY_GENE}")
+    if column is None or not any(space.slots[column].choices):
+        return
+    problem = space.model.memory_problem()
+    if problem is not None:
+        raise source.error(("decoder", MEMORY_GENE), problem)
+    for slot in space.slots:
+        if slot.gene == "self_attention" and slot.choices != ("softmax",):
+            raise source.error(
+                ("decoder", MEMORY_GENE),
+                f"a memory of earlier segments needs self_attention = ['softmax'] and nothing "
+                f"else, because the sums that linear and omni layers carry cannot be cut to the "
+                f"last positions; {slot.name} offers {list(slot.choices)}",
             )
 
 

@@ -74,11 +74,12 @@ class ElasticAttention(nn.Module):
         num_heads: int,
         state: State | None,
         span: int,
+        key_mask_BN: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """``(B, N, D)`` → ``(B, N, D)``, seeing the past, and the state to go on from."""
+        """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
         q, k, v = (self.heads(part, x_BND, num_heads) for part in (own.query, own.key, own.value))
-        out_BHND, state = kernel.causal(q, k, v, span=span, state=state)
+        out_BHND, state = kernel.causal(q, k, v, key_mask_BN=key_mask_BN, span=span, state=state)
         return self._output(own, out_BHND, x_BND), state
 
     def memory(

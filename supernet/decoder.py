@@ -69,6 +69,7 @@ class ElasticDecoderBlock(nn.Module):
         state: State | None,
         positions_1N: Tensor,
         span: int = 1,
+        mask_BN: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """New positions through the layer.
 
@@ -79,6 +80,7 @@ class ElasticDecoderBlock(nn.Module):
             state: of self-attention over the positions before; None at the start.
             positions_1N: positions of the states, from 0.
             span: states per position.
+            mask_BN: True at real states; None when all are.
 
         Returns:
             ``(B, N, D)``, and the state after these positions.
@@ -89,6 +91,7 @@ class ElasticDecoderBlock(nn.Module):
             layer.self_num_heads,
             state,
             span,
+            mask_BN,
         )
         x_BND = self._after(self.self_norm, x_BND, attended)
         if self.cross_attention is not None and self.cross_norm is not None:
@@ -145,6 +148,7 @@ class ElasticDecoder(nn.Module):
         memories: Memories,
         states: States | None,
         start: int = 0,
+        mask_BN: Tensor | None = None,
     ) -> tuple[Tensor, States]:
         """Embeddings ``(B, N, D)`` of new positions → last layer's output, and the states.
 
@@ -154,6 +158,8 @@ class ElasticDecoder(nn.Module):
             memories: one for each layer; None for each layer of a decoder-only network.
             states: what the last call returned; None at the start of a sequence.
             start: position of the first of the new ones.
+            mask_BN: True at real ones of them, which padding may precede only at the start of a
+                sequence; None when all are real.
         """
         assert len(decoder.layers) <= len(self.blocks), "the network has more layers than the model"
         positions_1N = start + torch.arange(x_BND.shape[1], device=x_BND.device)[None]
@@ -167,6 +173,7 @@ class ElasticDecoder(nn.Module):
                 memories[number],
                 None if states is None else states[number],
                 positions_1N,
+                mask_BN,
             )
             after.append(state)
             outputs = [*outputs, x_BND][-self.settings.omni_span :]
@@ -180,6 +187,7 @@ def omni_step(
     memory: State | None,
     state: State | None,
     positions_1N: Tensor,
+    mask_BN: Tensor | None = None,
 ) -> tuple[Tensor, State]:
     """One decoder layer over the outputs of one or several layers, each ``(B, N, D)``.
 
@@ -189,10 +197,12 @@ def omni_step(
     """
     span = len(outputs)
     if span == 1:
-        return block(outputs[0], layer, memory, state, positions_1N)  # type: ignore[no-any-return]
+        return block(outputs[0], layer, memory, state, positions_1N, 1, mask_BN)  # type: ignore[no-any-return]
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
     positions_1N = positions_1N.repeat_interleave(span, dim=1)
-    done_BND, state = block(states_BND, layer, memory, state, positions_1N, span)
+    if mask_BN is not None:
+        mask_BN = mask_BN.repeat_interleave(span, dim=1)
+    done_BND, state = block(states_BND, layer, memory, state, positions_1N, span, mask_BN)
     return done_BND.unflatten(1, (-1, span)).amax(dim=2), state
 
 

@@ -4,15 +4,17 @@ Both decode whole sequences and single tokens with one call: `step` takes any nu
 and what the last call returned, so that training and decoding cannot differ. A supernet and a
 stand-alone network are one class, built from two plans.
 
-Token 0 is padding. Sources may be padded on either side, targets at their end only.
+Token 0 is padding. Sources may be padded on either side, targets at their end only, contexts of a
+language model in front.
 
-Shapes: B batch, N new target positions, M source positions, D width, V target vocabulary.
+Shapes: B batch, N new target positions, M source positions, C positions of a context, D width,
+V target vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +24,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
-from supernet.attention.base import State
-from supernet.decoder import ElasticDecoder, Memories, States
+from supernet.decoder import ElasticDecoder
+from supernet.decoding_state import DecodingState
 from supernet.encoder import ElasticEncoder
 from supernet.layers import ElasticEmbedding, ScaledDropout, prefix, sinusoidal_positions
 from supernet.plan import (
@@ -36,41 +38,6 @@ from supernet.plan import (
     encoder_plan_of_network,
     encoder_plan_of_space,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DecodingState:
-    """All that has to be remembered between two tokens.
-
-    Attributes:
-        architecture: the network that decodes.
-        position: how many positions were decoded.
-        states: of every layer's self-attention; None at the start.
-        memories: of every layer's cross-attention, one for each source; None where there is none.
-    """
-
-    architecture: Architecture
-    position: int
-    states: States | None
-    memories: Memories
-
-    def reorder(self, rows: Tensor) -> DecodingState:
-        """The state of these rows of the batch; a row may come up often or not at all.
-
-        Neighbouring rows that share a source must go on sharing it, as beams of a sentence do.
-        """
-        if self.states is None:
-            return self
-        return replace(self, states=tuple(_taken(state, rows) for state in self.states))
-
-    def keep_sources(self, sources: Tensor) -> DecodingState:
-        """The state with these sources only; their rows are chosen with `reorder`."""
-        kept = tuple(None if m is None else _taken(m, sources) for m in self.memories)
-        return replace(self, memories=kept)
-
-
-def _taken(state: State, rows: Tensor) -> State:
-    return tuple(part.index_select(0, rows) for part in state)
 
 
 class Positions(nn.Module):
@@ -140,13 +107,22 @@ class SequenceModel(nn.Module):
         Raises:
             UsageError: beyond the model's `max_length`.
         """
-        decoder, position, table = decoder_of(state.architecture), state.position, self.tables[-1]
+        x_BND, state = self._read(tokens_BN, state)
+        table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
-        width = decoder.embed_dim
-        x_BND = self.decoder_positions(table(tokens_BN, width), position)
-        x_BND, states = self.decoder(x_BND, decoder, state.memories, state.states, position)
-        logits_BNV = F.linear(x_BND, prefix(table.weight, self.vocab_size, width))
-        return logits_BNV, replace(state, position=position + tokens_BN.shape[1], states=states)
+        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2])), state
+
+    def _read(
+        self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `step`, but with the decoder's output ``(B, N, D)``; the mask is True at tokens."""
+        decoder, position = decoder_of(state.architecture), state.position
+        x_BND = self.tables[-1](tokens_BN, decoder.embed_dim)
+        x_BND = self.decoder_positions(x_BND, position)
+        x_BND, states = self.decoder(
+            x_BND, decoder, state.memories, state.states, position, mask_BN
+        )
+        return x_BND, replace(state, position=position + tokens_BN.shape[1], states=states)
 
 
 class TranslationModel(SequenceModel):
@@ -195,20 +171,58 @@ class TranslationModel(SequenceModel):
 
 
 class LanguageModel(SequenceModel):
-    """A decoder alone: every token is predicted from those before it."""
+    """A decoder alone: every token is predicted from those before it.
+
+    A network with a memory reads a text in segments and sees, besides the segment, the last
+    `memory_length` positions before it. To go through a text, call `step` with one segment after
+    the other and `DecodingState.next_segment` between them. To train on segments in any order,
+    call the model with their contexts.
+    """
 
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float = 0.0) -> None:
         vocab_size = _tokens(settings).vocab_size
         super().__init__(settings, plan, vocab_size, [(vocab_size, plan.embed_dim)], dropout)
 
-    def forward(self, tokens_BN: Tensor, architecture: Architecture) -> Tensor:
-        """Tokens ``(B, N)`` → logits ``(B, N, V)`` of the token after each."""
-        return self.step(tokens_BN, self.start(architecture))[0]
+    def forward(
+        self, tokens_BN: Tensor, architecture: Architecture, context_BC: Tensor | None = None
+    ) -> Tensor:
+        """Tokens ``(B, N)`` → logits ``(B, N, V)`` of the token after each.
 
-    def start(self, architecture: Architecture) -> DecodingState:
-        """The state before the first token."""
-        layers = decoder_of(architecture).layers
-        return DecodingState(architecture, 0, None, (None,) * len(layers))
+        Args:
+            tokens_BN: a segment of the text.
+            architecture: the network.
+            context_BC: as for `start`.
+        """
+        return self.step(tokens_BN, self.start(architecture, context_BC))[0]
+
+    def start(self, architecture: Architecture, context_BC: Tensor | None = None) -> DecodingState:
+        """The state before the first token of a segment.
+
+        Args:
+            architecture: the network.
+            context_BC: the tokens before the segment, with 0 in front where the text begins. The
+                last `memory_length` of them are read without gradient, from an empty memory; a
+                network without a memory reads none.
+
+        Source: Dai et al., "Transformer-XL" (2019), section 3.2. Its memory holds what the
+        previous update computed. In a supernet the previous update trained another network, so we
+        compute the memory anew, with the present weights, whose own context ends where it begins.
+
+        Raises:
+            UsageError: for a network with a memory in a model whose positions do not allow one.
+        """
+        decoder = decoder_of(architecture)
+        state = DecodingState(architecture, 0, None, (None,) * len(decoder.layers))
+        problem = self.settings.memory_problem() if decoder.memory_length else None
+        if problem is not None:
+            raise UsageError(problem)
+        if context_BC is None or not decoder.memory_length or not context_BC.shape[1]:
+            return state
+        with torch.no_grad():
+            remembered_BC = context_BC[:, -decoder.memory_length :]
+            for part_BN in remembered_BC.split(self.settings.max_length, dim=1):
+                state = self._read(part_BN, state, part_BN != 0)[1].next_segment()
+        return state
 
 
 class FixedTranslation(nn.Module):
@@ -247,13 +261,13 @@ class FixedLanguageModel(nn.Module):
         plan = decoder_plan_of_network(settings, architecture)
         self.network = LanguageModel(settings, plan, dropout)
 
-    def forward(self, tokens_BN: Tensor) -> Tensor:
-        """Tokens ``(B, N)`` → logits ``(B, N, V)`` of the token after each."""
-        return self.network(tokens_BN, self.architecture)  # type: ignore[no-any-return]
+    def forward(self, tokens_BN: Tensor, context_BC: Tensor | None = None) -> Tensor:
+        """As `LanguageModel.forward`."""
+        return self.network(tokens_BN, self.architecture, context_BC)  # type: ignore[no-any-return]
 
-    def start(self) -> DecodingState:
-        """The state before the first token."""
-        return self.network.start(self.architecture)
+    def start(self, context_BC: Tensor | None = None) -> DecodingState:
+        """As `LanguageModel.start`."""
+        return self.network.start(self.architecture, context_BC)
 
     def step(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `SequenceModel.step`."""

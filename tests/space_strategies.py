@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.settings import ModelSettings, Task, TokenInput
-from search_spaces.space import CROSS_GENES, LAYER_GENES, Choice, SearchSpace, Slot
+from search_spaces.space import (
+    CROSS_GENES,
+    LAYER_GENES,
+    MEMORY_GENE,
+    Choice,
+    SearchSpace,
+    Slot,
+)
 from search_spaces.space_form import STACKS_OF_TASK
 
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -30,16 +38,24 @@ def _choices(gene: str, most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
 def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     """A valid space with at most `max_layers` layers and `most` choices per gene."""
     task = draw(st.sampled_from(TASKS))
+    memory = task == "language_modelling" and draw(st.booleans())
     slots = []
     for stack in STACKS_OF_TASK[task]:
         depths = draw(_subset(tuple(range(1, max_layers + 1)), most))
         slots += [Slot(stack, "embed_dim", None, draw(_choices("embed_dim", most)))]
         slots += [Slot(stack, "num_layers", None, depths)]
+        if memory:
+            slots += [Slot(stack, MEMORY_GENE, None, draw(_subset((0, 2, 5, 64), most)))]
         for layer in range(int(max(depths))):
             for gene in LAYER_GENES[stack]:
-                if task == "translation" or gene not in CROSS_GENES:
+                if memory and gene == "self_attention":
+                    slots.append(Slot(stack, gene, layer, ("softmax",)))
+                elif task == "translation" or gene not in CROSS_GENES:
                     slots.append(Slot(stack, gene, layer, draw(_choices(gene, most))))
-    return SearchSpace("random", task, settings_for(task), tuple(slots))
+    settings = settings_for(task)
+    if memory:
+        settings = replace(settings, positions="none", relative_positions=2)
+    return SearchSpace("random", task, settings, tuple(slots))
 
 
 def settings_for(task: Task) -> ModelSettings:

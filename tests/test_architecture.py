@@ -45,6 +45,7 @@ def test_the_id_is_the_hash_of_the_sorted_json() -> None:
         Architecture(ENCODER),
         Architecture(None, DecoderStack(8, (PLAIN,))),
         Architecture(ENCODER, DecoderStack(4, (CROSS, CROSS))),
+        Architecture(None, DecoderStack(8, (PLAIN, PLAIN), 64)),
     ],
 )
 def test_json_round_trip(architecture: Architecture) -> None:
@@ -56,6 +57,38 @@ def test_json_of_a_decoder_only_network_has_no_cross_attention() -> None:
     data = Architecture(None, DecoderStack(8, (PLAIN,))).to_json()
     assert set(data) == {"decoder"}
     assert set(data["decoder"]["layers"][0]) == {"self_attention", "self_num_heads", "ffn_dim"}
+
+
+def test_a_memory_is_part_of_a_network_and_none_leaves_no_trace() -> None:
+    plain = Architecture(None, DecoderStack(8, (PLAIN,)))
+    memory = Architecture(None, DecoderStack(8, (PLAIN,), 64))
+    assert memory != plain and memory.id != plain.id
+    assert set(plain.to_json()["decoder"]) == {"embed_dim", "layers"}
+    assert memory.to_json()["decoder"]["memory_length"] == 64
+    text = (
+        '{"decoder":{"embed_dim":8,"layers":'
+        '[{"ffn_dim":16,"self_attention":"softmax","self_num_heads":2}]}}'
+    )
+    assert plain.id == hashlib.sha256(text.encode()).hexdigest()[:12]
+    none = {"decoder": {**plain.to_json()["decoder"], "memory_length": 0}}
+    assert Architecture.from_json(none) == plain
+
+
+@pytest.mark.parametrize("value", [-1, True, False, 0.0, 8.0, "8", None])
+def test_memory_lengths_are_counts(value: object) -> None:
+    data = {"decoder": {**Architecture(None, DecoderStack(8, (PLAIN,))).to_json()["decoder"]}}
+    data["decoder"]["memory_length"] = value
+    with pytest.raises(ArchitectureError, match="memory_length must be a positive integer, or 0"):
+        Architecture.from_json(data)
+
+
+def test_a_memory_needs_softmax_and_no_encoder() -> None:
+    linear = dataclasses.replace(PLAIN, self_attention="linear")
+    with pytest.raises(ArchitectureError, match="decoder layer 2 is 'linear'; a memory needs"):
+        DecoderStack(8, (PLAIN, linear), 64)
+    seeing = dataclasses.replace(CROSS, self_attention="softmax")
+    with pytest.raises(ArchitectureError, match="memory_length is 64, but the network has an enco"):
+        Architecture(ENCODER, DecoderStack(8, (seeing,), 64))
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "8", None])
@@ -96,6 +129,11 @@ def test_a_network_needs_a_stack_and_a_stack_needs_layers() -> None:
         ({"encoder": 3}, "exactly 'embed_dim' and 'layers'"),
         ({"encoder": {"embed_dim": 8}}, "exactly 'embed_dim' and 'layers'"),
         ({"encoder": {"embed_dim": 8, "layers": {}}}, "must be a list"),
+        (
+            {"encoder": {"embed_dim": 8, "layers": [], "memory_length": 3}},
+            "encoder must be an object with exactly 'embed_dim' and 'layers'$",
+        ),
+        ({"decoder": {"embed_dim": 8, "layer": []}}, "and 'memory_length' where there is one"),
         ({"encoder": {"embed_dim": 8, "layers": [3]}}, "layer 1 of encoder has the keys"),
         ({"encoder": {"embed_dim": 8, "layers": [{"attention": "omni"}]}}, "needed are"),
         ({"encoder": {"embed_dim": "8", "layers": [{}]}}, "layer 1"),

@@ -31,7 +31,7 @@ IMAGES = ModelSettings(
 )
 TEXT = ModelSettings(TokenInput(50), max_length=20, num_classes=3, head_dim=4, class_token=True)
 PAIRS = ModelSettings(TokenInput(100), max_length=40, qkv_dim=16, norm="post", positions="none")
-SPACES = ("digits", "cifar10", "multi30k", "wikitext103")
+SPACES = ("digits", "cifar10", "multi30k", "wikitext103", "wikitext103-xl")
 
 
 def encoder(*kinds: str, dim: int = 12, heads: int = 2, ffn: int = 20) -> Architecture:
@@ -83,6 +83,22 @@ def test_worked_example_of_a_language_model() -> None:
     ]
     assert part(found, "embedding") == (100 * 12, 0)
     assert part(found, "output") == (0, 2 * 6 * 12 * 100)
+
+
+def test_a_memory_adds_keys_and_nothing_else() -> None:
+    settings = replace(PAIRS, relative_positions=3)
+    layers = (DecoderLayer("softmax", 2, 20), DecoderLayer("softmax", 4, 20))
+    plain, memory = (
+        cost(settings, "language_modelling", Architecture(None, DecoderStack(12, layers, m)), c, 6)
+        for m, c in ((0, "true"), (9, "true"))
+    )
+    n, w = 6, 16
+    for number in (0, 1):
+        name = f"decoder.{number}.self_attention"
+        assert part(plain, name) == (7 * w, 2 * (3 * n * n * w + n * w))
+        assert part(memory, name) == (7 * w, 2 * (3 * n * (n + 9) * w + n * w))
+    assert memory.params == plain.params
+    assert memory.flops - plain.flops == 2 * 2 * 3 * n * 9 * w
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)

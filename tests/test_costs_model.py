@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.extraction import extract
 from supernet.models import FixedNetwork, build_classifier_supernet
+from supernet.sequence_models import FixedLanguageModel
+from tests.memory_cases import memory_space, remembering
 
 IMAGES = ModelSettings(
     ImageInput(8, 2, 3), max_length=20, num_classes=10, head_dim=8, class_token=True
@@ -86,6 +89,25 @@ def test_relative_keys_are_counted_by_their_definition() -> None:
     n, width, layers = 17, 16, 2
     spared = 2 * layers * n * (n - 7) * width
     assert found.flops - spared == counted_flops(settings, built)
+
+
+@pytest.mark.parametrize("memory", [0, 5, 12])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_segment_is_read_at_the_cost_of_the_model(
+    norm: Literal["pre", "post"], memory: int
+) -> None:
+    """A memory that is full, and the segment behind it; relative keys as in the test above."""
+    settings = replace(memory_space().model, norm=norm)
+    architecture, n = remembering(memory), 18
+    built = FixedLanguageModel(settings, architecture).eval()
+    state = built.start(torch.ones(1, 12, dtype=torch.long))
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
+        built.step(torch.ones(1, n, dtype=torch.long), state)
+    found = cost(settings, "language_modelling", architecture, "matmul")
+    assert found.params == sum(p.numel() for p in built.parameters())
+    spared = 2 * 2 * n * (n + memory - 7) * 8
+    assert found.flops - spared == counter.get_total_flops()
 
 
 def test_params_are_those_of_a_network_cut_from_the_supernet() -> None:

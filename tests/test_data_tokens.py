@@ -231,6 +231,30 @@ def test_passes_over_a_stream_are_cut_at_different_places() -> None:
     assert starts(0) == starts(0) and len({frozenset(starts(epoch)) for epoch in range(6)}) > 2
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(("count", "context"), [(1, 3), (40, 0), (40, 1), (40, 9), (100, 30)])
+def test_contexts_are_the_inputs_before_a_segment(count: int, context: int, shuffle: bool) -> None:
+    read = [0] * context + [BOS, *range(10, 10 + count)]
+    for batch in stream_batches(stream(count), 21, 7, seed=1, shuffle=shuffle, context=context):
+        assert batch.context is not None and batch.context.dtype == torch.int64
+        for row, inputs in zip(batch.context.tolist(), batch.inputs.tolist(), strict=True):
+            place = read.index(inputs[0], context)
+            assert row == read[place - context : place] and len(row) == context
+
+
+def test_contexts_come_when_they_are_asked_for() -> None:
+    plain = list(stream_batches(stream(40), 21, 7, seed=1))
+    assert all(batch.context is None for batch in (*plain, *recurrent_batches(stream(40), 21, 7)))
+    both = zip(plain, stream_batches(stream(40), 21, 7, seed=1, context=4), strict=True)
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in both)
+    moved = plain[0].to("meta")
+    assert moved.context is None and moved.mask.is_meta
+    with_context = next(stream_batches(stream(40), 21, 7, device="meta", context=4)).context
+    assert with_context is not None and with_context.is_meta
+    with pytest.raises(UsageError, match="context must be at least 0 tokens; given -1"):
+        stream_batches(stream(40), 21, 7, context=-1)
+
+
 @pytest.mark.parametrize("count", [1, 20, 21, 23, 100])
 def test_rows_of_recurrent_batches_go_on(count: int) -> None:
     lanes: dict[int, list[int]] = {}

@@ -104,6 +104,20 @@ def test_architectures_outside_are_refused_by_gene() -> None:
         load_space("wmt14").encode([inside])
 
 
+def test_networks_with_a_memory_belong_to_spaces_with_one() -> None:
+    space, plain = load_space("wikitext103-xl"), load_space("wikitext103")
+    rows = sample(space, generator(), 30)
+    for architecture in space.decode(rows):
+        assert architecture.decoder is not None
+        memory = architecture.decoder.memory_length
+        assert space.contains(architecture) and plain.contains(architecture) is (memory == 0)
+    with pytest.raises(ArchitectureError, match=r"memory_length is \d+; .*103 has no memory"):
+        plain.encode(space.decode(rows))
+    cut = space.restrict({"decoder.memory_length": [128]})
+    with pytest.raises(ArchitectureError, match=r"memory_length is 0; .* allows \[128\]"):
+        cut.encode(plain.decode(sample(plain, generator(), 1)))
+
+
 def test_no_rows_are_fine() -> None:
     space = load_space("digits")
     assert space.encode([]).shape == (0, len(space.slots))

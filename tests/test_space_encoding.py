@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from search_spaces import Architecture, load_space
+from search_spaces import Architecture, load_space, parse_space
 from search_spaces.architecture import AttentionKind, EncoderLayer, EncoderStack
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.operators import distinct, enumerate_all, sample
 from search_spaces.space import Genotypes, SearchSpace
+from tests.memory_cases import SPACE
 from tests.space_strategies import generator, spaces
 
 
@@ -85,6 +86,20 @@ def test_decoders_have_their_own_columns() -> None:
     assert "encoder.embed_dim*decoder.num_layers" in names
     language_model = feature_names(load_space("wikitext103"))
     assert not any("cross" in name or name.startswith("encoder") for name in language_model)
+
+
+def test_a_memory_has_columns_of_its_own() -> None:
+    space = parse_space(SPACE, "small-xl")
+    rows = sample(space, generator(), 60)
+    for architecture, named in zip(space.decode(rows), _named(space, rows), strict=True):
+        stack = architecture.decoder
+        assert stack is not None
+        memory = stack.memory_length
+        assert named["decoder.memory_length"] == memory
+        assert named["decoder.memory_length*num_layers"] == memory * len(stack.layers)
+        heads = sum(layer.self_num_heads for layer in stack.layers)
+        assert named["decoder.memory_length*sum.self_num_heads"] == memory * heads
+    assert not any("memory" in name for name in feature_names(load_space("wikitext103")))
 
 
 def test_no_rows_give_no_features() -> None:

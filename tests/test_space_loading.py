@@ -13,10 +13,12 @@ from search_spaces import SearchSpace, dump_space, load_space, parse_space, spac
 from search_spaces.errors import SpaceFileError, UnknownNameError
 from search_spaces.operators import sample
 from search_spaces.toml_source import MAX_BYTES, TomlSource
+from tests.memory_cases import SPACE as WITH_MEMORY
 from tests.space_strategies import generator, spaces
 
 SHIPPED = {
-    "cifar10", "digits", "iwslt14-hat", "listops", "multi30k", "wikitext103", "wmt14", "wmt14-hat",
+    "cifar10", "digits", "iwslt14-hat", "listops", "multi30k", "wikitext103", "wikitext103-xl",
+    "wmt14", "wmt14-hat",
 }  # fmt: skip
 
 MINE = """\
@@ -98,6 +100,50 @@ def test_a_translation_space_of_ones_own() -> None:
     space = parse_space(TRANSLATION, "mine.toml")
     assert space.stacks == ("encoder", "decoder")
     assert space.slots[-1].name == "decoder.0.ende_connect"
+
+
+def test_a_language_space_may_have_a_memory() -> None:
+    space = parse_space(WITH_MEMORY, "mine.toml")
+    assert [slot.name for slot in space.slots[:3]] == [
+        f"decoder.{gene}" for gene in ("embed_dim", "num_layers", "memory_length")
+    ]
+    assert space.slots[2].choices == (0, 3, 40)
+    without = parse_space(WITH_MEMORY.replace("memory_length = [0, 3, 40]\n", ""), "mine.toml")
+    assert [s.name for s in without.slots] == [s.name for s in space.slots if s != space.slots[2]]
+    assert space.size == 3 * without.size and space.digest != without.digest
+
+
+def test_a_memory_of_nothing_asks_for_nothing() -> None:
+    text = WITH_MEMORY.replace("[0, 3, 40]", "[0]").replace('"none"', '"learned"')
+    assert parse_space(text, "mine.toml").slots[2].choices == (0,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("_positions = 3", "_positions = 0", "needs relative_positions > 0 .* = 0 and"),
+        ('"none"', '"sinusoidal"', "positions = 'none'.* places do not; given .*'sinusoidal'"),
+        ('["softmax"]', '["softmax", "linear"]', r"decoder\.0\.self_attention offers .*'linear'"),
+        ('["softmax"]', '["omni"]', "needs self_attention = .'softmax'. and nothing else"),
+        ("[0, 3, 40]", "[0, -3]", "found -3, allowed are whole numbers from 0 to 1000000"),
+        ("[0, 3, 40]", "[3, 3]", "found 3 more than once"),
+        ("[0, 3, 40]", "40", "found 40, allowed is a list"),
+        ("[0, 3, 40]", "[true]", "found true, allowed are whole"),
+    ],
+)
+def test_a_mistake_in_a_space_with_a_memory_is_named(old: str, new: str, message: str) -> None:
+    assert old in WITH_MEMORY
+    found = refusal(WITH_MEMORY.replace(old, new, 1))
+    assert re.match(f"mine.toml, line 18, decoder.memory_length: .*{message}", found)
+
+
+def test_a_memory_belongs_to_language_models() -> None:
+    text = TRANSLATION.replace("[decoder]", "[decoder]\nmemory_length = [0, 8]")
+    assert re.search("decoder.memory_length: .*the task is translation: remove", refusal(text))
+    text = MINE.replace("[encoder]", "[encoder]\nmemory_length = [0, 8]")
+    assert "encoder.memory_length: found 'memory_length'" in refusal(text)
+    text = WITH_MEMORY + "[decoder.layer.0]\nmemory_length = [3]\n"
+    assert "decoder.layer.0.memory_length: found 'memory_length'" in refusal(text)
 
 
 def test_one_layer_may_offer_less() -> None:

@@ -119,6 +119,20 @@ def test_a_neighbour_with_more_layers_repeats_the_last_one() -> None:
     assert layers[3].ffn_dim == 8
 
 
+def test_a_memory_is_a_gene_like_any_other() -> None:
+    space = load_space("wikitext103-xl")
+    column = space.slot_index["decoder.memory_length"]
+    ends = space.decode(np.concatenate([operators.smallest(space), operators.largest(space)]))
+    assert [end.decoder.memory_length for end in ends if end.decoder] == [0, 256]
+    rows = operators.sample(space, generator(), 300)
+    mutants = operators.mutate(space, rows, 1.0, generator())
+    assert (rows[:, column] != mutants[:, column]).all() and set(rows[:, column]) == {0, 1, 2}
+    children = operators.crossover(space, rows, mutants, generator())[:, column]
+    assert (children == rows[:, column]).any() and (children == mutants[:, column]).any()
+    beside = operators.neighbours(space, rows[0])[:, column]
+    assert sum(beside != rows[0, column]) == 2
+
+
 def test_smallest_and_largest_bound_every_size() -> None:
     space = load_space("wmt14")
     small, large = (space.decode(f(space))[0] for f in (operators.smallest, operators.largest))

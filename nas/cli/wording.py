@@ -59,7 +59,9 @@ def network(architecture: Architecture) -> str:
 
 
 def _stack(stack: EncoderStack | DecoderStack, kinds: Iterable[str]) -> str:
-    return f"L{len(stack.layers)} d{stack.embed_dim} · {_joined(kinds)}"
+    memory = stack.memory_length if isinstance(stack, DecoderStack) else 0
+    size = f"L{len(stack.layers)} d{stack.embed_dim}" + (f" m{memory}" if memory else "")
+    return f"{size} · {_joined(kinds)}"
 
 
 def _decoder_kinds(decoder: DecoderStack) -> list[str]:

@@ -20,6 +20,7 @@ UNITS = {"quality": "nats", "latency_ms": "ms"}
 GENES = {
     "embed_dim": "embedding size",
     "num_layers": "number of layers",
+    "memory_length": "memory length",
     "attention": "attention",
     "num_heads": "heads",
     "ffn_dim": "FFN size",
@@ -123,7 +124,9 @@ def outline(architecture: Architecture) -> str:
         if stack is not None:
             named = f"{name}: " if architecture.encoder and architecture.decoder else ""
             layers = plural(len(stack.layers), "layer")
-            parts.append(f"{named}{layers}, embedding size {stack.embed_dim}")
+            memory = getattr(stack, "memory_length", 0)
+            remembers = f", memory of {plural(memory, 'position')}" if memory else ""
+            parts.append(f"{named}{layers}, embedding size {stack.embed_dim}{remembers}")
     return "; ".join(parts)
 
 
@@ -169,7 +172,7 @@ def choice(name: str, value: Choice, both_stacks: bool) -> str:
     else:
         heads = gene.endswith("heads")
         text = f"{value} {gene[:-1] if value == 1 else gene}" if heads else f"{gene} {value}"
-    if place["rest"] in ("embed_dim", "num_layers"):
+    if place["rest"] in ("embed_dim", "num_layers", "memory_length"):
         return f"{stack}{text}"
     where = "all layers" if place["layer"] is None else f"layer {int(place['layer']) + 1}"
     return f"{text} in {stack + where if place['layer'] else 'all ' + stack + 'layers'}"

@@ -241,6 +241,17 @@ def unpacked(state: State) -> tuple[Tensor, Tensor, Tensor | None]:
     return k_BHMD, v_BHMD, mask[0] if mask else None
 
 
+def last_keys(state: State, count: int) -> State:
+    """The last `count` keys and values, or all where there are fewer, detached copies of them.
+
+    A view would keep everything alive that it was cut from.
+    """
+    k_BHMD, v_BHMD, mask_BM = unpacked(state)
+    mask_BM = None if mask_BM is None else mask_BM[:, -count:]
+    kept = packed(k_BHMD[:, :, -count:], v_BHMD[:, :, -count:], mask_BM)
+    return tuple(part.detach().clone() for part in kept)
+
+
 def appended(
     state: State | None, k_BHND: Tensor, v_BHND: Tensor, key_mask_BN: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 The network reads each token and should predict the next one; before the first token of the text
 stands a begin mark.
 
-Shapes: B segments of a batch, T tokens of a segment.
+Shapes: B segments of a batch, T tokens of a segment, C tokens of a context.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class StreamBatch:
         num_tokens: tokens to predict.
         continues: whether row i goes on where row i of the batch before ended, so that a memory
             of it may be carried over.
+        context: what the network would have read before `inputs`, int64 ``(B, C)``, 0 before the
+            begin of the text; None where it was not asked for.
     """
 
     inputs: Tensor
@@ -39,6 +41,7 @@ class StreamBatch:
     mask: Tensor
     num_tokens: int
     continues: bool
+    context: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,6 +54,8 @@ class StreamBatch:
             name: getattr(self, name).to(device, non_blocking=True)
             for name in ("inputs", "targets", "mask")
         }
+        if self.context is not None:
+            moved["context"] = self.context.to(device, non_blocking=True)
         return replace(self, **moved)
 
 
@@ -62,6 +67,7 @@ def stream_batches(
     epoch: int = 0,
     shuffle: bool = True,
     device: torch.device | str | None = None,
+    context: int | None = None,
 ) -> Iterator[StreamBatch]:
     """One pass over a text in segments of `length`, each token predicted exactly once.
 
@@ -74,12 +80,16 @@ def stream_batches(
         shuffle: segments in random order, cut at other places in every pass; False keeps the order
             of the text.
         device: where batches go.
+        context: tokens before each segment that batches bring along, for networks with a memory;
+            they are not predicted and do not count among `max_tokens`. None for no context.
 
     Raises:
         UsageError: when a segment has more than `max_tokens`, or on wrong numbers.
     """
     _check_segments(max_tokens, length)
     check_order(seed, epoch)
+    if context is not None and context < 0:
+        raise UsageError(f"context must be at least 0 tokens; given {context}")
     rng = np.random.default_rng((seed, epoch))
     first = int(rng.integers(1, length + 1)) if shuffle else length
     edges = np.unique([0, *range(min(first, len(split)), len(split), length), len(split)])
@@ -87,7 +97,14 @@ def stream_batches(
     order = rng.permutation(len(starts)) if shuffle else np.arange(len(starts))
     count = max_tokens // length
     parts = [order[at : at + count] for at in range(0, len(order), count)]
-    return (_segments(split, starts[p], ends[p], False).to(device) for p in parts)
+
+    def batch(part: Indices) -> StreamBatch:
+        segments = _segments(split, starts[part], ends[part], False)
+        if context is not None:
+            segments = replace(segments, context=_context(split, starts[part], context))
+        return segments.to(device)
+
+    return (batch(part) for part in parts)
 
 
 def recurrent_batches(
@@ -136,14 +153,12 @@ def _check_segments(max_tokens: int, length: int) -> None:
 
 
 def _segments(split: StreamSplit, starts: Indices, ends: Indices, continues: bool) -> StreamBatch:
-    stream = split.rows.tokens
     width = int((ends - starts).max(initial=0))
     places = starts[:, None] + np.arange(width)
     mask = places < ends[:, None]
     inputs, targets = (np.full(mask.shape, PAD, dtype=np.int64) for _ in range(2))
-    targets[mask] = stream[places[mask]]
-    before = places[mask] - 1
-    inputs[mask] = np.where(before < 0, BOS, stream[np.maximum(before, 0)])
+    targets[mask] = split.rows.tokens[places[mask]]
+    inputs[mask] = _inputs(split, places[mask])
     return StreamBatch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
@@ -151,3 +166,18 @@ def _segments(split: StreamSplit, starts: Indices, ends: Indices, continues: boo
         num_tokens=int(mask.sum()),
         continues=continues,
     )
+
+
+def _context(split: StreamSplit, starts: Indices, count: int) -> Tensor:
+    """What stands before these places of the text, ``(B, C)``."""
+    places = starts[:, None] + np.arange(-count, 0)
+    context = np.full(places.shape, PAD, dtype=np.int64)
+    there = places >= 0
+    context[there] = _inputs(split, places[there])
+    return torch.from_numpy(context)
+
+
+def _inputs(split: StreamSplit, places: Indices) -> Indices:
+    """What the network reads to predict the tokens at these places."""
+    before: Indices = split.rows.tokens[np.maximum(places - 1, 0)]
+    return np.where(places == 0, BOS, before)

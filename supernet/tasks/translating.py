@@ -18,7 +18,8 @@ from search_spaces.settings import TokenInput
 from supernet.beam_search import BeamSettings, beam_search
 from supernet.data.token_batches import source_batch
 from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
-from supernet.sequence_models import DecodingState, FixedTranslation, TranslationModel
+from supernet.decoding_state import DecodingState
+from supernet.sequence_models import FixedTranslation, TranslationModel
 
 Rows = Sequence[Sequence[int]]
 
