@@ -64,10 +64,9 @@ DECODING_TOKENS = 16_384
 TRAINING = TrainingSettings(
     epochs=4,
     max_tokens=1024,
-    learning_rate=1.5e-3,
+    learning_rate=2e-3,
     warmup_share=0.1,
     weight_decay=0.05,
-    dropout=0.1,
     check_every=4,
     bfloat16=True,
 )

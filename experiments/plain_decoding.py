@@ -1,11 +1,12 @@
 """A translation network out of the layers of `torch.nn.Transformer`, which decodes with a cache.
 
 `torch.nn.TransformerDecoderLayer` looks at a whole target each time; here its own weights are
-applied to one new token, with the keys and values of the tokens before it put away, as ours are.
-Those of a source are put away once and read by all of its beams together, as ours are.
+applied to one new token, and the keys and values of the tokens before it are kept, as ours are.
+Those of a source are kept too, either once for all beams of the sentence, as ours are, or once for
+each beam, which is how torch's layers take them.
 
-Shapes: S sources, M source positions, R rows (S times beams), T tokens written so far, D width,
-H heads, d width of a head, V target vocabulary.
+Shapes: S sources, or rows of them with copies, M source positions, R rows (sentences times beams),
+T tokens written so far, D width, H heads, d width of a head, V target vocabulary.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ class PlainState:
         position: how many tokens were decoded.
         past: keys and values ``(R, H, T, d)`` of each layer's self-attention; None at the start.
         memories: keys and values ``(S, H, M, d)`` of each layer's cross-attention.
-        mask_S11M: True at real source tokens.
+        mask: True at real source tokens, ``(S, 1, 1, M)``.
+        copies: of each source among the S rows.
     """
 
     position: int
     past: tuple[Pair, ...] | None
     memories: tuple[Pair, ...]
-    mask_S11M: Tensor
+    mask: Tensor
+    copies: int
 
     def reorder(self, rows: Tensor) -> Self:
         """The state of these rows."""
@@ -51,8 +54,10 @@ class PlainState:
 
     def keep_sources(self, sources: Tensor) -> Self:
         """The state with these sources only."""
-        mask_S11M = self.mask_S11M.index_select(0, sources)
-        return replace(self, memories=_taken(self.memories, sources), mask_S11M=mask_S11M)
+        copy = torch.arange(self.copies, device=sources.device)
+        rows = (sources[:, None] * self.copies + copy).flatten()
+        mask_S11M = self.mask.index_select(0, rows)
+        return replace(self, memories=_taken(self.memories, rows), mask=mask_S11M)
 
 
 def _taken(pairs: tuple[Pair, ...], rows: Tensor) -> tuple[Pair, ...]:
@@ -89,11 +94,12 @@ class CachedDecoderLayer(nn.TransformerDecoderLayer):
 
     def _heads(self, x_BND: Tensor) -> Tensor:
         heads = self.self_attn.num_heads
-        return x_BND.unflatten(-1, (heads, -1)).transpose(1, 2)
+        split: Tensor = x_BND.unflatten(-1, (heads, -1))
+        return split.transpose(1, 2)
 
 
 class PlainDecoding(nn.Module):
-    """Torch's encoder and decoder layers between tied embeddings, with a plain network's weights."""
+    """Torch's encoder and decoder layers with the weights of a plain network."""
 
     def __init__(self, fixed: PlainTranslation) -> None:
         """Build it.
@@ -113,15 +119,21 @@ class PlainDecoding(nn.Module):
         self.decoder = nn.ModuleList(_decoder_layer(dim, num_heads, own) for own in fixed.decoder)
         self.to(fixed.target.weight).eval()
 
-    def start(self, source_SM: Tensor) -> PlainState:
-        """Encode padded sources: the state before the first target token."""
+    def start(self, source_SM: Tensor, copies: int = 1) -> PlainState:
+        """Encode padded sources: the state before the first target token.
+
+        Args:
+            source_SM: tokens.
+            copies: how often the keys and values of each source are kept.
+        """
         padding_SM = source_SM == 0
         x_SMD = scaled_with_positions(self.source(source_SM))
         for layer in self.encoder:
             x_SMD = layer(x_SMD, src_key_padding_mask=padding_SM)
-        encoded_SMD = self.encoder_norm(x_SMD)
+        encoded_SMD = self.encoder_norm(x_SMD).repeat_interleave(copies, dim=0)
         memories = tuple(layer.memory(encoded_SMD) for layer in self.decoder)  # type: ignore[operator]
-        return PlainState(0, None, memories, ~padding_SM[:, None, None, :])
+        mask_S11M = ~padding_SM.repeat_interleave(copies, dim=0)[:, None, None, :]
+        return PlainState(0, None, memories, mask_S11M, copies)
 
     def step(self, tokens_R1: Tensor, state: PlainState) -> tuple[Tensor, PlainState]:
         """One new token a row → logits ``(R, 1, V)`` of the token after it, and the state."""
@@ -130,7 +142,7 @@ class PlainDecoding(nn.Module):
         for number, layer in enumerate(self.decoder):
             assert isinstance(layer, CachedDecoderLayer)
             before = None if state.past is None else state.past[number]
-            x_R1D, pair = layer.step(x_R1D, before, state.memories[number], state.mask_S11M)
+            x_R1D, pair = layer.step(x_R1D, before, state.memories[number], state.mask)
             past.append(pair)
         logits_R1V = F.linear(self.decoder_norm(x_R1D), self.target.weight)
         return logits_R1V, replace(state, position=state.position + 1, past=tuple(past))
@@ -179,4 +191,4 @@ def _copy_attention(attention: nn.MultiheadAttention, own: PlainBlock | PlainAtt
     parts = (own.query, own.key, own.value)
     attention.in_proj_weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]))
     attention.in_proj_bias = nn.Parameter(torch.cat([part.bias.detach() for part in parts]))
-    attention.out_proj.load_state_dict(own.output.state_dict())
+    attention.out_proj = own.output  # type: ignore[assignment]

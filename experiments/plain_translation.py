@@ -32,7 +32,7 @@ class PlainAttention(nn.Module):
         self.value, self.output = nn.Linear(key_dim, width), nn.Linear(width, dim)
 
     def forward(self, x_BND: Tensor, keys_BMD: Tensor, mask_BM: Tensor | None) -> Tensor:
-        """``(B, N, D)`` → ``(B, N, D)``: real keys are seen, or without a mask those of the past."""
+        """``(B, N, D)`` → ``(B, N, D)``, seeing the real keys; without a mask those of the past."""
         q, k, v = self._heads(self.query(x_BND)), self.key(keys_BMD), self.value(keys_BMD)
         mask = None if mask_BM is None else mask_BM[:, None, None, :]
         out_BHND = F.scaled_dot_product_attention(
@@ -83,11 +83,17 @@ class PlainTranslation(nn.Module):
     def __init__(self, settings: ModelSettings, architecture: Architecture) -> None:
         super().__init__()
         _check(settings, architecture)
-        encoder, decoder, source = encoder_of(architecture), decoder_of(architecture), settings.input
+        encoder, decoder, source = (
+            encoder_of(architecture),
+            decoder_of(architecture),
+            settings.input,
+        )
         assert isinstance(source, TokenInput)
         dim, encoder_dim = decoder.embed_dim, encoder.embed_dim
         self.source = nn.Embedding(source.vocab_size, encoder_dim)
-        self.target = nn.Embedding(source.target_vocab_size or source.vocab_size, dim)
+        self.target = self.source  # one table, in one place among the parameters
+        if not source.share_embeddings:
+            self.target = nn.Embedding(source.target_vocab_size or source.vocab_size, dim)
         self.decoder = nn.ModuleList(
             PlainDecoderBlock(settings, dim, encoder_dim, layer) for layer in decoder.layers
         )
@@ -114,23 +120,27 @@ def scaled_with_positions(x_BND: Tensor, start: int = 0) -> Tensor:
     """Embeddings times sqrt(D), plus sinusoidal positions from `start` on."""
     _, length, dim = x_BND.shape
     table_ND = sinusoidal_positions(length, dim, x_BND.device, start)
-    return x_BND * dim**0.5 + table_ND.to(x_BND.dtype)
+    scaled_BND: Tensor = x_BND * dim**0.5
+    return scaled_BND + table_ND.to(x_BND.dtype)
 
 
 def _check(settings: ModelSettings, architecture: Architecture) -> None:
-    encoder, decoder = encoder_of(architecture), decoder_of(architecture)
-    kinds = {layer.attention for layer in encoder.layers}
+    encoder, decoder, source = encoder_of(architecture), decoder_of(architecture), settings.input
+    assert isinstance(source, TokenInput)
+    kinds: set[str | None] = {layer.attention for layer in encoder.layers}
     kinds |= {layer.self_attention for layer in decoder.layers}
-    kinds |= {layer.cross_attention or "none" for layer in decoder.layers}
+    kinds |= {layer.cross_attention for layer in decoder.layers}
     joined = {layer.ende_connect for layer in decoder.layers}
     usual = settings.norm == "pre" and settings.positions == "sinusoidal"
     usual = usual and settings.activation == "relu" and not settings.relative_positions
-    shared = isinstance(settings.input, TokenInput) and settings.input.share_embeddings
-    if kinds != {"softmax"} or joined != {1} or not usual or shared:
+    one = encoder.embed_dim == decoder.embed_dim
+    one = one and source.target_vocab_size in (None, source.vocab_size)
+    tables = one or not source.share_embeddings
+    if kinds != {"softmax"} or joined != {1} or not usual or not tables:
         raise UsageError(
-            "the plain translation network has softmax attention to the last encoder layer, "
-            "norm 'pre', positions 'sinusoidal', activation 'relu' and a table for each language; "
-            "choose a space and an architecture that have these, for example of 'multi30k'"
+            "the plain translation network has softmax attention to the last encoder layer, norm "
+            "'pre', positions 'sinusoidal' and activation 'relu', and shares only a table of one "
+            "width and vocabulary; choose an architecture that has these, for example of 'multi30k'"
         )
 
 

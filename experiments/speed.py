@@ -1,13 +1,16 @@
-"""What elasticity costs in training, and how many networks the evolution scores in a second.
+"""What elasticity costs, how fast networks decode, and how many networks evolution scores.
 
-Two measurements, each with the bound it must keep:
+Each measurement has a mark that it must keep, and whatever is compared takes turns in one run, so
+that a busy machine slows both sides:
 
 * A training step of the supernet (its largest network: forward, backward, AdamW) against the step
-  of a fixed network of the same shape, which `experiments.plain_network` writes from torch's own
-  layers. Both start from the same weights, see the same batch and take turns, so that a busy
-  machine slows both.
+  of a fixed network of the same shape and weights, which `experiments.plain_network` and
+  `experiments.plain_translation` write from torch's own layers.
 * Candidates a second of `nas.evolution.evolve` on one core, everything included: breeding,
   encoding, ranker, latency predictor, costs, limits and sorting.
+* Decoding: beam search against a decoder out of torch's layers, and whether a token takes longer
+  the later it comes (`experiments.decoding_speed`).
+* Causal linear attention against softmax: time and memory (`experiments.causal_speed`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from experiments.step_ratio import StepRatio, step_ratio
+from experiments.causal_speed import causal_rows
+from experiments.decoding_speed import beam_rows, position_rows
+from experiments.speed_rows import Row
+from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
 from latency.predictor import LatencyPredictor
 from nas.evolution import EvolutionSettings, evolve
 from nas.objectives import LATENCY, QUALITY
@@ -50,6 +56,7 @@ ATTENTION: tuple[AttentionKind, ...] = ("softmax", "linear")
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
 SPACES = ("digits", "cifar10", "listops")
+TRANSLATION_SPACE = "multi30k"
 OBJECTIVES = ((QUALITY, "flops"), (QUALITY, LATENCY))
 OBSERVATIONS = 160
 TIMED = 40
@@ -129,6 +136,25 @@ def _scorer(space: SearchSpace, ranker: Ranker, objectives: Sequence[str]) -> Sc
     return Scorer(space, ranker, latency, objectives, {"params": float(np.median(params))})
 
 
+# -- sequences --------------------------------------------------------------------------------
+
+
+def sequence_rows(seconds: float) -> tuple[Row, ...]:
+    """What a translation network costs in training and decoding, and causal attention.
+
+    Args:
+        seconds: for each comparison that takes turns as long as it is given.
+    """
+    step = translation_step_ratio(load_space(TRANSLATION_SPACE), seconds)
+    detail = (
+        f"{step.elastic_ms:.0f} and {step.plain_ms:.0f} ms, {step.rounds} rounds, "
+        f"quartiles {step.low:.3f} to {step.high:.3f}"
+    )
+    name = f"Training step, {TRANSLATION_SPACE}: elastic / fixed"
+    training = Row(name, step.ratio, at_most=MAX_RATIO, detail=detail)
+    return (training, *beam_rows(seconds), *position_rows(), *causal_rows())
+
+
 # -- command ----------------------------------------------------------------------------------
 
 
@@ -142,6 +168,7 @@ class Speed:
         threads: that training used; evolution used one.
         steps: a comparison for each attention kind.
         evolutions: one for each sort of ranker.
+        rows: of translation networks and causal attention.
     """
 
     space: str
@@ -149,6 +176,7 @@ class Speed:
     threads: int
     steps: tuple[StepRatio, ...]
     evolutions: tuple[EvolutionSpeed, ...]
+    rows: tuple[Row, ...]
 
     @property
     def kept(self) -> dict[str, bool]:
@@ -156,16 +184,18 @@ class Speed:
         return {
             "step_ratio": all(step.ratio <= MAX_RATIO for step in self.steps),
             "candidates": all(s.per_second >= MIN_CANDIDATES for s in self.evolutions),
+            "sequences": all(row.passed for row in self.rows),
         }
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, the bounds and whether they hold."""
         bounds = {"step_ratio": MAX_RATIO, "candidates": MIN_CANDIDATES}
-        return {**asdict(self), "bounds": bounds, "kept": self.kept}
+        rows = [row.to_json() for row in self.rows]
+        return {**asdict(self), "rows": rows, "bounds": bounds, "kept": self.kept}
 
 
 def measure(space: SearchSpace, threads: int, seconds: float) -> Speed:
-    """Both measurements; the numbers of threads are put back afterwards."""
+    """All measurements; the numbers of threads are put back afterwards."""
     population = budget_for(space, "quick", {}).evolution.population
     with threadpool_limits(1):
         evolutions = [
@@ -176,14 +206,15 @@ def measure(space: SearchSpace, threads: int, seconds: float) -> Speed:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        steps = [step_ratio(space, kind, seconds) for kind in ATTENTION]
+        steps = tuple(step_ratio(space, kind, seconds) for kind in ATTENTION)
+        rows = sequence_rows(seconds)
     finally:
         torch.set_num_threads(before)
-    return Speed(space.name, os.cpu_count(), threads, tuple(steps), tuple(evolutions))
+    return Speed(space.name, os.cpu_count(), threads, steps, tuple(evolutions), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 when both bounds hold."""
+    """Measure and print; 0 when every mark is kept."""
     options = _parser().parse_args(arguments)
     try:
         speed = measure(load_space(options.space), options.threads, options.seconds)
@@ -200,24 +231,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.speed",
-        description="Time a supernet's training step against a fixed network's, and evolution.",
+        description="Time training steps, evolution, decoding and causal attention, with marks.",
         epilog="example: python -m experiments.speed --space digits --threads 2",
     )
     parser.add_argument("--space", choices=SPACES, default="digits", help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=1, help="for training; default: %(default)s")
     parser.add_argument(
-        "--seconds", type=float, default=15.0, help="per training comparison; default: %(default)s"
+        "--threads", type=int, default=1, help="of torch, evolution apart; default: %(default)s"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="per timed comparison; default: %(default)s"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     return parser
 
 
 def print_tables(speed: Speed, console: Console) -> None:
-    """Both tables and whether the bounds hold."""
+    """All tables and whether the marks are kept."""
     console.print(_step_table(speed))
     console.print(f"at most {MAX_RATIO:.2f}: {_verdict(speed.kept['step_ratio'])}\n")
     console.print(_evolution_table(speed))
-    console.print(f"at least {MIN_CANDIDATES:,.0f}: {_verdict(speed.kept['candidates'])}")
+    console.print(f"at least {MIN_CANDIDATES:,.0f}: {_verdict(speed.kept['candidates'])}\n")
+    console.print(_row_table(speed))
 
 
 def _verdict(kept: bool) -> str:
@@ -243,6 +277,16 @@ def _evolution_table(speed: Speed) -> Table:
     for run in speed.evolutions:
         numbers = run.features, run.candidates, round(run.per_second)
         table.add_row(run.ranker, run.objectives, *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _row_table(speed: Speed) -> Table:
+    table = Table(title=f"Translation and causal attention, {speed.threads} of {speed.cores} cores")
+    for heading in ("measured", "value", "mark", "passed", "details"):
+        table.add_column(heading, justify="right" if heading == "value" else "left")
+    for row in speed.rows:
+        passed = _verdict(row.passed) if row.mark else ""
+        table.add_row(row.name, f"{row.value:.3f}", row.mark, passed, row.detail)
     return table
 
 

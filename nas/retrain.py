@@ -105,7 +105,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         network.network,
         SingleNetwork(entry.architecture),
         [entry.architecture],
-        run.task,
+        run.quick_task,
         settings,
         seed=spec.seed,
         device=spec.device,
@@ -118,7 +118,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         yield Progress(stage, report.epoch, report.epochs, message)
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
-    task, model = run.task, network.network
+    task, model = run.quick_task, network.network
     valid = score(task, model, entry.architecture, task.valid, device=spec.device)
     save(where / "weights.pt", {"model": weights, "architecture": entry.architecture.to_json()})
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)

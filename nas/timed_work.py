@@ -18,6 +18,7 @@ from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings, beam_search
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, NUM_MARKS
+from supernet.decoding_state import DecodingState
 from supernet.extraction import StandAlone
 from supernet.sequence_models import FixedLanguageModel, FixedTranslation
 
@@ -37,12 +38,25 @@ def timed_call(
     """
     network = build_network(space.model, space.task, architecture).to(device).eval()
     inputs = example_inputs(space, workload).to(device)
+    if isinstance(network, FixedLanguageModel):
+        return _language_call(network, inputs, workload)
     if workload.mode == "generate":
         return lambda: _generate(network, inputs, workload, device)
     if isinstance(network, FixedTranslation):
         target_BN = inputs.new_full((workload.batch, workload.target_length or 0), BOS)
         return lambda: network(inputs, target_BN)
     return lambda: network(inputs)
+
+
+@torch.inference_mode()
+def _language_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload) -> Call:
+    """A language model goes on from a full memory, where it has one."""
+    decoder = network.architecture.decoder
+    assert decoder is not None
+    state = network.start(inputs_BN.new_full((len(inputs_BN), decoder.memory_length), BOS))
+    if workload.mode == "forward":
+        return lambda: network.step(inputs_BN, state)
+    return lambda: _continue(network, inputs_BN, state, workload.target_length or 0)
 
 
 def check_workload(space: SearchSpace, workload: Workload) -> None:
@@ -63,11 +77,13 @@ def check_workload(space: SearchSpace, workload: Workload) -> None:
     lengths = {"source": workload.source_length, "target": workload.target_length or 0}
     if space.task == "language_modelling" and workload.mode == "generate":
         lengths = {"source and target together": sum(lengths.values())}
+    most = space.model.max_length - space.model.class_token
     for name, length in lengths.items():
-        if not isinstance(space.model.input, ImageInput) and length > space.model.max_length:
+        if not isinstance(space.model.input, ImageInput) and length > most:
+            less = ", less one for the class token" if space.model.class_token else ""
             raise UsageError(
                 f"the workload's {name} is {length} tokens, but max_length of the space "
-                f"{space.name} is {space.model.max_length}"
+                f"{space.name} is {space.model.max_length}{less}"
             )
 
 
@@ -86,8 +102,6 @@ def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:
 def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device: str) -> object:
     """Write exactly `target_length` tokens, with a beam if there is one."""
     length = workload.target_length or 0
-    if isinstance(network, FixedLanguageModel):
-        return _continue(network, inputs_BM, length)
     assert isinstance(network, FixedTranslation)
     settings = BeamSettings(
         beam_size=workload.beam or 1,
@@ -107,9 +121,11 @@ def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device
     )
 
 
-def _continue(network: FixedLanguageModel, prompt_BM: Tensor, length: int) -> Tensor:
+def _continue(
+    network: FixedLanguageModel, prompt_BM: Tensor, state: DecodingState, length: int
+) -> Tensor:
     """Greedy tokens behind a prompt."""
-    logits, state = network.step(prompt_BM, network.start())
+    logits, state = network.step(prompt_BM, state)
     token_B1 = logits[:, -1:].argmax(dim=-1)
     for _ in range(length - 1):
         logits, state = network.step(token_B1, state)

@@ -9,6 +9,7 @@ What needs torch is imported inside the functions, so that a wrong request is to
 from __future__ import annotations
 
 import difflib
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from nas.front import FRONT_FILE, read_front
 from nas.run_folder import RunFolder
 from search_spaces.architecture import Architecture
-from search_spaces.errors import ArchitectureError, DamagedRunError, DataError, UsageError
+from search_spaces.errors import (
+    ArchitectureError,
+    DamagedRunError,
+    DataError,
+    DivergedError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from supernet.beam_search import BeamSettings
@@ -205,7 +212,7 @@ def evaluate_network(
     Raises:
         DataError: when the data are not those of the run, or the test split cannot be read.
         UsageError: when a batch cannot hold a line.
-        DivergedError: when a translation network's outputs are not finite numbers.
+        DivergedError: when the network's outputs are not finite numbers.
     """
     from supernet.tasks.scores import score
 
@@ -215,7 +222,7 @@ def evaluate_network(
             "cannot be compared; name with --data DIR the folder it was made with"
         )
     task = data.task
-    return score(
+    scores = score(
         task,
         network.model,
         network.architecture,
@@ -224,6 +231,12 @@ def evaluate_network(
         beam=beam,
         max_tokens=max_tokens,
     )
+    if not math.isfinite(scores.values["loss"]):
+        raise DivergedError(
+            f"the loss of the network {network.architecture.id} is not a finite number; "
+            "train it anew with a lower learning rate"
+        )
+    return scores
 
 
 def check_vocabularies(folder: RunFolder, data: OpenedData) -> None:

@@ -37,7 +37,9 @@ class ElasticLinear(nn.Linear):
 
     def forward(self, x_BND: Tensor, out_features: int) -> Tensor:  # type: ignore[override]
         """``(…, in)`` → ``(…, out_features)``."""
-        weight, bias, in_features = self.weight, self.bias, x_BND.shape[-1]
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        in_features = x_BND.shape[-1]
         # Decoding makes hundreds of these calls a token: the layer's own size needs no slice.
         if in_features != self.in_features or out_features != self.out_features:
             weight, bias = prefix(weight, out_features, in_features), prefix(bias, out_features)
@@ -50,7 +52,8 @@ class ElasticLayerNorm(nn.LayerNorm):
     def forward(self, x_BND: Tensor) -> Tensor:
         """``(…, D)`` → ``(…, D)``, statistics over the D features that are there."""
         width = x_BND.shape[-1]
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if width != self.normalized_shape[0]:
             weight, bias = prefix(weight, width), prefix(bias, width)
         return F.layer_norm(x_BND, (width,), weight, bias, self.eps)

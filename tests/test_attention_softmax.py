@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from supernet.attention.softmax import SoftmaxKernel, masked_attention
+from supernet.attention.softmax import SoftmaxKernel, fused_attention, masked_attention
 
 
 def column(*numbers: float) -> Tensor:
@@ -106,3 +108,49 @@ def test_a_sample_without_keys_does_not_spoil_the_others() -> None:
     out = masked_attention(q, k, v, mask)
     assert (out[0] == 0).all()
     assert torch.allclose(out[1:], masked_attention(q[1:], k[1:], v[1:], None))
+
+
+# -- bf16 on a CPU ----------------------------------------------------------------------------
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "seen keys": {"mask": torch.tensor([True, True, False, True, True]).view(1, 1, 1, 5)},
+    "a bias": {"mask": torch.linspace(-2, 2, 25).view(1, 1, 5, 5)},
+    "a bias with hidden keys": {"mask": torch.zeros(5, 5).masked_fill(torch.eye(5) > 0, -math.inf)},
+    "a bias in bf16": {"mask": torch.linspace(-2, 2, 25).view(1, 1, 5, 5).bfloat16()},
+}
+
+
+@pytest.mark.parametrize("options", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_bf16_it_is_what_fp32_gives_rounded_once(
+    options: dict[str, Any], autocast: bool
+) -> None:
+    low = [x.bfloat16().requires_grad_() for x in draw(5)]
+    high = [x.detach().float().requires_grad_() for x in low]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        out = fused_attention(*low, **options)
+    exact = reference(*high, **options)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, exact.bfloat16())
+    found = torch.autograd.grad(out.float().square().sum(), low)
+    wanted = torch.autograd.grad(exact.bfloat16().float().square().sum(), high)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine, theirs.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_in_other_precisions_it_is_torchs(dtype: torch.dtype) -> None:
+    qkv = [x.to(dtype) for x in draw(5)]
+    for options in list(MASKS.values())[:3]:
+        out = fused_attention(*qkv, **options)
+        assert out.dtype == dtype and torch.equal(out, reference(*qkv, **options))
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    mask = mask.float() if mask is not None and mask.dtype == torch.bfloat16 else mask
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)

@@ -243,8 +243,8 @@ def test_data_that_do_not_fit_the_space_are_refused(
 
 
 def test_names_are_known_and_the_nearest_is_suggested() -> None:
-    assert dataset_names() == ("cifar10", "digits", "listops")
-    assert [needs_path(name) for name in dataset_names()] == [True, False, False]
+    assert dataset_names() == ("cifar10", "digits", "listops", "synthetic")
+    assert [needs_path(name) for name in dataset_names()] == [True, False, False, False]
     with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
         load_search_data("digit", None, DIGITS, 0)
     with pytest.raises(UsageError, match="seed must be at least 0"):

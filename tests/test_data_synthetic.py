@@ -96,9 +96,9 @@ def test_every_word_is_in_the_vocabulary_and_used() -> None:
 
 def test_splits_of_pairs_share_no_sentence() -> None:
     data, test = synthetic_translation(0), synthetic_translation_test(0)
-    assert (len(data.train), len(data.valid), len(test)) == (6000, 300, 300)
+    assert (len(data.train), len(data.valid), len(test)) == (6000, 300, 100)
     splits = [{row.tobytes() for row in split.source} for split in (data.train, data.valid, test)]
-    assert sum(map(len, splits)) == len(set.union(*splits)) == 6600
+    assert sum(map(len, splits)) == len(set.union(*splits)) == 6400
     assert data.train.target_lines == () and len(data.valid.target_lines) == 300
     assert data.digest == synthetic_translation(0).digest != synthetic_translation(1).digest
     assert data.digest != synthetic_language(0).digest
@@ -128,4 +128,4 @@ def test_text_to_model_ends_each_line() -> None:
         assert all(row[-1] == EOS and EOS not in row[:-1] for row in split.rows)
         assert len(split) == split.num_words + len(split.rows)
     text = data.target_tokenizer.decode([test.rows[0].tolist()])[0]
-    assert text == generate(6301, 0)[6300].text and len(test.rows) == 300
+    assert text == generate(6301, 0)[6300].text and len(test.rows) == 100

@@ -38,9 +38,9 @@ def test_a_worked_example() -> None:
     """Odds of 3 to 1; a fifth of the label is spread, so that a tenth goes to the wrong one."""
     logits = torch.tensor([[math.log(3.0), 0.0], [9.0, 9.0]])
     labels = torch.tensor([0, IGNORED])
-    assert float(smoothed_cross_entropy(logits, labels)) == pytest.approx(math.log(4 / 3))
+    assert smoothed_cross_entropy(logits, labels).item() == pytest.approx(math.log(4 / 3))
     wanted = 0.9 * math.log(4 / 3) + 0.1 * math.log(4)
-    assert float(smoothed_cross_entropy(logits, labels, 0.2)) == pytest.approx(wanted)
+    assert smoothed_cross_entropy(logits, labels, 0.2).item() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHING)
@@ -93,7 +93,7 @@ def test_sums_are_taken_in_fp32_at_least(dtype: torch.dtype, result: torch.dtype
     loss = smoothed_cross_entropy(logits, labels, 0.1)
     assert loss.dtype == result
     exact = torchs(logits.double(), labels, 0.1)
-    assert float(loss) == pytest.approx(float(exact), rel=1e-6)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
     found, wanted = gradient(loss, logits), gradient(exact, logits)
     assert found.dtype == wanted.dtype == dtype
     torch.testing.assert_close(found, wanted)
@@ -103,13 +103,13 @@ def test_sums_are_taken_in_fp32_at_least(dtype: torch.dtype, result: torch.dtype
 def test_where_nothing_is_to_be_predicted_it_is_zero(smoothing: float) -> None:
     logits, labels = case(ignored=7)
     loss = smoothed_cross_entropy(logits, labels, smoothing)
-    assert float(loss) == 0.0 and not gradient(loss, logits).any()
+    assert loss.item() == 0.0 and not gradient(loss, logits).any()
 
 
 def test_sure_and_wrong_is_a_large_number_and_not_an_infinite_one() -> None:
     logits = torch.tensor([[0.0, 1e4], [3e4, 0.0]], requires_grad=True)
     loss = smoothed_cross_entropy(logits, torch.tensor([0, 0]), 0.1)
-    assert float(loss) == pytest.approx((0.95 * 1e4 + 0.05 * 3e4) / 2)
+    assert loss.item() == pytest.approx((0.95 * 1e4 + 0.05 * 3e4) / 2)
     assert gradient(loss, logits).isfinite().all()
 
 

@@ -231,6 +231,67 @@ def test_a_cut_line_is_skipped_and_left_alone(run: RunFolder) -> None:
     assert file.stat().st_size == size
 
 
+# -- scores of networks trained from scratch ------------------------------------------------------
+
+
+def retrained_file(run: RunFolder) -> str:
+    (file,) = run.path.glob("retrained/*/result.json")
+    return file.relative_to(run.path).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ({}, "was right on 97.5 % of the test split"),
+        ({"test_bleu": 31.237, "valid_bleu": 30.0}, "reached a BLEU of 31.24 on the test split"),
+        (
+            {"test_perplexity": 1234.5, "valid_perplexity": 9.0},
+            "reached a perplexity of 1,234.50 on the test split",
+        ),
+        (
+            {
+                "test_perplexity": 12.3,
+                "valid_perplexity": 9.0,
+                "test_word_perplexity": 80.0,
+                "test_bits_per_character": 1.5,
+            },
+            "of 12.30 (perplexity per word 80.00, bits per character 1.50) on the test split",
+        ),
+    ],
+)
+def test_the_score_that_the_task_is_known_by_is_told(
+    run: RunFolder, scores: dict[str, float], told: str
+) -> None:
+    for name, value in scores.items():
+        rewrite(run, retrained_file(run), (name,), value)
+    text = words_of(render(read_contents(run))).replace("\u00a0", " ")
+    assert told in text.replace(" ,", ",")
+
+
+def test_results_of_schema_1_are_read(run: RunFolder) -> None:
+    name = retrained_file(run)
+    data = {k: v for k, v in run.read_json(name).items() if k not in ("task", "test_loss")}
+    run.write_json(name, data | {"schema": 1})
+    assert "97.5" in words_of(render(read_contents(run)))
+
+
+@pytest.mark.parametrize("name", ["test_accuracy", "valid_accuracy", "valid_loss"])
+def test_results_without_scores_are_damaged(run: RunFolder, name: str) -> None:
+    file = retrained_file(run)
+    run.write_json(file, {k: v for k, v in run.read_json(file).items() if k != name})
+    with pytest.raises(DamagedRunError, match=re.escape(file)):
+        read_contents(run)
+
+
+def test_an_observation_without_quality_is_damaged(run: RunFolder) -> None:
+    lines = run.read_journal("observations.jsonl")
+    del lines[1]["quality"]
+    (run.path / "observations.jsonl").unlink()
+    run.append("observations.jsonl", lines)
+    with pytest.raises(DamagedRunError, match=r"observations\.jsonl, line 2"):
+        read_contents(run)
+
+
 # -- text from files ----------------------------------------------------------------------------
 
 
@@ -391,6 +452,7 @@ def test_a_refusal_is_told_with_its_reason(run: RunFolder) -> None:
         {"objectives": ("quality", "flops", "params"), "limits": {"params": 20000.0}},
         {"preset": "smoke", "pick": "best", "seed": 11, "data": "a folder/x.npz"},
         {"limits": {"flops": 1234567.0, "latency_ms": 0.1 + 0.2}},
+        {"quality": "bleu", "dataset": "synthetic"},
     ],
 )
 def test_the_command_asks_for_the_same_search(tmp_path: Path, values: dict[str, Any]) -> None:
@@ -413,12 +475,14 @@ def spec_of(command: str) -> SearchSpec:
     space = load_space(given["space"][0])
     limits = dict(item.split("=") for item in given.get("limit", []))
     overrides = dict(item.split("=") for item in given.get("set", []))
+    generated = given.get("data") == ["synthetic"]
     return build_spec(
         space_toml=dump_space(space),
-        dataset=str(space.data["dataset"]),
-        data=given.get("data", [None])[0],  # type: ignore[list-item]
+        dataset="synthetic" if generated else str(space.data["dataset"]),
+        data=None if generated else given.get("data", [None])[0],  # type: ignore[list-item]
         device=given["device"][0],
         objectives=tuple(given["objectives"][0].split(",")),
+        quality=given.get("quality", ["loss"])[0],
         limits={name: float(text) for name, text in limits.items()},
         preset=given["preset"][0],
         budget=budget_for(space, given["preset"][0], overrides),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,44 @@ def test_choices_name_the_stack_where_there_are_two() -> None:
     assert words.choice("decoder.3.ffn_dim", 8, True) == "FFN size 8 in decoder layer 4"
     assert words.choice("decoder.ffn_dim", 8, True) == "FFN size 8 in all decoder layers"
     assert words.choice("encoder.embed_dim", 8, True) == "encoder embedding size 8"
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "quality", "text"),
+    [
+        ("quality", "classification", "loss", "validation loss (nats)"),
+        ("quality", "translation", "loss", "validation loss (nats)"),
+        ("quality", "translation", "bleu", "100 − BLEU"),
+        ("valid_loss", "translation", "bleu", "validation loss (nats)"),
+        ("valid_bleu", "translation", "bleu", "validation BLEU"),
+        ("valid_accuracy", "classification", "loss", "validation accuracy"),
+        ("valid_accuracy", "translation", "loss", "validation tokens right"),
+        ("valid_accuracy", "language_modelling", "loss", "validation tokens right"),
+        ("latency_ms", "translation", "bleu", "latency (ms)"),
+        ("params", "translation", "bleu", "parameters"),
+        ("something", "translation", "bleu", "something"),
+    ],
+)
+def test_metrics_are_called_by_what_they_are(name: str, task: Any, quality: Any, text: str) -> None:
+    assert words.with_unit(words.called(name, task, quality)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "text"),
+    [
+        ("accuracy", 0.9806, "98.1 %"),
+        ("bleu", 31.237, "31.24"),
+        ("perplexity", 1234.5, "1,234.50"),
+        ("bits_per_character", 1.499, "1.50"),
+    ],
+)
+def test_scores(name: str, number: float, text: str) -> None:
+    assert plain(words.score(name, number)) == text
+
+
+def test_a_sentence_begins_with_a_capital() -> None:
+    assert words.sentence("validation loss") == "Validation loss"
+    assert words.sentence("100 − BLEU") == "100 − BLEU" and words.sentence("") == ""
 
 
 # -- markup and charts --------------------------------------------------------------------------

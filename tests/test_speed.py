@@ -9,6 +9,7 @@ import pytest
 
 from experiments import speed
 from experiments.speed import EvolutionSpeed, Speed, evolution_speed, rankers
+from experiments.speed_rows import Row
 from experiments.step_ratio import StepRatio, largest_network, step_ratio
 from search_spaces.architecture import AttentionKind, EncoderLayer
 from search_spaces.loading import load_space
@@ -17,12 +18,19 @@ from tests.supernet_cases import IMAGES, space_of
 
 STEP = StepRatio("softmax", 64, 1, 99, 11.0, 10.0, 1.1, 1.0, 1.2)
 EVOLUTION = EvolutionSpeed("pairwise linear", "quality,flops", 38, 3936, 20_000.0)
-FAST = Speed("digits", 2, 1, (STEP,), (EVOLUTION,))
+ROWS = (
+    Row("beams", 1.0, at_least=1.0),
+    Row("growth", 1.1, at_most=1.1),
+    Row("softmax", 9.0),
+)
+FAST = Speed("digits", 2, 1, (STEP,), (EVOLUTION,), ROWS)
+LATE = replace(FAST, rows=(*ROWS, Row("growth", 1.11, at_most=1.1)))
+FEW = replace(FAST, rows=(*ROWS, Row("beams", 0.99, at_least=1.0)))
 DEAR = replace(FAST, steps=(STEP, replace(STEP, ratio=1.11)))
 SLOW = replace(FAST, evolutions=(EVOLUTION, replace(EVOLUTION, per_second=19_999.0)))
 
 
-@pytest.mark.parametrize(("result", "code"), [(FAST, 0), (DEAR, 1), (SLOW, 1)])
+@pytest.mark.parametrize(("result", "code"), [(FAST, 0), (DEAR, 1), (SLOW, 1), (LATE, 1), (FEW, 1)])
 @pytest.mark.parametrize("as_json", [True, False])
 def test_the_exit_code_tells_whether_the_bounds_hold(
     result: Speed,

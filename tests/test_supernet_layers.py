@@ -16,6 +16,7 @@ from supernet.layers import (
     ElasticLinear,
     ElasticPatchEmbedding,
     ScaledDropout,
+    dropout,
     prefix,
     sinusoidal_positions,
 )
@@ -139,10 +140,10 @@ def test_nothing_remembers_the_last_call() -> None:
 
 @pytest.mark.parametrize(("width", "share"), [(400, 0.4), (100, 0.1)])
 def test_dropout_shrinks_with_the_width(width: int, share: float) -> None:
-    dropout = ScaledDropout(0.4, 400)
+    layer = ScaledDropout(0.4, 400)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        out = dropout(torch.ones(200, width))
+        out = layer(torch.ones(200, width))
     assert float((out == 0).double().mean()) == pytest.approx(share, abs=0.02)
     # The rate is rounded to a 65,536th.
     assert torch.allclose(out[out > 0], torch.tensor(1 / (1 - share)), rtol=2e-5)
@@ -150,9 +151,9 @@ def test_dropout_shrinks_with_the_width(width: int, share: float) -> None:
 
 @pytest.mark.parametrize(("rate", "training"), [(0.4, False), (0.0, True)])
 def test_dropout_leaves_evaluation_and_rate_zero_alone(rate: float, training: bool) -> None:
-    dropout = ScaledDropout(rate, 8).train(training)
+    layer = ScaledDropout(rate, 8).train(training)
     x = draw(2, 8)
-    assert dropout(x) is x
+    assert layer(x) is x
 
 
 @pytest.mark.parametrize("dim", [8, 7, 1])
@@ -163,3 +164,68 @@ def test_sinusoidal_positions_are_the_printed_formula(dim: int) -> None:
             angle = position / 10_000 ** (2 * (i // 2) / dim)
             expected = math.cos(angle) if i % 2 else math.sin(angle)
             assert float(found[position, i]) == pytest.approx(expected, abs=1e-5)
+
+
+# -- dropout ----------------------------------------------------------------------------------
+
+
+def dropped(x: Tensor, rate: float, seed: int = 0) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return dropout(x, rate)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.95])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(rate: float, dtype: torch.dtype) -> None:
+    count = 400_003
+    out = dropped(torch.ones(count, dtype=dtype), rate)
+    spread = math.sqrt(rate * (1 - rate) / count)
+    share = (out == 0).double().mean().item()
+    assert share == pytest.approx(rate, abs=5 * spread)
+    assert out.mean().item() == pytest.approx(1.0, abs=5 * spread / (1 - rate) + 1e-4)
+    assert out.dtype == dtype and len(out.unique()) == 2
+
+
+def test_dropouts_four_draws_out_of_one_number_are_independent() -> None:
+    zeroed = (dropped(torch.ones(200_000, 4), 0.3) == 0).double()
+    shares = zeroed.mean(dim=0)
+    torch.testing.assert_close(shares, torch.full((4,), 0.3).double(), atol=0.006, rtol=0)
+    together = torch.corrcoef(zeroed.T) - torch.eye(4)
+    assert together.abs().max() < 0.012
+    neighbours = torch.corrcoef(torch.stack([zeroed[1:, 0], zeroed[:-1, 3]]))[0, 1]
+    assert abs(neighbours) < 0.012
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3), (5, 7, 9), (3, 0, 2)])
+def test_dropout_keeps_any_shape(shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, 2.0)
+    out = dropped(x, 0.5)
+    assert out.shape == x.shape and set(out.flatten().tolist()) <= {0.0, 4.0}
+
+
+def test_dropout_is_decided_by_the_seed_and_not_by_the_values() -> None:
+    x, other = draw(33, 5), draw(33, 5, seed=1)
+    assert torch.equal(dropped(x, 0.4), dropped(x, 0.4))
+    assert torch.equal(dropped(x, 0.4) == 0, dropped(other, 0.4) == 0)
+    assert not torch.equal(dropped(x, 0.4), dropped(x, 0.4, seed=1))
+
+
+def test_dropout_passes_the_gradient_where_it_passes_the_value() -> None:
+    x = draw(9, 11).requires_grad_()
+    out = dropped(x, 0.25)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient * x, out)
+
+
+@pytest.mark.parametrize(("rate", "scale"), [(0.5, 2.0), (0.1, 1.109375), (0.0, 1.0)])
+def test_dropout_in_bf16_stays_in_bf16(rate: float, scale: float) -> None:
+    """10 / 9 is rounded to 1.109375 there, as torch's own dropout rounds it."""
+    out = dropped(torch.ones(10_000, dtype=torch.bfloat16), rate)
+    assert out.dtype == torch.bfloat16 and out.max().item() == scale
+    assert F.dropout(torch.ones(1000, dtype=torch.bfloat16), rate).max().item() == scale
+
+
+def test_a_view_is_dropped_out_like_its_copy() -> None:
+    x = draw(6, 8).T
+    assert torch.equal(dropped(x, 0.3), dropped(x.contiguous(), 0.3))

@@ -108,11 +108,15 @@ def with_front(folder: RunFolder, count: int = 3) -> list[str]:
 def train(folder: RunFolder, number: int = 0) -> str:
     """Pretend that a network of the space was trained from scratch; its id."""
     space, architecture = folder.spec.space, networks(folder.spec.space, number + 1)[number]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
-        network = build_network(space.model, space.task, architecture)
-        # At birth its logits are all alike; these make it write different texts.
-        state = {name: 3.0 * value for name, value in network.network.state_dict().items()}
+    model = build_network(space.model, space.task, architecture).network
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    # At birth a network writes one word again and again: the one that it is given. The layers of
+    # these count for more than the words they are given.
+    rng = torch.Generator().manual_seed(number)
+    for name, parameter in model.named_parameters():
+        if name.endswith("weight") and parameter.dim() == 2:
+            scale = 0.1 if "table" in name else 1.0
+            state[name] = scale * torch.randn(parameter.shape, generator=rng)
     where = f"retrained/{architecture.id}"
     save(
         folder.path / where / "weights.pt", {"model": state, "architecture": architecture.to_json()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +75,13 @@ def evaluate(
         print_json({**facts, **_scores_json(scores), **how})
         return
     for name, text in [*facts.items(), *_scores_lines(task, scores)]:
-        say(f"{name:<20} {text}")
+        say(f"{name:<21} {text}")
 
 
 def _scores_json(scores: Scores) -> dict[str, Any]:
-    """All scores; JSON has no infinity, so that null stands for it."""
-    values = {
-        name: value if math.isfinite(value) else None for name, value in scores.values.items()
-    }
+    """All scores."""
     signed = {} if scores.bleu_signature is None else {"bleu_signature": scores.bleu_signature}
-    return {"predictions": scores.count, **values, **signed}
+    return {"predictions": scores.count, **scores.values, **signed}
 
 
 def _scores_lines(task: Task, scores: Scores) -> list[tuple[str, str]]:

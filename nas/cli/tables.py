@@ -18,6 +18,8 @@ from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 
 PICKED = "★"
+# Scores whose numbers are not shares; the others are called what they are.
+SCORES = {"bleu": "BLEU", "perplexity": "perplexity"}
 # Fewer characters than this are too few for all columns of the front.
 WIDE = 104
 
@@ -59,10 +61,15 @@ def _front_title(front: Front) -> str:
 
 def _front_columns(front: Front, predictions: bool) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns that have something to show."""
+    by_bleu = any("valid_bleu" in entry.measured for entry in front.entries)
+    of_texts = any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
-        "loss": lambda entry: decimal(entry.measured.get(QUALITY), 4),
+        "100−BLEU" if by_bleu else "loss": lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
-        "accuracy": lambda entry: decimal(entry.measured.get("valid_accuracy"), 4),
+        **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if by_bleu else {}),
+        "tokens right" if of_texts else "accuracy": lambda entry: decimal(
+            entry.measured.get("valid_accuracy"), 4
+        ),
         "ms": lambda entry: milliseconds(entry.measured.get(LATENCY)),
         "pred. ms": lambda entry: milliseconds(entry.predicted.get(LATENCY)),
         "params": lambda entry: compact(entry.measured.get("params")),
@@ -84,13 +91,15 @@ def stage_table(stages: Iterable[tuple[str, str, float | None]]) -> Table:
 
 def retrained_table(results: Iterable[Mapping[str, Any]]) -> Table:
     """Networks trained from scratch, with their one score on the test split."""
-    numbers = ["test", "valid accuracy", "valid loss", "params", "epochs"]
+    results = list(results)
+    score = next((found for result in results if (found := _headline(result))), "accuracy")
+    numbers = ["test", f"valid {SCORES.get(score, score)}", "valid loss", "params", "epochs"]
     made = table("Trained from scratch", ["id", *numbers], right=numbers)
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),
             test_score(result),
-            decimal(result.get("valid_accuracy"), 4),
+            decimal(result.get(f"valid_{score}"), _digits(score)),
             decimal(result.get("valid_loss"), 4),
             compact(result.get("params")),
             str(result.get("epochs", NOTHING)),
@@ -99,11 +108,24 @@ def retrained_table(results: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def test_score(result: Mapping[str, Any]) -> str:
-    """The score on the test split with its name: ``accuracy 0.9806``."""
+    """The score on the test split with its name: ``accuracy 0.9806``, ``BLEU 31.24``."""
+    name = _headline(result)
+    if name is None:
+        return NOTHING
+    return f"{SCORES.get(name, name)} {result[f'test_{name}']:.{_digits(name)}f}"
+
+
+def _headline(result: Mapping[str, Any]) -> str | None:
+    """The score that the task is known by: it comes first."""
     for name, value in result.items():
         if name.startswith("test_") and isinstance(value, int | float):
-            return f"{name.removeprefix('test_').replace('_', ' ')} {value:.4f}"
-    return NOTHING
+            return name.removeprefix("test_")
+    return None
+
+
+def _digits(score: str) -> int:
+    """Decimals of a score: shares need more of them."""
+    return 2 if score in SCORES else 4
 
 
 def cost_table(cost: Cost, title: str) -> Table:

@@ -11,6 +11,7 @@ from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
 from nas.pruning import Cut, Kept
 from nas.ranking.report_card import ReportCard
+from nas.report import words
 from nas.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -34,13 +35,23 @@ RETRAIN = "retrain-"
 
 @dataclass(frozen=True)
 class Retrained:
-    """A network trained from scratch; see ``retrained/<id>/result.json``."""
+    """A network trained from scratch; see ``retrained/<id>/result.json``.
+
+    Attributes:
+        id: of the network.
+        architecture: the network.
+        headline: the score that its task is known by: ``accuracy``, ``bleu`` or ``perplexity``.
+        test_scores: on the test split, by name.
+        valid_scores: the same on the validation split.
+        epochs: passes over the training split.
+        seed: of the training.
+    """
 
     id: str
     architecture: Architecture
-    test_accuracy: float
-    valid_accuracy: float
-    valid_loss: float
+    headline: str
+    test_scores: Mapping[str, float]
+    valid_scores: Mapping[str, float]
     epochs: int
     seed: int
 
@@ -107,6 +118,19 @@ class RunContents:
     def space(self) -> SearchSpace:
         """The whole space."""
         return self.spec.space
+
+    @property
+    def by_bleu(self) -> bool:
+        """Whether quality is what BLEU lacks to 100, and not the validation loss."""
+        return self.spec.quality == "bleu"
+
+    def called(self, name: str) -> str:
+        """What a metric is called in this run."""
+        return words.called(name, self.space.task, self.spec.quality)
+
+    def label(self, name: str) -> str:
+        """What a metric is called in this run, with its unit."""
+        return words.with_unit(self.called(name))
 
     @property
     def both_stacks(self) -> bool:

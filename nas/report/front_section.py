@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nas.front import FrontEntry
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import BEST_BLEU, LATENCY, QUALITY
 from nas.pareto import non_dominated
 from nas.report import words
 from nas.report.charts import Trace, axis, chart
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 
+PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.
 TICKS = {"params": "~s", "flops": "~s"}
-SHOWN_IN_HOVER = (QUALITY, "valid_accuracy", LATENCY, "params", "flops")
+SHOWN_IN_HOVER = (QUALITY, "valid_bleu", "valid_loss", "valid_accuracy", LATENCY, "params", "flops")
 
 
 def front_section(run: RunContents) -> Html:
@@ -45,26 +46,28 @@ def _cost_chart(run: RunContents, cost: str) -> Html:
     on_front = {entry.id for entry in front}
     beaten = [entry for entry in run.verified if entry.id not in on_front]
     traces = [
-        _points("observed", run.observed, cost, _dots("var(--observed)", 6, opacity=0.6)),
+        _points(run, "observed", run.observed, cost, _dots("var(--observed)", 6, opacity=0.6)),
         _points(
+            run,
             "predicted",
             run.population,
             cost,
             _dots("var(--predicted)", 7, symbol="diamond", opacity=0.55),
         ),
         _points(
+            run,
             "measured, not on the front",
             beaten,
             cost,
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
-        *_front_traces(front, cost),
+        *_front_traces(run, front, cost),
         *_retrained_traces(run, cost),
     ]
     shown = [trace for trace in traces if trace["x"]]
     layout = {
-        "xaxis": axis(words.label(cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")),
-        "yaxis": axis(words.label(QUALITY), _all(shown, "y"), tickformat="~g"),
+        "xaxis": axis(run.label(cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")),
+        "yaxis": axis(run.label(QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
     return chart(f"front-{cost}", shown, layout, _caption(run, cost), height_rem=30)
@@ -72,10 +75,13 @@ def _cost_chart(run: RunContents, cost: str) -> Html:
 
 def _caption(run: RunContents, cost: str) -> str:
     text = (
-        f"Validation loss against {words.LABELS.get(cost, cost)}. Observed: a random sample of the "
+        f"{words.sentence(run.called(QUALITY))} against {run.called(cost)}. Observed: a random "
+        "sample of the "
         "space. Predicted: the last population of the evolution. A star is a network of the front "
         "after training from scratch; all others use weights inherited from the supernet."
     )
+    if run.by_bleu:
+        text += " A star was translated with a beam of 4, all others greedily."
     if len(run.spec.objectives) > 2:
         text += " A network of the front that looks beaten here wins in another objective."
     if cost in run.spec.limits:
@@ -89,7 +95,7 @@ def _dots(colour: str, size: int, **more: Any) -> dict[str, Any]:
 
 
 def _points(
-    name: str, entries: Sequence[FrontEntry], cost: str, marker: Mapping[str, Any]
+    run: RunContents, name: str, entries: Sequence[FrontEntry], cost: str, marker: Mapping[str, Any]
 ) -> Trace:
     known = [(_value(entry, cost), _value(entry, QUALITY), entry) for entry in entries]
     drawn = [(x, y, entry) for x, y, entry in known if x is not None and y is not None]
@@ -99,15 +105,15 @@ def _points(
         "name": name,
         "x": [x for x, _, _ in drawn],
         "y": [y for _, y, _ in drawn],
-        "text": [_hover(entry, name) for _, _, entry in drawn],
+        "text": [_hover(run, entry, name) for _, _, entry in drawn],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": dict(marker),
     }
 
 
-def _front_traces(entries: Sequence[FrontEntry], cost: str) -> list[Trace]:
+def _front_traces(run: RunContents, entries: Sequence[FrontEntry], cost: str) -> list[Trace]:
     """The front's points and the staircase below which nothing was measured."""
-    points = _points("front, measured", entries, cost, _dots("var(--front)", 10))
+    points = _points(run, "front, measured", entries, cost, _dots("var(--front)", 10))
     if not points["x"]:
         return []
     corners = np.array([points["x"], points["y"]], dtype=np.float64).T
@@ -136,12 +142,23 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
         if before is None:
             continue
         measured = {name: v for name, v in before.measured.items() if name != QUALITY}
-        measured |= {QUALITY: result.valid_loss, "valid_accuracy": result.valid_accuracy}
+        measured |= _validated(run, result)
         stars.append(FrontEntry(result.id, result.architecture, measured, before.predicted))
         ties.append((before, stars[-1]))
     traces = [_tie(before, after, cost) for before, after in ties]
     marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
-    return [*traces, _points("retrained", stars, cost, marker)]
+    return [*traces, _points(run, "retrained", stars, cost, marker)]
+
+
+def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
+    """What an observation measures, of a network trained from scratch."""
+    names = ("accuracy", *(("loss", "bleu") if run.by_bleu else ()))
+    values = {
+        f"valid_{name}": result.valid_scores[name] for name in names if name in result.valid_scores
+    }
+    if run.by_bleu:
+        return values | {QUALITY: BEST_BLEU - result.valid_scores["bleu"]}
+    return values | {QUALITY: result.valid_scores["loss"]}
 
 
 def _tie(before: FrontEntry, after: FrontEntry, cost: str) -> Trace:
@@ -176,14 +193,14 @@ def _value(entry: FrontEntry, name: str) -> float | None:
     return entry.measured.get(name, entry.predicted.get(name))
 
 
-def _hover(entry: FrontEntry, kind: str) -> str:
+def _hover(run: RunContents, entry: FrontEntry, kind: str) -> str:
     lines = [f"<b>{html.escape(entry.id)}</b> ({kind})", words.outline(entry.architecture)]
     lines += words.layer_lines(entry.architecture)
     for name in SHOWN_IN_HOVER:
         number = _value(entry, name)
         if number is not None:
             guess = "" if name in entry.measured else " (predicted)"
-            lines.append(f"{words.label(name)}: {words.value(name, number)}{guess}")
+            lines.append(f"{run.label(name)}: {words.value(name, number)}{guess}")
     return "<br>".join(lines)
 
 
@@ -195,22 +212,33 @@ def _table(run: RunContents) -> Html:
     picked = run.picked
     results = {result.id: result for result in run.retrained}
     timed = any(LATENCY in entry.measured for entry in run.front.entries)
-    heads = ["network", "layers", "embedding size", "loss", "loss predicted", "accuracy"]
+    shown = _inherited_heads(run)
+    heads = ["network", "layers", "embedding size", *shown.values()]
     heads += ["latency, ms", "latency predicted, ms"] if timed else []
-    heads += ["parameters", "FLOPs", *(["test accuracy, retrained"] if results else [])]
+    heads += ["parameters", "FLOPs"]
+    heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
     rows = [
-        _row(entry, entry.id == (picked and picked.id), timed)
-        + ([_test_accuracy(results.get(entry.id))] if results else [])
+        _row(entry, entry.id == (picked and picked.id), shown, timed)
+        + ([_test_score(results.get(entry.id))] if results else [])
         for entry in run.front.entries
     ]
+    *known, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
-        "The networks of the front. Loss and accuracy are those of the validation part, with "
-        "inherited weights. A click on a head sorts."
+        f"The networks of the front. {words.sentence(', '.join(known))} and {last} are those of "
+        "the validation part, with inherited weights. A click on a head sorts."
     )
     return table(heads, rows, caption, sortable=True)
 
 
-def _row(entry: FrontEntry, picked: bool, timed: bool) -> list[Html]:
+def _inherited_heads(run: RunContents) -> dict[str, str]:
+    """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
+    right = "accuracy" if run.space.task == "classification" else "tokens right"
+    name = run.called(QUALITY) if run.by_bleu else "loss"
+    heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
+    return heads | ({"valid_loss": "loss"} if run.by_bleu else {}) | {"valid_accuracy": right}
+
+
+def _row(entry: FrontEntry, picked: bool, shown: Iterable[str], timed: bool) -> list[Html]:
     link = tag("a", entry.id, href=f"#network-{entry.id}")
     stacks = [s for s in (entry.architecture.encoder, entry.architecture.decoder) if s is not None]
     depths, dims = [len(stack.layers) for stack in stacks], [stack.embed_dim for stack in stacks]
@@ -219,17 +247,19 @@ def _row(entry: FrontEntry, picked: bool, timed: bool) -> list[Html]:
         cell(" + ".join(map(str, depths)), sum(depths)),
         cell(" + ".join(map(str, dims)), sum(dims)),
     ]
-    cells += [_number(entry.measured, QUALITY), _number(entry.predicted, QUALITY)]
-    cells.append(_number(entry.measured, "valid_accuracy"))
+    for name in shown:
+        guess = name == PREDICTED
+        cells.append(_number(*((entry.predicted, QUALITY) if guess else (entry.measured, name))))
     if timed:
         cells += [_number(entry.measured, LATENCY), _number(entry.predicted, LATENCY)]
     return [*cells, _number(entry.measured, "params"), _number(entry.measured, "flops")]
 
 
-def _test_accuracy(result: Retrained | None) -> Html:
+def _test_score(result: Retrained | None) -> Html:
     if result is None:
         return cell("–", -1.0)
-    return cell(words.percent(result.test_accuracy), result.test_accuracy, strong=True)
+    number = result.test_scores[result.headline]
+    return cell(words.score(result.headline, number), number, strong=True)
 
 
 def _number(values: Mapping[str, float], name: str) -> Html:

@@ -40,7 +40,7 @@ def networks_section(run: RunContents) -> Html:
     if len(shown) < len(run.front.entries):
         text += f" {len(shown)} of the {len(run.front.entries)} networks are drawn."
     widest = _widest_ffn(run)
-    cards = [_card(entry, run.picked, widest) for entry in shown]
+    cards = [_card(run, entry, widest) for entry in shown]
     return section("networks", title, paragraph(text), _key(), tag("div", cards, class_="networks"))
 
 
@@ -72,11 +72,12 @@ def _key() -> Html:
     return tag("ul", items, class_="key")
 
 
-def _card(entry: FrontEntry, picked: FrontEntry | None, widest: int) -> Html:
+def _card(run: RunContents, entry: FrontEntry, widest: int) -> Html:
+    picked = run.picked
     chosen = picked is not None and entry.id == picked.id
     badge = tag("span", "picked", class_="badge") if chosen else ""
     numbers = [
-        f"{words.LABELS[name]} {words.quantity(name, entry.measured[name])}"
+        f"{run.called(name)} {words.quantity(name, entry.measured[name])}"
         for name in (QUALITY, "latency_ms", "params", "flops")
         if name in entry.measured
     ]

@@ -24,7 +24,7 @@ def pruning_section(run: RunContents) -> Html:
     )
     parts = [intro, _verdict(run, audit)]
     if audit.cuts:
-        parts += [_cuts(run, audit.cuts), _explanation()]
+        parts += [_cuts(run, audit.cuts), _explanation(run)]
     if audit.kept:
         parts.append(_kept(run, audit.kept))
     return section("pruning", title, *parts)
@@ -73,8 +73,8 @@ def _kept(run: RunContents, kept: Sequence[Kept]) -> Html:
 
 
 def _effect_heads(run: RunContents) -> list[str]:
-    names = [f"effect on {words.LABELS[name]}" for name in run.spec.objectives]
-    return [*names, "observed effect on loss"]
+    names = [f"effect on {run.called(name)}" for name in run.spec.objectives]
+    return [*names, f"observed effect on {run.called(QUALITY) if run.by_bleu else 'loss'}"]
 
 
 def _evidence(run: RunContents, facts: Evidence) -> list[Html]:
@@ -100,12 +100,13 @@ def _effect(name: str, effect: float | None) -> Html:
     return cell(sign + words.whole(abs(effect)), effect)
 
 
-def _explanation() -> Html:
+def _explanation(run: RunContents) -> Html:
+    mean = f"mean {run.called(QUALITY) if run.by_bleu else 'loss'}"
     return tag(
         "p",
         "Among all / among the best: how often the choice occurs in a random sample of the space, "
         "and in its best tenth. Effect: what the choice changes in otherwise equal networks, "
-        "predicted (lower is better). Observed effect: mean loss of the observed networks with "
+        f"predicted (lower is better). Observed effect: {mean} of the observed networks with "
         "the choice minus those without, which may differ in size too. Reach kept: how much of "
         "the front's hypervolume a random sample of the remaining space still covers.",
         class_="small",

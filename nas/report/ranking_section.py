@@ -151,11 +151,12 @@ def _quality_check(run: RunContents) -> Html:
     if not fresh:
         return missing("No network was measured after the evolution yet.")
     caption = (
-        "Predicted against measured validation loss of networks that the ranker had never seen. "
+        f"Predicted against measured {run.called(QUALITY)} of networks that the ranker had never "
+        "seen. "
         "These are evolution's best, so they are alike and hard to tell apart. On the line, "
         "prediction and measurement agree."
     )
-    return _agreement("quality-check", fresh, QUALITY, caption)
+    return _agreement(run, "quality-check", fresh, QUALITY, caption)
 
 
 def latency_section(run: RunContents) -> Html:
@@ -190,7 +191,7 @@ def latency_section(run: RunContents) -> Html:
             "Predicted against measured latency of networks that the predictor had never seen. "
             "On the line, they agree."
         )
-        drawing = _agreement("latency-check", fresh, LATENCY, caption)
+        drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
     return section("latency", title, intro, both)
 
@@ -224,7 +225,9 @@ def _score_row(name: str, score: Score, chosen: bool) -> list[Html]:
     ]
 
 
-def _agreement(name: str, entries: Sequence[FrontEntry], metric: str, caption: str) -> Html:
+def _agreement(
+    run: RunContents, name: str, entries: Sequence[FrontEntry], metric: str, caption: str
+) -> Html:
     """Predicted against measured, with the line on which both agree."""
     pairs = [
         (entry.predicted[metric], entry.measured[metric], entry)
@@ -253,8 +256,8 @@ def _agreement(name: str, entries: Sequence[FrontEntry], metric: str, caption: s
         "marker": {"color": "var(--softmax)", "size": 8, "opacity": 0.85},
     }
     layout: Mapping[str, Any] = {
-        "xaxis": axis(f"predicted {words.label(metric)}", range=ends),
-        "yaxis": axis(f"measured {words.label(metric)}", range=ends),
+        "xaxis": axis(f"predicted {run.label(metric)}", range=ends),
+        "yaxis": axis(f"measured {run.label(metric)}", range=ends),
         "showlegend": False,
     }
     return chart(name, [line, dots], layout, caption)

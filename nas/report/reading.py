@@ -30,6 +30,9 @@ from search_spaces.space import SearchSpace
 
 T = TypeVar("T")
 
+# Of all that a network is scored by, the first one that is there is what its task is known by.
+HEADLINES = ("bleu", "perplexity", "accuracy")
+
 
 def read_contents(folder: RunFolder) -> RunContents:
     """Read everything that is there.
@@ -152,7 +155,9 @@ def _observed(
     fitted: LatencyPredictor | None,
 ) -> tuple[FrontEntry, ...]:
     def parse(line: Any) -> tuple[Architecture, dict[str, float]]:
-        quality = {name: line[name] for name in (QUALITY, "valid_accuracy")}
+        quality = {name: line[name] for name in line if name not in ("id", "architecture")}
+        if QUALITY not in quality:
+            raise ValueError("a network has no quality")
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
     lines = reader.journal("observations.jsonl", parse)
@@ -248,15 +253,24 @@ def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
 
 def _result(data: Any) -> Retrained:
     architecture = Architecture.from_json(data["architecture"])
+    test, valid = _scores(data, "test_"), _scores(data, "valid_")
+    headlines = [name for name in HEADLINES if name in test]
+    if not headlines or headlines[0] not in valid or "loss" not in valid:
+        raise ValueError("it lacks scores")
     return Retrained(
         id=architecture.id,
         architecture=architecture,
-        test_accuracy=_number(data["test_accuracy"]),
-        valid_accuracy=_number(data["valid_accuracy"]),
-        valid_loss=_number(data["valid_loss"]),
+        headline=headlines[0],
+        test_scores=test,
+        valid_scores=valid,
         epochs=int(data["epochs"]),
         seed=int(data["seed"]),
     )
+
+
+def _scores(data: Any, split: str) -> dict[str, float]:
+    names = [name for name in data if name.startswith(split)]
+    return {name.removeprefix(split): _number(data[name]) for name in names}
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:

@@ -10,13 +10,15 @@ from typing import Any
 from nas.objectives import QUALITY
 from nas.presets import budget_for
 from nas.report import words
-from nas.report.contents import RunContents
+from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.spec import Budget
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
+SYNTHETIC = "synthetic"  # the word for generated data, which --data takes instead of a folder
 PICKS = {"knee": "the knee of the front, a compromise", "best": "the lowest loss"}
+BLEU_PICKS = {**PICKS, "best": "the highest BLEU"}
 
 FILES = {
     "spec.json": "everything that was asked for",
@@ -24,7 +26,7 @@ FILES = {
     "data.json": "sizes and checksum of the data",
     "latency/": "times of sampled networks and the predictor fitted to them",
     "supernet/": "weights of the supernet and its history",
-    "observations.jsonl": "observed networks with their validation loss",
+    "observations.jsonl": "what observed networks are worth on the validation split",
     "ranker/": "the ranker, its report card and the importances",
     "pruning.json": "what was cut and why",
     "pruned_space.toml": "the space that was searched",
@@ -51,9 +53,10 @@ def _title(run: RunContents) -> str:
 
 
 def _story(run: RunContents) -> Html:
-    costs = " and ".join(words.LABELS[name] for name in run.spec.objectives if name != QUALITY)
+    costs = " and ".join(run.called(name) for name in run.spec.objectives if name != QUALITY)
+    wish = "a high BLEU" if run.by_bleu else "a low validation loss"
     sentences: list[str | Html] = [
-        f"This run looked for transformers with a low validation loss and little {costs} on the "
+        f"This run looked for transformers with {wish} and little {costs} on the "
         f"data set {run.spec.dataset}. "
     ]
     if run.observed:
@@ -76,7 +79,8 @@ def _winner(run: RunContents) -> Html:
     picked = run.picked
     if picked is None:
         return Html("")
-    reason = PICKS.get(run.spec.pick, "asked for by its id")
+    reasons = BLEU_PICKS if run.by_bleu else PICKS
+    reason = reasons.get(run.spec.pick, "asked for by its id")
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),
@@ -85,11 +89,26 @@ def _winner(run: RunContents) -> Html:
     result = next((one for one in run.retrained if one.id == picked.id), None)
     if result is not None:
         parts += [
-            f"Trained from scratch for {words.plural(result.epochs, 'epoch')}, it was right on ",
-            tag("strong", f"{words.percent(result.test_accuracy)} of the test split"),
+            f"Trained from scratch for {words.plural(result.epochs, 'epoch')}, it ",
+            *_reached(result),
             ", which nothing before had seen.",
         ]
     return join(parts)
+
+
+def _reached(result: Retrained) -> list[str | Html]:
+    """What a network did on the test split; the words go on behind "it"."""
+    text = words.score(result.headline, result.test_scores[result.headline])
+    if result.headline == "accuracy":
+        return ["was right on ", tag("strong", f"{text} of the test split")]
+    others = [
+        f"{words.SCORES[name]} {words.score(name, result.test_scores[name])}"
+        for name in ("word_perplexity", "bits_per_character")
+        if name in result.test_scores
+    ]
+    more = f" ({', '.join(others)})" if others else ""
+    score = tag("strong", f"{words.SCORES[result.headline]} of {text}")
+    return ["reached a ", score, f"{more} on the test split"]
 
 
 def _figures(run: RunContents) -> Html:
@@ -104,7 +123,8 @@ def _figures(run: RunContents) -> Html:
     picked = run.picked
     for result in run.retrained:
         if picked is not None and result.id == picked.id:
-            tiles.append(("test accuracy, retrained", words.percent(result.test_accuracy)))
+            name = f"test {words.SCORES[result.headline]}, retrained"
+            tiles.append((name, words.score(result.headline, result.test_scores[result.headline])))
     if run.seconds:
         tiles.append(("time", words.duration(sum(run.seconds.values()))))
     boxes = [
@@ -124,9 +144,9 @@ def _facts(run: RunContents) -> Html:
         "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
         "data set": data,
         "device": device,
-        "objectives (less is better)": ", ".join(words.label(name) for name in spec.objectives),
+        "objectives (less is better)": ", ".join(run.label(name) for name in spec.objectives),
         "limits": ", ".join(
-            f"{words.LABELS[name]} ≤ {words.quantity(name, most)}"
+            f"{run.called(name)} ≤ {words.quantity(name, most)}"
             for name, most in spec.limits.items()
         )
         or "none",
@@ -135,8 +155,9 @@ def _facts(run: RunContents) -> Html:
     }
     if run.front is not None:
         facts["hypervolume"] = (
-            f"{run.front.hypervolume:.4f} of the box between zero and a network that only guesses "
-            "and costs as much as the largest; more is better"
+            f"{run.front.hypervolume:.4f} of the box between zero and a network that "
+            f"{'gets no BLEU' if run.by_bleu else 'only guesses'} and costs as much as the "
+            "largest; more is better"
         )
     rows = [tag("tr", tag("th", name, scope="row"), cell(text)) for name, text in facts.items()]
     return tag("div", tag("table", tag("tbody", rows), class_="facts"), class_="scroll")
@@ -172,11 +193,14 @@ def search_command(run: RunContents) -> str:
     shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
     parts = ["nas", "search", "--space", space if shipped else f"{run.name}/space.toml"]
     of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
-    if not of_folder and spec.dataset != spec.space.data.get("dataset"):
+    generated = spec.data is None and spec.dataset == SYNTHETIC
+    if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
         parts += ["--dataset", spec.dataset]
-    if spec.data is not None:
-        parts += ["--data", spec.data]
+    if generated or spec.data is not None:
+        parts += ["--data", spec.data or SYNTHETIC]
     parts += ["--device", spec.device, "--objectives", ",".join(spec.objectives)]
+    if run.by_bleu:
+        parts += ["--quality", spec.quality]
     for name, most in spec.limits.items():
         parts += ["--limit", f"{name}={str(most).removesuffix('.0')}"]
     parts += ["--preset", spec.preset, "--seed", str(spec.seed), "--pick", spec.pick]

@@ -5,17 +5,33 @@ from __future__ import annotations
 import math
 import re
 
+from nas.objectives import QualityMetric
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.settings import Task
 from search_spaces.space import Choice
 
 LABELS = {
     "quality": "validation loss",
+    "valid_loss": "validation loss",
+    "valid_bleu": "validation BLEU",
     "valid_accuracy": "validation accuracy",
     "latency_ms": "latency",
     "params": "parameters",
     "flops": "FLOPs",
 }
-UNITS = {"quality": "nats", "latency_ms": "ms"}
+# In a run whose quality is BLEU, and in one whose predictions are tokens.
+BLEU_LABELS = {"quality": "100 − BLEU"}
+TEXT_LABELS = {"valid_accuracy": "validation tokens right"}
+UNITS = {"validation loss": "nats", "latency": "ms"}
+
+# Scores of a network trained from scratch.
+SCORES = {
+    "accuracy": "accuracy",
+    "bleu": "BLEU",
+    "perplexity": "perplexity",
+    "word_perplexity": "perplexity per word",
+    "bits_per_character": "bits per character",
+}
 
 GENES = {
     "embed_dim": "embedding size",
@@ -38,10 +54,21 @@ _LARGEST_EXACT = 10**15
 _GLUE = "\u00a0"
 
 
-def label(name: str) -> str:
-    """What a metric is called, with its unit."""
-    text = LABELS.get(name, name)
-    return f"{text} ({UNITS[name]})" if name in UNITS else text
+def called(name: str, task: Task, quality: QualityMetric) -> str:
+    """What a metric is called in a run of a task whose quality is measured so."""
+    own = BLEU_LABELS if quality == "bleu" else {}
+    own = own | (TEXT_LABELS if task != "classification" else {})
+    return own.get(name, LABELS.get(name, name))
+
+
+def with_unit(label: str) -> str:
+    """What a metric is called, with its unit where it has one."""
+    return f"{label} ({UNITS[label]})" if label in UNITS else label
+
+
+def sentence(text: str) -> str:
+    """Text that begins a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def value(name: str, number: float | None) -> str:
@@ -52,12 +79,19 @@ def value(name: str, number: float | None) -> str:
         return percent(number)
     if name in ("params", "flops"):
         return whole(number)
+    if name == "valid_bleu":
+        return f"{number:.2f}"
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.1f}"
 
 
 def quantity(name: str, number: float) -> str:
     """A metric's value with the unit that it is measured in, where it has one."""
     return f"{value(name, number)}{_GLUE}ms" if name == "latency_ms" else value(name, number)
+
+
+def score(name: str, number: float) -> str:
+    """A score of a network trained from scratch: a share in percent, others with two decimals."""
+    return percent(number) if name == "accuracy" else f"{number:,.2f}"
 
 
 def whole(number: float) -> str:

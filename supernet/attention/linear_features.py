@@ -39,8 +39,8 @@ def cosine_features(features_BHND: Tensor, positions_BN: Tensor, max_length: int
     """
     steps_BN = (positions_BN + 1).clamp(1, max_length).to(features_BHND.dtype)
     angle_BN = steps_BN * (math.pi / 2 / max_length)
-    angle_B1N1 = angle_BN[:, None, :, None]
-    return torch.cat((features_BHND * angle_B1N1.sin(), features_BHND * angle_B1N1.cos()), dim=-1)
+    waves_B1N21 = torch.stack((angle_BN.sin(), angle_BN.cos()), dim=-1)[:, None, :, :, None]
+    return (features_BHND[:, :, :, None, :] * waves_B1N21).flatten(3)
 
 
 def mask_features(k_BHMC: Tensor, key_mask_BM: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import EOS, WordTokenizer
 
 NAME = "synthetic"
-TRAIN, VALID, TEST = 6000, 300, 300
+TRAIN, VALID, TEST = 6000, 300, 100
 
 S = TypeVar("S", PairSplit, StreamSplit)
 
@@ -38,7 +38,7 @@ def synthetic_translation(seed: int) -> PreparedData[PairSplit]:
 
 
 def synthetic_translation_test(seed: int) -> PairSplit:
-    """The 300 test pairs; no sentence of them is in the other splits.
+    """The 100 test pairs; no sentence of them is in the other splits.
 
     Raises:
         UsageError: on a negative seed.
@@ -62,7 +62,7 @@ def synthetic_language(seed: int) -> PreparedData[StreamSplit]:
 
 
 def synthetic_language_test(seed: int) -> StreamSplit:
-    """The 300 lines of test text.
+    """The 100 lines of test text.
 
     Raises:
         UsageError: on a negative seed.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+
+from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.data.prepared import PreparedData, StreamSplit
-from supernet.data.stream_batches import StreamBatch, stream_batches
+from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.tokenizer import Tokenizer
+from supernet.decoding_state import DecodingState
 from supernet.extraction import Supernet
+from supernet.plan import decoder_of
+from supernet.sequence_models import LanguageModel
 from supernet.tasks.base import Predictions, Task
 from supernet.tasks.translation import first_rows
 from supernet.training.loss import IGNORED
@@ -28,6 +32,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         data: the splits of a search, and the tokenizer.
         model: the networks' settings.
         segment_length: tokens that are read at once in evaluation.
+        memory_length: the longest memory that a network may have, in tokens.
         open_test: reads the test split.
 
     Attributes:
@@ -41,6 +46,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         data: PreparedData[StreamSplit],
         model: ModelSettings,
         segment_length: int,
+        memory_length: int,
         open_test: Callable[[], StreamSplit],
     ) -> None:
         assert isinstance(model.input, TokenInput) and data.source_tokenizer is not None
@@ -49,6 +55,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         self.num_outcomes = model.input.vocab_size
         self.tokenizer: Tokenizer = data.source_tokenizer
         self._segment_length = segment_length
+        self._memory_length = memory_length
         self._max_length = model.max_length
         self._open_test = open_test
 
@@ -62,9 +69,13 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         }
 
     def first_valid(self, count: int) -> LanguageModellingTask:
-        """See `Task.first_valid`; counts of words and characters are left as they were."""
-        task = copy.copy(self)
-        task.valid = replace(self.valid, rows=first_rows(self.valid.rows, count))
+        """See `Task.first_valid`; words and characters are counted in the decoded lines."""
+        if count >= len(self.valid.rows):
+            return self
+        task, rows = copy.copy(self), first_rows(self.valid.rows, count)
+        lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
+        num_words = sum(len(line.split()) for line in lines)
+        task.valid = StreamSplit(rows, num_words, sum(map(len, lines)))
         return task
 
     def check(self, settings: TrainingSettings) -> None:
@@ -85,27 +96,51 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
     def batches(
         self, settings: TrainingSettings, *, seed: int, epoch: int, device: str
     ) -> Iterator[StreamBatch]:
-        """Segments in random order."""
-        length = settings.segment_length
-        return stream_batches(self.train, settings.max_tokens, length, seed, epoch, device=device)
+        """Segments in random order, with what stands before them where networks have a memory."""
+        return stream_batches(
+            self.train,
+            settings.max_tokens,
+            settings.segment_length,
+            seed,
+            epoch,
+            device=device,
+            context=self._memory_length or None,
+        )
 
     def predict(
         self, model: Supernet, batch: StreamBatch, architecture: Architecture
     ) -> Predictions:
         """One prediction for each token."""
-        logits_BNV = model(batch.inputs, architecture)
-        labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
-        return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten())
+        return _predictions(model(batch.inputs, architecture, batch.context), batch)
 
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: StreamSplit, device: str
     ) -> Iterator[Predictions]:
-        """See `Task.evaluation`."""
+        """See `Task.evaluation`; a network with a memory reads the text in order."""
         length = self._segment_length
         most = max(EVALUATION_TOKENS, length)
+        if decoder_of(architecture).memory_length:
+            assert isinstance(model, LanguageModel)
+            return _recurrent(model, architecture, recurrent_batches(split, most, length, device))
         parts = stream_batches(split, most, length, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
 
     def open_test(self) -> StreamSplit:
         """See `Task.open_test`."""
         return self._open_test()
+
+
+def _recurrent(
+    model: LanguageModel, architecture: Architecture, batches: Iterator[StreamBatch]
+) -> Iterator[Predictions]:
+    """Every batch goes on with the memory of the one before."""
+    state: DecodingState | None = None
+    for batch in batches:
+        begun = model.start(architecture) if state is None else state.next_segment()
+        logits_BNV, state = model.step(batch.inputs, begun)
+        yield _predictions(logits_BNV, batch)
+
+
+def _predictions(logits_BNV: Tensor, batch: StreamBatch) -> Predictions:
+    labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
+    return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten())

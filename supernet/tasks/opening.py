@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import DataError
+from search_spaces.loading import space_names
 from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data import synthetic
@@ -70,16 +71,25 @@ def _translation(space: SearchSpace, dataset: str, path: str | None) -> Translat
 
 def _language(space: SearchSpace, dataset: str, path: str | None) -> LanguageModellingTask:
     length = min(int(space.workload.get("source", SEGMENT_LENGTH)), space.model.max_length)
+    memory = max(
+        (int(c) for s in space.slots if s.gene == "memory_length" for c in s.choices), default=0
+    )
     if path is None and dataset == synthetic.NAME:
         made = synthetic.synthetic_language(SYNTHETIC_SEED)
         check_fits(made, space.model)
         return LanguageModellingTask(
-            made, space.model, length, lambda: synthetic.synthetic_language_test(SYNTHETIC_SEED)
+            made,
+            space.model,
+            length,
+            memory,
+            lambda: synthetic.synthetic_language_test(SYNTHETIC_SEED),
         )
     folder = _folder(space, dataset, path)
     data = open_language(folder)
     check_fits(data, space.model)
-    return LanguageModellingTask(data, space.model, length, lambda: open_language_test(folder))
+    return LanguageModellingTask(
+        data, space.model, length, memory, lambda: open_language_test(folder)
+    )
 
 
 def _folder(space: SearchSpace, dataset: str, path: str | None) -> Path:
@@ -95,7 +105,8 @@ def _folder(space: SearchSpace, dataset: str, path: str | None) -> Path:
 
 def how_to_prepare(space: SearchSpace, dataset: str) -> str:
     """What to type to get data for a space, with the numbers it needs."""
-    folder, name = f"data/{dataset}", shlex.quote(space.name)
+    folder = f"data/{dataset}"
+    name = shlex.quote(space.name if space.name in space_names() else f"./{space.name}.toml")
     source, target = space.data.get("languages", ("en", "de"))
     files = {
         "translation": f"--source train.{source} --target train.{target} --valid valid.{source} "

@@ -24,7 +24,8 @@ def learning_rate(settings: TrainingSettings, update: int, total: int) -> float:
     Args:
         settings: the numbers.
         update: updates done before it.
-        total: updates planned; a later one has the last one's rate.
+        total: updates planned. Later passes may have a few batches more than the first, which the
+            plan counts: the cosine stays at zero there, the square root goes on.
 
     Source: the inverse square root is that of Vaswani et al., "Attention Is All You Need" (2017),
     eq. 3, with the peak given as a number, as fairseq has it.
