@@ -28,6 +28,9 @@ def rates(settings: TrainingSettings, total: int = 40) -> list[float]:
         ({"max_updates": 31}, 10, 30),
         ({"max_updates": 8, "accumulate": 4}, 10, 8),
         ({"max_updates": 10, "accumulate": 4}, 10, 9),
+        ({"epoch_updates": 4}, 10, 12),
+        ({"epoch_updates": 40}, 10, 30),
+        ({"epoch_updates": 2, "max_updates": 5}, 10, 5),
         ({}, 0, 0),
     ],
 )

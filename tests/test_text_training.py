@@ -165,6 +165,7 @@ def test_an_update_is_on_the_mean_of_its_batches_losses(kind: str, count: int) -
 VARIANTS = {
     "plain": SHORT,
     "accumulating": replace(SHORT, accumulate=3),
+    "short epochs": replace(SHORT, epochs=6, epoch_updates=2),
     "ended by updates": replace(SHORT, epochs=50, max_updates=8),
     "ended by updates, accumulating": replace(SHORT, epochs=50, max_updates=5, accumulate=2),
     "averaging weights": replace(SHORT, average_last=2),

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import kendalltau
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
+from supernet.training.averaging import WeightAverages
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.evaluation import evaluate
 from supernet.training.loss import IGNORED, smoothed_cross_entropy
@@ -100,15 +100,10 @@ class Trainer:
             betas=(0.9, settings.adam_beta2),
             fused=True,
         )
-        self._average: AveragedModel | None = None
-        if settings.ema_decay > 0.0:
-            self._average = AveragedModel(
-                model, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay)
-            )
+        self._averages = WeightAverages(self._raw, settings)
         self._total = planned_updates(settings, task.num_batches(settings))
         self._epoch = 0
         self._updates = 0
-        self._tail: list[dict[str, Tensor]] = []
         self._stable = 0
         self._losses: tuple[float, ...] = ()
         self._best = math.inf
@@ -117,7 +112,7 @@ class Trainer:
     @property
     def model(self) -> Supernet:
         """The weights to use: averaged where averaging is on."""
-        return self._raw if self._average is None else self._average.module  # type: ignore[return-value]
+        return self._averages.model
 
     @property
     def best_loss(self) -> float:
@@ -135,7 +130,7 @@ class Trainer:
         while not self._ended() and self._stable < STABLE_CHECKS:
             train_loss = self._train_epoch()
             self._epoch += 1
-            self._keep_for_average()
+            self._averages.after_epoch()
             if not self._ended() and self._epoch % self._settings.check_every:
                 self._remember(train_loss, None, math.nan)
                 yield EpochReport(self._epoch, self._epochs(), train_loss)
@@ -152,11 +147,9 @@ class Trainer:
         Raises:
             DamagedRunError: when the best weights are needed and cannot be read from the folder.
         """
-        if self._tail:
-            return {
-                name: torch.stack([weights[name] for weights in self._tail]).mean(dim=0)
-                for name in self._tail[0]
-            }
+        mean = self._averages.mean_of_last()
+        if mean is not None:
+            return mean
         assert self._folder is not None, "without a folder the best weights are not kept"
         weights: dict[str, Tensor] = load(self._folder.best)["model"]
         return weights
@@ -171,12 +164,6 @@ class Trainer:
             return self._epoch
         per_epoch = self._updates / self._epoch
         return max(self._epoch + 1, min(self._settings.epochs, math.ceil(self._total / per_epoch)))
-
-    def _keep_for_average(self) -> None:
-        if self._settings.average_last:
-            state = self.model.state_dict()
-            weights = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
-            self._tail = [*self._tail, weights][-self._settings.average_last :]
 
     def _remember(self, train_loss: float, probe_loss: float | None, tau: float) -> None:
         self.history.append(
@@ -201,7 +188,7 @@ class Trainer:
             for batches in _groups(stream, self._settings.accumulate):
                 total += self._update(batches)
                 count += 1
-                if self._updates == self._settings.max_updates:
+                if count == self._settings.epoch_updates or self._ended():
                     break
         return total / max(count, 1)
 
@@ -216,8 +203,7 @@ class Trainer:
             nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
         self._optimizer.step()
         self._updates += 1
-        if self._average is not None:
-            self._average.update_parameters(self._raw)
+        self._averages.after_update()
         return total / len(batches)
 
     def _backward(self, batch: Any, networks: Sequence[Architecture], num_batches: int) -> float:
@@ -287,10 +273,10 @@ class Trainer:
     def _save(self) -> None:
         if self._folder is None:
             return
-        state: dict[str, Any] = {
+        state = {
             "epoch": self._epoch,
             "updates": self._updates,
-            "tail": self._tail,
+            "averages": self._averages.state(),
             "stable": self._stable,
             "losses": list(self._losses),
             "best": self._best,
@@ -299,8 +285,6 @@ class Trainer:
             "weights": self.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
-        if self._average is not None:
-            state["average"] = self._average.state_dict()
         self._folder.save_last(state)
 
     def _resume(self) -> None:
@@ -309,15 +293,13 @@ class Trainer:
             return
         self._raw.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
+        self._averages.load(state["averages"])
         self._stable, self._best = state["stable"], state["best"]
         self._losses = tuple(state["losses"])
         self.history = list(state["history"])
         for _ in range(state["updates"] - self._updates):
             self._sampler.draw()
         self._epoch, self._updates = state["epoch"], state["updates"]
-        self._tail = state["tail"]
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

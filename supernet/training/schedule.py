@@ -14,7 +14,8 @@ def planned_updates(settings: TrainingSettings, num_batches: int) -> int:
         settings: the numbers.
         num_batches: batches of one pass over the training split.
     """
-    total = settings.epochs * math.ceil(num_batches / settings.accumulate)
+    updates = math.ceil(num_batches / settings.accumulate)
+    total = settings.epochs * min(updates, settings.epoch_updates or updates)
     return min(total, settings.max_updates) if settings.max_updates else total
 
 

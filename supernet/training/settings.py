@@ -20,7 +20,10 @@ class TrainingSettings:
     The ranges are checked where settings come from outside (`nas.spec`).
 
     Attributes:
-        epochs: passes over the training split.
+        epochs: passes over the training split, or over a part of it: see `epoch_updates`.
+        epoch_updates: an epoch ends after so many updates, with batches drawn from the whole split;
+            0 for a whole pass. For corpora of which a pass takes hours: checks and checkpoints
+            come between epochs.
         max_updates: end in the midst of an epoch after so many updates; 0 for no such end.
         batch_size: examples of a batch; classification only.
         max_tokens: tokens of a batch, padding included; texts of the other tasks only. For pairs
@@ -56,6 +59,7 @@ class TrainingSettings:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
     epochs: Count = 60
+    epoch_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     max_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     batch_size: Count = 64
     max_tokens: Count = 4096
