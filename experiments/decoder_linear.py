@@ -22,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -34,19 +34,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from experiments.attended_share import attended_share
+from experiments.attention_variants import VARIANTS
 from experiments.decoding_times import LENGTHS, time_per_token
-from search_spaces.architecture import (
-    Architecture,
-    AttentionKind,
-    DecoderLayer,
-    DecoderStack,
-    EncoderLayer,
-    EncoderStack,
-)
 from search_spaces.files import write_atomically
-from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import open_translation, open_translation_test
+from supernet.data.token_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
@@ -58,9 +52,8 @@ from supernet.training.sampling import SingleNetwork
 from supernet.training.settings import TrainingSettings
 
 SEEDS = (1, 2, 3)
-LAYERS, WIDTH, HEADS, FFN = 3, 192, 4, 384
-MAX_LENGTH = 128
 DECODING_TOKENS = 16_384
+ATTENDED_PAIRS = 200
 TRAINING = TrainingSettings(
     epochs=4,
     max_tokens=1024,
@@ -71,54 +64,6 @@ TRAINING = TrainingSettings(
     bfloat16=True,
 )
 RESULTS = Path(__file__).parent / "results" / "decoder_linear.json"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Which attention stands where."""
-
-    name: str
-    encoder: AttentionKind
-    decoder: AttentionKind
-    cross: AttentionKind
-    kernel: LinearKernel = "cosformer"
-    target: float = 0.93
-
-    def settings(self, vocab_size: int, max_length: int = MAX_LENGTH) -> ModelSettings:
-        """The fixed part of the network."""
-        return ModelSettings(
-            TokenInput(vocab_size, vocab_size, share_embeddings=True),
-            max_length,
-            head_dim=WIDTH // HEADS,
-            positions="sinusoidal",
-            linear_kernel=self.kernel,
-            omni_span=LAYERS,
-        )
-
-    @property
-    def architecture(self) -> Architecture:
-        """The network."""
-        encoder = EncoderLayer(self.encoder, HEADS, FFN)
-        decoder = DecoderLayer(self.decoder, HEADS, FFN, self.cross, HEADS, 1)
-        return Architecture(
-            EncoderStack(WIDTH, (encoder,) * LAYERS), DecoderStack(WIDTH, (decoder,) * LAYERS)
-        )
-
-
-def _variants() -> Iterator[Variant]:
-    kinds: tuple[AttentionKind, ...] = ("softmax", "linear")
-    for encoder in kinds:
-        for decoder in kinds:
-            for cross in kinds:
-                places = {"encoder": encoder, "decoder": decoder, "cross": cross}
-                linear = [place for place, kind in places.items() if kind == "linear"]
-                name = f"cosFormer: {', '.join(linear)}" if linear else "all softmax"
-                yield Variant(name, encoder, decoder, cross)
-    yield Variant("norm-linear everywhere", "linear", "linear", "linear", "norm", target=0.85)
-    yield Variant("omni: encoder, decoder", "omni", "omni", "softmax", target=0.85)
-
-
-VARIANTS = {variant.name: variant for variant in _variants()}
 
 
 @dataclass(frozen=True)
@@ -180,6 +125,25 @@ def train(job: Job) -> dict[str, Any]:
 def score_test(job: Job) -> float:
     """BLEU of a trained network on the test split: asked for once, after all else is settled."""
     torch.set_num_threads(1)
+    task, network = _opened(job)
+    test = task.open_test()
+    return _bleu(task, network, test.source_lines, test.target_lines)
+
+
+def attended(job: Job) -> float | None:
+    """What share of the source a trained network's cross-attention looks at, see `attended_share`.
+
+    None for norm-linear attention, whose outputs are no means.
+    """
+    if VARIANTS[job.variant].kernel == "norm":
+        return None
+    task, network = _opened(job)
+    batches = pair_batches(task.first_valid(ATTENDED_PAIRS).valid, DECODING_TOKENS, shuffle=False)
+    return attended_share(network, batches)
+
+
+def _opened(job: Job) -> tuple[TranslationTask, FixedTranslation]:
+    """The task and the trained network."""
     variant, folder = VARIANTS[job.variant], Path(job.data)
     data = open_translation(folder)
     assert data.target_tokenizer is not None
@@ -187,8 +151,7 @@ def score_test(job: Job) -> float:
     task = TranslationTask(data, settings, lambda: open_translation_test(folder))
     network = FixedTranslation(settings, variant.architecture)
     network.network.load_state_dict(load(job.weights)["model"])
-    test = task.open_test()
-    return _bleu(task, network, test.source_lines, test.target_lines)
+    return task, network
 
 
 def _bleu(
@@ -243,6 +206,7 @@ def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float
                 "valid_bleu": float(np.mean([result["valid_bleu"] for result in mine])),
                 metric: float(np.mean(bleu)),
                 "spread": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
+                "attended": mine[0]["attended"],
                 "target": VARIANTS[name].target,
                 "ms_per_token": dict(zip(map(str, LENGTHS), times.get(name, []), strict=False)),
             }
@@ -256,7 +220,8 @@ def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float
 def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print the table."""
     table = Table(title="Multi30k English-German, 3 + 3 layers of 192, 4 epochs, beam 4")
-    for column in ("attention", "valid loss", "valid BLEU", "test BLEU", "± seeds", "share"):
+    heads = ("attention", "valid loss", "valid BLEU", "test BLEU", "± seeds", "share", "attended")
+    for column in heads:
         table.add_column(column, justify="left" if column == "attention" else "right")
     for length in LENGTHS:
         table.add_column(f"ms @{length}", justify="right")
@@ -269,6 +234,7 @@ def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
             f"{row['test_bleu']:.1f}" if "test_bleu" in row else "",
             f"{row['spread']:.1f}" if row["spread"] is not None else "",
             f"{share:.1%}{'' if share >= row['target'] else ' missed'}" if share else "",
+            "" if row["attended"] is None else f"{row['attended']:.2f}",
             *(f"{ms:.2f}" for ms in row["ms_per_token"].values()),
         )
     console.print(table)
@@ -297,6 +263,8 @@ def main() -> int:
         with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
             for result, score in zip(results, pool.map(score_test, jobs), strict=True):
                 result["test_bleu"] = score
+    for job, result in zip(jobs, results, strict=True):
+        result["attended"] = attended(job)
     times = {}
     if options.times:
         chosen = [VARIANTS[name] for name in options.variants]

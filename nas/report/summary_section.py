@@ -138,7 +138,9 @@ def _facts(run: RunContents) -> Html:
     spec = run.spec
     data = spec.dataset
     if run.sizes:
-        data += f" ({run.sizes['train']:,} to train on, {run.sizes['valid']:,} to judge by)"
+        judged = spec.budget.valid_examples
+        few = f", of which the first {judged:,} were used" if 0 < judged < run.sizes["valid"] else ""
+        data += f" ({run.sizes['train']:,} to train on, {run.sizes['valid']:,} to judge by{few})"
     device = run.profile.header.device.label if run.profile else spec.device
     facts = {
         "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",

@@ -49,7 +49,7 @@ GENES = {
 KINDS = {"softmax": "softmax", "linear": "linear", "omni": "omni"}
 
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
-_LARGEST_EXACT = 10**15
+_LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
 # Keeps a number and its unit on one line.
 _GLUE = "\u00a0"
 
