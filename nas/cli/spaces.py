@@ -23,6 +23,7 @@ from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from supernet.training.settings import TrainingSettings
 
 NAME: Any = typer.Argument(
     ...,
@@ -193,15 +194,23 @@ def _preset_table(space: SearchSpace) -> Table:
     made = table("Presets", ["", *budgets], right=budgets)
     columns = [_amounts(budget) for budget in budgets.values()]
     for label in columns[0]:
-        made.add_row(label, *(f"{column[label]:,}" for column in columns))
+        made.add_row(label, *(column[label] for column in columns))
     return made
 
 
-def _amounts(budget: Budget) -> dict[str, int]:
+def _amounts(budget: Budget) -> dict[str, str]:
+    evolution = budget.evolution
     return {
-        "supernet epochs": budget.supernet.epochs,
-        "observed networks": budget.observations,
-        "candidates evolved": budget.evolution.population * budget.evolution.generations,
-        "networks verified": budget.verified,
-        "retraining epochs": budget.retrain.epochs,
+        "supernet training": _length(budget.supernet),
+        "observed networks": f"{budget.observations:,}",
+        "candidates evolved": f"{evolution.population * evolution.generations:,}",
+        "networks verified": f"{budget.verified:,}",
+        "retraining": _length(budget.retrain),
     }
+
+
+def _length(settings: TrainingSettings) -> str:
+    """How long a training is: in updates where these are limited, for epochs then mean little."""
+    if settings.max_updates:
+        return f"{settings.max_updates:,} updates"
+    return f"{settings.epochs:,} epochs"

@@ -139,7 +139,9 @@ def _facts(run: RunContents) -> Html:
     data = spec.dataset
     if run.sizes:
         judged = spec.budget.valid_examples
-        few = f", of which the first {judged:,} were used" if 0 < judged < run.sizes["valid"] else ""
+        few = (
+            f", of which the first {judged:,} were used" if 0 < judged < run.sizes["valid"] else ""
+        )
         data += f" ({run.sizes['train']:,} to train on, {run.sizes['valid']:,} to judge by{few})"
     device = run.profile.header.device.label if run.profile else spec.device
     facts = {
