@@ -12,7 +12,7 @@ The mFormer paper reports BLEU near 0 for linear attention anywhere in a decoder
 its search. Here the same small network, 3 + 3 layers of 192, is trained from scratch with softmax
 or cosFormer attention in each of {encoder self, decoder self, cross} (eight combinations), with
 norm-linear attention in all three places, and with omnidirectional encoder and decoder
-self-attention. Finished trainings are kept in a journal, with their weights, and not repeated.
+self-attention. Finished trainings are kept, in a journal and in the results, and not repeated.
 """
 
 from __future__ import annotations
@@ -172,11 +172,21 @@ def _bleu(
     return corpus_bleu(lines, references).score
 
 
-def trained(jobs: Sequence[Job], journal: Path, workers: int, console: Console) -> list[Any]:
-    """Results of all jobs; those that the journal does not have are trained first."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
+def finished(journal: Path) -> dict[str, Any]:
+    """What was trained before, by key: in this journal, or in the results that are published."""
+    done = {}
+    if RESULTS.exists():
+        done = {line["key"]: line for line in json.loads(RESULTS.read_text())["trainings"]}
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    done = {line["key"]: line for line in map(json.loads, lines)}
+    for line in map(json.loads, lines):
+        done.setdefault(line["key"], line)
+    return done
+
+
+def trained(jobs: Sequence[Job], journal: Path, workers: int, console: Console) -> list[Any]:
+    """Results of all jobs; those that are not finished are trained first."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    done = finished(journal)
     missing = [job for job in jobs if job.key not in done]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for result in pool.map(train, missing):
@@ -188,6 +198,22 @@ def trained(jobs: Sequence[Job], journal: Path, workers: int, console: Console) 
                 f"BLEU {result['valid_bleu']:.1f}, {result['train_seconds']} s"
             )
     return [done[job.key] for job in jobs]
+
+
+def add_scores(
+    jobs: Sequence[Job], results: Sequence[dict[str, Any]], workers: int, test: bool
+) -> None:
+    """Add to each result what is asked for and not known of it yet; needs its weights."""
+    pairs = list(zip(jobs, results, strict=True))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        unseen = [pair for pair in pairs if "attended" not in pair[1]]
+        shares = pool.map(attended, [job for job, _ in unseen])
+        for (_, result), share in zip(unseen, shares, strict=True):
+            result["attended"] = share
+        untested = [pair for pair in pairs if test and "test_bleu" not in pair[1]]
+        scores = pool.map(score_test, [job for job, _ in untested])
+        for (_, result), score in zip(untested, scores, strict=True):
+            result["test_bleu"] = score
 
 
 def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float]]) -> list[Any]:
@@ -249,6 +275,7 @@ def main() -> int:
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), help="names; default all")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
+    parser.add_argument("--finished", action="store_true", help="only what is trained already")
     parser.add_argument("--times", action="store_true", help="time decoding at each length")
     options = parser.parse_args()
     console = Console(width=150)
@@ -258,13 +285,11 @@ def main() -> int:
         for seed in options.seeds.split(",")
         for variant in options.variants
     ]
-    results = trained(jobs, Path(options.work) / "journal.jsonl", options.workers, console)
-    if options.test:
-        with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-            for result, score in zip(results, pool.map(score_test, jobs), strict=True):
-                result["test_bleu"] = score
-    for job, result in zip(jobs, results, strict=True):
-        result["attended"] = attended(job)
+    journal = Path(options.work) / "journal.jsonl"
+    if options.finished:
+        jobs = [job for job in jobs if job.key in finished(journal)]
+    results = trained(jobs, journal, options.workers, console)
+    add_scores(jobs, results, options.workers, options.test)
     times = {}
     if options.times:
         chosen = [VARIANTS[name] for name in options.variants]
@@ -272,7 +297,9 @@ def main() -> int:
         times = dict(zip(options.variants, time_per_token(pairs), strict=True))
     rows = summary(results, times)
     show(rows, console)
-    content = {"training": asdict(TRAINING), "variants": rows, "trainings": results}
+    known = finished(journal) | {result["key"]: result for result in results}
+    trainings = [known[key] for key in sorted(known)]
+    content = {"training": asdict(TRAINING), "variants": rows, "trainings": trainings}
     write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
     return 0
 
