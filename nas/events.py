@@ -1,7 +1,7 @@
 """What a run tells while it works.
 
 Stages yield these; the command line turns them into progress bars, the run folder keeps them in
-``events.jsonl``, a service can stream them. Nobody prints.
+``events.jsonl``, listeners pass them on to loggers, a service can stream them. Nobody prints.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` steps of a stage, with a few words on how it goes."""
+    """`done` of `total` steps of a stage, with a few words and numbers on how it goes."""
 
     stage: str
     done: int
     total: int
     message: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

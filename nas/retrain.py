@@ -16,6 +16,7 @@ from nas.front import FrontEntry, pick, read_front
 from nas.run_folder import RunFolder
 from nas.stage_runner import run_stage
 from nas.stages import Run, Stage
+from nas.stages.learn import training_losses
 from search_spaces.costs import params
 from search_spaces.errors import DamagedRunError
 from supernet.building import build_network
@@ -115,7 +116,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         message = f"loss {report.train_loss:.3f}"
         if report.probe_losses:
             message += f", validation {report.probe_losses[0]:.3f}"
-        yield Progress(stage, report.epoch, report.epochs, message)
+        yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
     task, model = run.quick_task, network.network

@@ -51,6 +51,19 @@ def test_ranks_equal_the_naive_peeling(points):
     assert (non_dominated(points) == (ranks == 0)).all()
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("decimals", [1, 12], ids=["many ties", "no ties"])
+def test_ranks_of_many_points_equal_peeling(size, decimals):
+    points = np.random.default_rng(size).random((400, size)).round(decimals)
+    below = (points[:, None] <= points[None]).all(-1) & (points[:, None] < points[None]).any(-1)
+    expected, left = np.zeros(400, dtype=int), np.ones(400, dtype=bool)
+    while left.any():
+        front = left & ~below[left].any(axis=0)
+        left &= ~front
+        expected[left] += 1
+    assert (non_dominated_ranks(points) == expected).all()
+
+
 @given(grids, st.randoms(use_true_random=False))
 def test_ranks_and_crowding_do_not_depend_on_the_order(points, random):
     points = np.unique(points, axis=0)

@@ -15,6 +15,7 @@ import torch
 from nas.front import read_front
 from nas.retrain import retrain
 from nas.run_folder import RunFolder
+from nas.stages.learn import training_losses
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     DamagedRunError,
@@ -27,9 +28,15 @@ from supernet.data.datasets import load_test_split
 from supernet.data.sources import SOURCES
 from supernet.models import FixedNetwork
 from supernet.training.checkpoint import load
-from supernet.training.loop import Trainer
+from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import SingleNetwork
 from tests.pipeline_cases import ROOT, SEARCH, finished, logged, named, results, tiny, tree, work
+
+
+def test_losses_are_told_as_numbers() -> None:
+    assert training_losses(EpochReport(1, 4, 0.5)) == {"loss": 0.5}
+    losses = training_losses(EpochReport(2, 4, 0.25, (1.0, 2.0)))
+    assert losses == {"loss": 0.25, "validation_loss": 1.5}
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from nas.cli.run_state import RUNS, find_runs
+from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.presets import PRESETS
 from nas.spec import Budget
@@ -78,6 +79,11 @@ def complete_setting(incomplete: str) -> list[str]:
     return _starting([f"{name}=" for name in setting_names()], incomplete)
 
 
+def complete_log(incomplete: str) -> list[str]:
+    """Loggers."""
+    return _starting([TENSORBOARD, MLFLOW, f"{MLFLOW}="], incomplete)
+
+
 def complete_limit(incomplete: str) -> list[str]:
     """Costs that can be limited."""
     return _starting([f"{name}=" for name in OBJECTIVES if name != QUALITY], incomplete)
@@ -115,6 +121,15 @@ PICK: Any = typer.Option(
     metavar="best|knee|ID",
     help="The network to train from scratch: the lowest loss, the best compromise, or an id.",
     autocompletion=complete_pick,
+)
+
+LOG: Any = typer.Option(
+    [],
+    "--log",
+    metavar="tensorboard|mlflow",
+    help="Log the run there too, with mlflow=URI to a server or store of your choice; needs the "
+    "extra of that name. Repeatable.",
+    autocompletion=complete_log,
 )
 
 
@@ -172,6 +187,15 @@ def read_settings(given: Iterable[str]) -> dict[str, str]:
                 f"there is no setting {name!r}{hint} (nas search --list-settings names all)"
             )
     return settings
+
+
+def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
+    """``["mlflow=http://host"]`` → where to log, each place once.
+
+    Raises:
+        UsageError: for a logger there is not, or one whose package is not installed.
+    """
+    return tuple(dict.fromkeys(read_target(text) for text in given))
 
 
 def read_pick(how: str) -> str:

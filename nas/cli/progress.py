@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from types import TracebackType
 from typing import Self
 
@@ -23,10 +23,11 @@ from rich.table import Column
 from rich.text import Text
 
 from nas import events
-from nas.cli.consoles import err
+from nas.cli.consoles import err, tell
 from nas.cli.failures import explained, terminable
 from nas.cli.wording import duration
 from nas.events import Event, event_to_json
+from nas.listeners.targets import Target
 from nas.run_folder import RunFolder
 
 # Fewer characters than this are too few for long bars and the time spent.
@@ -49,6 +50,10 @@ class Screen(AbstractContextManager["Screen"]):
 
     def show(self, event: Event) -> None:
         """Show an event."""
+
+    def warn(self, message: str) -> None:
+        """Show something that does not concern the run itself, always on stderr."""
+        tell(f"note: {message}")
 
 
 class JsonScreen(Screen):
@@ -140,9 +145,13 @@ class BarScreen(Screen):
                 self._bars.update(self._task(stage), message="done in an earlier session")
                 self._finish(self._task(stage))
             case events.Note(message=message):
-                self._console.print(Text(f"note: {message}", "yellow"), soft_wrap=True)
+                self.warn(message)
             case _:
                 pass
+
+    def warn(self, message: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(Text(f"note: {message}", "yellow"), soft_wrap=True)
 
     def _start(self, stage: str, label: str, total: int | None) -> None:
         if stage in self._tasks:  # a stage that is done anew keeps its line
@@ -171,8 +180,10 @@ def choose_screen(quiet: bool, json_lines: bool) -> Screen:
     return BarScreen(console) if console.is_terminal else LineScreen(console)
 
 
-def follow(folder: RunFolder, run: Iterable[Event], screen: Screen) -> None:
-    """Let a run work to its end and show what it tells.
+def follow(
+    folder: RunFolder, run: Iterable[Event], screen: Screen, logs: Iterable[Target] = ()
+) -> None:
+    """Let a run work to its end, show what it tells and log it.
 
     Raises:
         typer.Exit: when it fails or is interrupted; the screen and the run are closed before.
@@ -182,9 +193,13 @@ def follow(folder: RunFolder, run: Iterable[Event], screen: Screen) -> None:
         terminable(),
         closing(_generator(run)) as working,
         screen,
+        ExitStack() as stack,
     ):
+        listeners = [stack.enter_context(log.listener(folder, screen.warn)) for log in logs]
         for event in working:
             screen.show(event)
+            for listener in listeners:
+                listener.hear(event)
 
 
 def _generator(run: Iterable[Event]) -> Generator[Event, None, None]:

@@ -19,6 +19,7 @@ from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
+from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
 from nas.run_folder import EVENTS_FILE, SPEC_FILE, RunFolder
@@ -28,6 +29,8 @@ from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
 
 SYNTHETIC = "synthetic"
+
+Logs = tuple[Target, ...]
 
 
 def _list_settings(wanted: bool) -> None:
@@ -96,6 +99,7 @@ def search(
     threads: int = typer.Option(
         None, min=1, help="CPU threads.", show_default="the space's own, or one for each core"
     ),
+    log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
@@ -104,6 +108,7 @@ def search(
     The same command in the same folder goes on where it stopped.
     """
     del list_settings  # its callback has done all there is to do
+    logs = options.read_logs(log)
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
     chosen = load_space(space)
@@ -122,26 +127,30 @@ def search(
         pick=options.read_pick(pick),
     )
     folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
-    _work_on_search(folder, spec, quiet, json_lines)
+    _work_on_search(folder, spec, logs, quiet, json_lines)
 
 
 def resume(
     run: str = options.RUN,
+    log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
     """Go on with a run where it stopped; stages with damaged files are done again."""
-    _work(open_run(run), quiet, json_lines)
+    logs = options.read_logs(log)
+    _work(open_run(run), logs, quiet, json_lines)
 
 
 def retrain(
     run: str = options.RUN,
     pick: str = options.PICK,
+    log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
     """Train a network of the front from scratch and score it once on the test split."""
     options.read_pick(pick)
+    logs = options.read_logs(log)
     folder = open_run(run)
     from nas.front import pick as choose
     from nas.front import read_front
@@ -150,7 +159,7 @@ def retrain(
     options.use_threads(folder.spec.budget.threads)
     from nas.retrain import retrain as run_retrain  # imports torch
 
-    follow(folder, run_retrain(folder, entry.id), choose_screen(quiet, json_lines))
+    follow(folder, run_retrain(folder, entry.id), choose_screen(quiet, json_lines), logs)
     _finish(folder, entry.id, quiet, json_lines)
 
 
@@ -183,7 +192,9 @@ def _dataset(space: SearchSpace, given: str | None, data: Path | None) -> str:
     return name
 
 
-def _work_on_search(path: Path, spec: SearchSpec, quiet: bool, json_lines: bool) -> None:
+def _work_on_search(
+    path: Path, spec: SearchSpec, logs: Logs, quiet: bool, json_lines: bool
+) -> None:
     from nas.limits import check_costs
 
     there = (path / SPEC_FILE).exists()
@@ -193,15 +204,15 @@ def _work_on_search(path: Path, spec: SearchSpec, quiet: bool, json_lines: bool)
     if there and not quiet:
         tell(f"{path} holds this search already: going on where it stopped")
     try:
-        _work(folder, quiet, json_lines)
+        _work(folder, logs, quiet, json_lines)
     except typer.Exit as stopped:
         if isinstance(stopped.__cause__, UsageError | DataError) and not there:
             _forget_refused(folder)
         raise
 
 
-def _work(folder: RunFolder, quiet: bool, json_lines: bool) -> None:
-    follow(folder, _search_events(folder), choose_screen(quiet, json_lines))
+def _work(folder: RunFolder, logs: Logs, quiet: bool, json_lines: bool) -> None:
+    follow(folder, _search_events(folder), choose_screen(quiet, json_lines), logs)
     _finish(folder, None, quiet, json_lines)
 
 

@@ -106,7 +106,8 @@ def train_supernet(run: Run) -> Iterator[Event]:
         folder=checkpoints,
     )
     for report in trainer.run():
-        yield Progress("supernet", report.epoch, report.epochs, _training_message(report))
+        message = _training_message(report)
+        yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
     load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
     run.folder.write_json("supernet/history.json", trainer.history)
 
@@ -151,6 +152,14 @@ def _check_size(space: SearchSpace) -> None:
             f"search needs at least {MIN_OBSERVATIONS} to learn what matters: give a gene more "
             "choices"
         )
+
+
+def training_losses(report: EpochReport) -> dict[str, float]:
+    """The losses of an epoch: of training, and on the validation split where it was checked."""
+    losses = {"loss": report.train_loss}
+    if report.probe_losses:
+        losses["validation_loss"] = float(np.mean(report.probe_losses))
+    return losses
 
 
 def _training_message(report: EpochReport) -> str:
