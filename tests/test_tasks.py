@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from search_spaces.errors import DataError, UnknownNameError, UsageError
-from search_spaces.loading import parse_space
+from search_spaces.loading import load_space, parse_space
 from search_spaces.settings import TokenInput
 from supernet.beam_search import BeamSettings
 from supernet.data.grammar import generate
@@ -370,8 +370,13 @@ def test_without_data_the_commands_that_get_them_are_told(text: str, task: str) 
         open_task(space, "europarl", None, 0)
     lines = str(caught.value).splitlines()
     assert any(f"nas data prepare --task {task} " in line for line in lines)
-    assert f"  nas search --space {space.name} --data data/europarl" in lines
+    assert f"  nas search --space ./{space.name}.toml --data data/europarl" in lines
     assert "--data synthetic" in lines[-1]
+
+
+def test_a_shipped_space_is_told_by_its_name() -> None:
+    with pytest.raises(DataError, match="nas search --space wmt14 --data data/wmt14"):
+        open_task(load_space("wmt14"), "wmt14", None, 0)
 
 
 def write_corpus(folder: Path) -> None:
