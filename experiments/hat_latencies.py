@@ -30,6 +30,7 @@ FEATURES = (
     "decoder_arbitrary_ende_attn_avg",
 )
 LATENCIES = ("latency_mean_encoder", "latency_mean_decoder")
+LARGEST = 1e6  # a feature beyond this is a slip, and its products would overflow
 QKV_DIM = 512  # of every network: more heads are narrower, not more to multiply
 
 
@@ -97,7 +98,7 @@ def read_latencies(path: Path) -> Latencies:
 
     Raises:
         DataError: for a file that cannot be read, lacks a column or has a value that is not a
-            finite number, or for a latency that is not positive; names file and line.
+            finite number in its range (latencies are positive); names file and line.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -126,6 +127,10 @@ def _row(path: Path, line: int, row: dict[str, str | None]) -> list[float]:
     for name in LATENCIES:
         if numbers[name] <= 0:
             raise DataError(f"{path}, line {line}: {name} must be positive, not {row[name]}")
+    for name in FEATURES:
+        if not 0 <= numbers[name] <= LARGEST:
+            limits = f"between 0 and {LARGEST:,.0f}"
+            raise DataError(f"{path}, line {line}: {name} must be {limits}, not {row[name]}")
     return [*(numbers[name] for name in FEATURES), sum(numbers[name] for name in LATENCIES)]
 
 

@@ -253,7 +253,9 @@ def _parser() -> argparse.ArgumentParser:
         description="How few measurements does the latency predictor need?",
         epilog=f"Without options the numbers are also written to results/{RESULTS.name}.",
     )
-    parser.add_argument("--csv", type=Path, help=f"one file (default: every CSV in {FOLDER})")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help=f"one file (default: every CSV in {FOLDER})"
+    )
     parser.add_argument(
         "--json",
         action="store_true",

@@ -170,6 +170,8 @@ def broken(tmp_path: Path, column: str, text: str) -> Path:
         ("latency_mean_encoder", "inf", "latency_mean_encoder .* not 'inf'"),
         ("latency_mean_decoder", "-3", "line 5: latency_mean_decoder must be positive, not -3"),
         ("latency_mean_encoder", "0", "must be positive"),
+        ("encoder_layer_num", "-6", "line 5: encoder_layer_num must be between 0 and 1,000,000"),
+        ("decoder_ffn_embed_dim_avg", "1e300", "not 1e300"),
     ],
 )
 def test_a_bad_value_is_named(tmp_path: Path, column: str, text: str, said: str) -> None:
