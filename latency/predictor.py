@@ -128,14 +128,14 @@ class LatencyPredictor:
         candidates: dict[str, Score] = {}
         for name, make in CANDIDATES.items():
             predicted_N = _cross_validate(make, features_NF, ms_N, folds_N)
-            candidates[name] = _score(predicted_N, ms_N)
+            candidates[name] = score(predicted_N, ms_N)
             errors[name] = math.sqrt(np.mean(np.square(predicted_N / ms_N - 1)))
         alone = {"linear": candidates["linear"]}
         for name, column in (baselines or {}).items():
             column_N1 = np.asarray(column, dtype=np.float64).reshape(-1, 1)
             _check(column_N1, ms_N)
             predicted_N = _cross_validate(CANDIDATES["linear"], column_N1, ms_N, folds_N)
-            alone[name] = _score(predicted_N, ms_N)
+            alone[name] = score(predicted_N, ms_N)
         chosen = min(candidates, key=lambda name: candidates[name].mape)
         num_folds = int(folds_N.max()) + 1
         report = PredictorReport(chosen, len(ms_N), num_folds, errors[chosen], candidates, alone)
@@ -252,7 +252,13 @@ def _cross_validate(
     return predicted_N
 
 
-def _score(predicted_N: Array, ms_N: Array) -> Score:
+def score(predicted_N: Array, ms_N: Array) -> Score:
+    """Compare predictions with measurements.
+
+    Args:
+        predicted_N: ``(N,)`` predicted ms.
+        ms_N: ``(N,)`` measured ms, positive.
+    """
     # Predictions of equal networks may differ in the last bits, which is no order.
     rounded_N = np.round(predicted_N / ms_N.max(), 12)
     constant = np.ptp(rounded_N) == 0 or np.ptp(ms_N) == 0

@@ -23,7 +23,7 @@ Kernel = Callable[[Array, Array], Array]
 # Predictions stay within this factor of the range that was observed.
 _REACH = 4.0
 _NOISES = np.logspace(-8, 2, 21)
-_ROBUST_ROUNDS = 2
+_ROBUST_ROUNDS = 4
 _ROWS_AT_ONCE = 2048
 
 
@@ -113,8 +113,8 @@ class KernelRegression:
     """Kernel ridge regression, which is the mean of a Gaussian process.
 
     The noise level, and which of `kernels` is used, are those with the smallest leave-one-out
-    error, which has a closed form. Two rounds of reweighting then keep single wild measurements
-    from bending the fit.
+    error, which has a closed form. Rounds of reweighting then keep measurements from bending the
+    fit that a busy or throttled machine took.
 
     Args:
         kernels: candidates.
@@ -182,8 +182,11 @@ def _solve(gram_TT: Array, values_T: Array, weights_T: Array) -> _Solution:
 
 
 def _trust(errors_T: Array) -> Array:
-    """Factors for the weights after which large errors count by size, not by square (Huber)."""
-    bound = 2 * float(np.median(np.abs(errors_T)))
+    """Factors for the weights after which the larger half of the errors counts by size (Huber).
+
+    The bound is low because slow spells of a device can take a tenth of the measurements along.
+    """
+    bound = float(np.median(np.abs(errors_T)))
     if bound <= 0:
         return np.ones_like(errors_T)
     return np.sqrt(bound / np.maximum(np.abs(errors_T), bound))

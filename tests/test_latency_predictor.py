@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.predictor import LatencyPredictor
+from latency.predictor import LatencyPredictor, Score, score
 from latency.regressors import CANDIDATES, Array
 from search_spaces.errors import DataError, UsageError
 
@@ -83,6 +83,35 @@ def test_wild_measurements_hardly_bend_a_kernel_regression(name: str) -> None:
     others, truth = networks(300, seed=1)
     clean, bent = (CANDIDATES[name]().fit(features, y).predict(others) for y in (ms, wild))
     assert error(bent, truth) < error(clean, truth) + 0.05
+
+
+@pytest.mark.parametrize("name", ["interactions", "gaussian_process"])
+def test_a_slow_spell_hardly_bends_a_kernel_regression(name: str) -> None:
+    features, ms = networks(100)
+    slow = ms.copy()
+    slow[:13] *= 1.25  # an eighth of the measurements, as on a throttled device
+    others, truth = networks(300, seed=1)
+    clean, bent = (CANDIDATES[name]().fit(features, y).predict(others) for y in (ms, slow))
+    assert error(bent, truth) < error(clean, truth) + 0.007
+
+
+def test_score_of_four_networks() -> None:
+    found = score(np.array([1.1, 1.8, 4.0, 3.0]), np.array([1.0, 2.0, 4.0, 4.0]))
+    assert found.mape == pytest.approx((0.1 + 0.1 + 0 + 0.25) / 4)
+    # Of six pairs one is tied in the measurement, five agree: 5 / sqrt(6 * 5).
+    assert found.kendall_tau == pytest.approx(5 / 30**0.5)
+    assert score(np.ones(3), np.array([1.0, 2.0, 4.0])) == Score(mape=1.25 / 3, kendall_tau=0.0)
+
+
+def test_a_planted_cost_is_found_from_its_terms() -> None:
+    rng = np.random.default_rng(0)
+    terms = rng.uniform(1, 10, (300, 3))
+    ms = 2 + terms @ [0.5, 3.0, 0.0]  # the third costs nothing
+    predictor = LatencyPredictor.fit(terms[:30], ms[:30])
+    assert predictor.report.chosen == "linear"
+    assert error(predictor.predict(terms)[0], ms) < 1e-3
+    base, more = predictor.predict(np.array([[5.0, 5.0, 5.0], [5.0, 5.0, 6.0]]))[0]
+    assert more == pytest.approx(base, rel=1e-3)
 
 
 def test_interactions_win_where_sizes_multiply() -> None:
