@@ -90,13 +90,9 @@ class Job:
 def train(job: Job) -> dict[str, Any]:
     """Train one network; its loss and BLEU on the validation split."""
     torch.set_num_threads(1)
-    variant, folder = VARIANTS[job.variant], Path(job.data)
-    data = open_translation(folder)
-    assert data.target_tokenizer is not None
-    settings = variant.settings(data.target_tokenizer.vocab_size)
-    task = TranslationTask(data, settings, lambda: open_translation_test(folder))
+    variant = VARIANTS[job.variant]
     torch.manual_seed(job.seed)
-    network = FixedTranslation(settings, variant.architecture, TRAINING.dropout)
+    task, network = _untrained(job)
     started = time.perf_counter()
     trainer = Trainer(
         network.network,
@@ -144,14 +140,19 @@ def attended(job: Job) -> float | None:
 
 def _opened(job: Job) -> tuple[TranslationTask, FixedTranslation]:
     """The task and the trained network."""
+    task, network = _untrained(job)
+    network.network.load_state_dict(load(job.weights)["model"])
+    return task, network
+
+
+def _untrained(job: Job) -> tuple[TranslationTask, FixedTranslation]:
+    """The task and the network as it is before training."""
     variant, folder = VARIANTS[job.variant], Path(job.data)
     data = open_translation(folder)
     assert data.target_tokenizer is not None
     settings = variant.settings(data.target_tokenizer.vocab_size)
     task = TranslationTask(data, settings, lambda: open_translation_test(folder))
-    network = FixedTranslation(settings, variant.architecture)
-    network.network.load_state_dict(load(job.weights)["model"])
-    return task, network
+    return task, FixedTranslation(settings, variant.architecture, TRAINING.dropout)
 
 
 def _bleu(
@@ -173,10 +174,12 @@ def _bleu(
 
 
 def finished(journal: Path) -> dict[str, Any]:
-    """What was trained before, by key: in this journal, or in the results that are published."""
+    """What was trained before, by key: in this journal, or, alike, for the published results."""
     done = {}
     if RESULTS.exists():
-        done = {line["key"]: line for line in json.loads(RESULTS.read_text())["trainings"]}
+        published = json.loads(RESULTS.read_text(encoding="utf-8"))
+        if published["training"] == asdict(TRAINING):
+            done = {line["key"]: line for line in published["trainings"]}
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     for line in map(json.loads, lines):
         done.setdefault(line["key"], line)

@@ -123,9 +123,13 @@ class PlainNetwork(nn.Module):
 def plain_twin(supernet: EncoderClassifier, architecture: Architecture) -> PlainNetwork:
     """A fixed network that computes what the supernet does with that architecture."""
     plain = PlainNetwork(supernet.settings, architecture).to(next(supernet.parameters()))
-    cut = extract(supernet, architecture)
-    with torch.no_grad():
-        for mine, theirs in zip(plain.parameters(), cut.parameters(), strict=True):
-            assert mine.shape == theirs.shape, "the plain network has another shape"
-            mine.copy_(theirs)
+    copy_weights(plain, extract(supernet, architecture))
     return plain
+
+
+@torch.no_grad()
+def copy_weights(plain: nn.Module, cut: nn.Module) -> None:
+    """Give a plain network the weights of a cut-out one, its parameters in the same order."""
+    for mine, theirs in zip(plain.parameters(), cut.parameters(), strict=True):
+        assert mine.shape == theirs.shape, "the plain network has another shape"
+        mine.copy_(theirs)

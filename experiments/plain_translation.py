@@ -8,11 +8,10 @@ Shapes: B batch, N target positions, M source positions, D width, H heads, V tar
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.plain_network import PlainBlock
+from experiments.plain_network import PlainBlock, copy_weights
 from search_spaces.architecture import Architecture, DecoderLayer
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
@@ -147,9 +146,5 @@ def _check(settings: ModelSettings, architecture: Architecture) -> None:
 def plain_translation(supernet: TranslationModel, architecture: Architecture) -> PlainTranslation:
     """A fixed network that computes what the supernet does with that architecture."""
     plain = PlainTranslation(supernet.settings, architecture).to(next(supernet.parameters()))
-    cut = extract(supernet, architecture)
-    with torch.no_grad():
-        for mine, theirs in zip(plain.parameters(), cut.parameters(), strict=True):
-            assert mine.shape == theirs.shape, "the plain network has another shape"
-            mine.copy_(theirs)
+    copy_weights(plain, extract(supernet, architecture))
     return plain

@@ -45,6 +45,11 @@ class TokenRows:
         """Tokens of each row, int64 ``(rows,)``."""
         return np.diff(self.offsets)
 
+    def first(self, count: int) -> TokenRows:
+        """The first `count` rows; all when there are less."""
+        offsets = self.offsets[: count + 1]
+        return TokenRows(self.tokens[: offsets[-1]], offsets)
+
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> TokenRows:
         """Rows in memory."""

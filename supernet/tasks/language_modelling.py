@@ -18,7 +18,6 @@ from supernet.extraction import Supernet
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
 from supernet.tasks.base import Predictions, Task
-from supernet.tasks.translation import first_rows
 from supernet.training.loss import IGNORED
 from supernet.training.settings import TrainingSettings
 
@@ -72,7 +71,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         """See `Task.first_valid`; words and characters are counted in the decoded lines."""
         if count >= len(self.valid.rows):
             return self
-        task, rows = copy.copy(self), first_rows(self.valid.rows, count)
+        task, rows = copy.copy(self), self.valid.rows.first(count)
         lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
         num_words = sum(len(line.split()) for line in lines)
         task.valid = StreamSplit(rows, num_words, sum(map(len, lines)))

@@ -10,7 +10,6 @@ from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.data.prepared import PairSplit, PreparedData
 from supernet.data.token_batches import PairBatch, pair_batches, plan_pair_batches
-from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import Tokenizer
 from supernet.extraction import Supernet
 from supernet.tasks.base import Predictions, Task
@@ -66,8 +65,8 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         task, split = copy.copy(self), self.valid
         task.valid = replace(
             split,
-            source=first_rows(split.source, count),
-            target=first_rows(split.target, count),
+            source=split.source.first(count),
+            target=split.target.first(count),
             source_lines=split.source_lines[:count],
             target_lines=split.target_lines[:count],
         )
@@ -105,9 +104,3 @@ class TranslationTask(Task[PairBatch, PairSplit]):
     def open_test(self) -> PairSplit:
         """See `Task.open_test`."""
         return self._open_test()
-
-
-def first_rows(rows: TokenRows, count: int) -> TokenRows:
-    """The first `count` rows; all when there are less."""
-    offsets = rows.offsets[: count + 1]
-    return TokenRows(rows.tokens[: offsets[-1]], offsets)

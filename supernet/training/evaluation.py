@@ -55,4 +55,5 @@ def evaluate(
                 count += int((labels != IGNORED).sum())
     finally:
         model.train(was_training)
-    return Evaluation(loss / max(count, 1), right / max(count, 1), count)
+    assert count, "an empty split has no loss"
+    return Evaluation(loss / count, right / count, count)
