@@ -109,6 +109,30 @@ def describe_device(device: str) -> DeviceFingerprint:
     )
 
 
+def clock_mhz(device: str) -> float | None:
+    """The clock frequency a device runs at now in MHz, or None where it cannot be read.
+
+    Of a processor with several cores it is the mean.
+    """
+    if device == "cpu":
+        return _cpu_clock_mhz()
+    import torch
+
+    try:
+        return float(torch.cuda.clock_rate(device))
+    except (RuntimeError, ImportError):  # torch asks a driver library that may not be there
+        return None
+
+
+def _cpu_clock_mhz(cpuinfo: Path = Path("/proc/cpuinfo")) -> float | None:
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", text, re.MULTILINE)]
+    return round(sum(found) / len(found), 1) if found else None
+
+
 def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau
 from threadpoolctl import ThreadpoolController
 
-from latency.regressors import CANDIDATES, Array, Regressor
+from latency.kernels import Array
+from latency.regressors import CANDIDATES, Regressor
 from search_spaces.errors import DataError, UsageError
 
-SCHEMA = 1
+SCHEMA = 2
 MIN_OBSERVATIONS = 8
 NUM_FOLDS = 5
+_DECIMALS = 6
 
 # Sums over several threads may differ in the last bits; with one thread a run can be repeated.
 _THREADS = ThreadpoolController()
@@ -45,6 +47,8 @@ class PredictorReport:
         num_observations: networks it was fitted to.
         num_folds: parts the cross-validation left out in turn.
         relative_std: root mean square of the chosen one's cross-validated relative errors.
+        std_factor: what the chosen one's own spread is multiplied by, so that the cross-validated
+            errors, divided by their standard deviations, have a root mean square of 1.
         candidates: name → cross-validated score, in the order tried.
         baselines: the same for ``linear`` on all features and for each single number given.
     """
@@ -53,6 +57,7 @@ class PredictorReport:
     num_observations: int
     num_folds: int
     relative_std: float
+    std_factor: float
     candidates: Mapping[str, Score]
     baselines: Mapping[str, Score]
 
@@ -87,12 +92,15 @@ class LatencyPredictor:
         report: how it was chosen.
     """
 
-    def __init__(self, features_NF: Array, ms_N: Array, report: PredictorReport) -> None:
+    def __init__(
+        self, features_NF: Array, ms_N: Array, weights_N: Array, report: PredictorReport
+    ) -> None:
         self.report = report
         self._features_NF = features_NF
         self._ms_N = ms_N
+        self._weights_N = weights_N
         with _THREADS.limit(limits=1, user_api="blas"):
-            self._regressor = CANDIDATES[report.chosen]().fit(features_NF, ms_N)
+            self._regressor = CANDIDATES[report.chosen]().fit(features_NF, ms_N, weights_N)
 
     @classmethod
     def fit(
@@ -102,6 +110,7 @@ class LatencyPredictor:
         groups: ArrayLike | None = None,
         *,
         baselines: Mapping[str, ArrayLike] | None = None,
+        weights: ArrayLike | None = None,
         seed: int = 0,
     ) -> Self:
         """Choose among `CANDIDATES` by cross-validation and fit the winner to everything.
@@ -114,6 +123,9 @@ class LatencyPredictor:
             ms: ``(N,)`` measured milliseconds, positive; N at least 8.
             groups: ``(N,)`` labels; networks of one label are left out together.
             baselines: name → ``(N,)``; single numbers such as the depth, to be compared with.
+            weights: ``(N,)`` in (0, 1], how far each measurement is trusted: one of weight 0.5
+                counts as one with twice the noise. Measurements that fit badly lose weight by
+                themselves in the kernel regressions.
             seed: of the folds.
 
         Raises:
@@ -123,23 +135,30 @@ class LatencyPredictor:
         ms_N = np.asarray(ms, dtype=np.float64)
         features_NF = np.ascontiguousarray(features, dtype=np.float64)
         _check(features_NF, ms_N)
+        weights_N = _checked_weights(weights, len(ms_N))
         folds_N = _folds(len(ms_N), groups, seed)
-        errors: dict[str, float] = {}
-        candidates: dict[str, Score] = {}
+        held_out: dict[str, _HeldOut] = {}
         for name, make in CANDIDATES.items():
-            predicted_N = _cross_validate(make, features_NF, ms_N, folds_N)
-            candidates[name] = score(predicted_N, ms_N)
-            errors[name] = math.sqrt(np.mean(np.square(predicted_N / ms_N - 1)))
+            held_out[name] = _cross_validate(make, features_NF, ms_N, weights_N, folds_N)
+        candidates = {name: score(found.ms, ms_N) for name, found in held_out.items()}
         alone = {"linear": candidates["linear"]}
         for name, column in (baselines or {}).items():
             column_N1 = np.asarray(column, dtype=np.float64).reshape(-1, 1)
             _check(column_N1, ms_N)
-            predicted_N = _cross_validate(CANDIDATES["linear"], column_N1, ms_N, folds_N)
-            alone[name] = score(predicted_N, ms_N)
+            found = _cross_validate(CANDIDATES["linear"], column_N1, ms_N, weights_N, folds_N)
+            alone[name] = score(found.ms, ms_N)
         chosen = min(candidates, key=lambda name: candidates[name].mape)
-        num_folds = int(folds_N.max()) + 1
-        report = PredictorReport(chosen, len(ms_N), num_folds, errors[chosen], candidates, alone)
-        return cls(features_NF, ms_N, report)
+        best = held_out[chosen]
+        report = PredictorReport(
+            chosen=chosen,
+            num_observations=len(ms_N),
+            num_folds=int(folds_N.max()) + 1,
+            relative_std=_rms(best.ms / ms_N - 1),
+            std_factor=_rms((best.ms - ms_N) / _at_least_tiny(best.spread, best.ms)),
+            candidates=candidates,
+            baselines=alone,
+        )
+        return cls(features_NF, ms_N, weights_N, report)
 
     def predict(self, features: ArrayLike) -> tuple[Array, Array]:
         """Predicted latencies.
@@ -148,14 +167,35 @@ class LatencyPredictor:
             features: ``(N, F)``, the same columns as in `fit`; N may be 0.
 
         Returns:
-            Mean and standard deviation in ms, ``(N,)`` each, the mean to the nanosecond, so
-            that it does not depend on which networks are asked for together. The deviation is
-            the cross-validated relative error times the mean: it does not grow with the
-            distance from the networks that were measured.
+            Mean and standard deviation in ms, ``(N,)`` each, both to the nanosecond, so that they
+            do not depend on which networks are asked for together. The deviation is that of
+            a single measurement from the mean. It grows with the distance from the networks that
+            were measured, and is calibrated by the cross-validation.
 
         Raises:
             DataError: for another number of columns, or a value that is not finite.
         """
+        features_NF = self._checked(features)
+        mean_N = self._mean(features_NF)
+        if not len(features_NF):
+            return mean_N, np.zeros(0)
+        with _THREADS.limit(limits=1, user_api="blas"):
+            spread_N = self._regressor.spread(features_NF, mean_N)
+        std_N = np.round(self.report.std_factor * spread_N, _DECIMALS)
+        return mean_N, np.asarray(std_N, dtype=np.float64)
+
+    def mean(self, features: ArrayLike) -> Array:
+        """The first half of `predict`, for less than half the time."""
+        return self._mean(self._checked(features))
+
+    def _mean(self, features_NF: Array) -> Array:
+        if not len(features_NF):
+            return np.zeros(0)
+        with _THREADS.limit(limits=1, user_api="blas"):
+            mean_N = self._regressor.predict(features_NF)
+        return np.maximum(np.round(mean_N, _DECIMALS), 10.0**-_DECIMALS)
+
+    def _checked(self, features: ArrayLike) -> Array:
         features_NF = np.ascontiguousarray(features, dtype=np.float64)
         width = self._features_NF.shape[1]
         if features_NF.ndim != 2 or features_NF.shape[1] != width:
@@ -164,12 +204,7 @@ class LatencyPredictor:
                 f"{features_NF.shape}: encode with the space it was fitted in"
             )
         _check_finite("features", features_NF)
-        if not len(features_NF):
-            return np.zeros(0), np.zeros(0)
-        with _THREADS.limit(limits=1, user_api="blas"):
-            mean_N = self._regressor.predict(features_NF)
-        mean_N = np.maximum(np.round(mean_N, 6), 1e-6)
-        return mean_N, self.report.relative_std * mean_N
+        return features_NF
 
     def to_json(self) -> dict[str, Any]:
         """The training data and the choice; small, readable, and safe to load."""
@@ -178,6 +213,7 @@ class LatencyPredictor:
             "report": self.report.to_json(),
             "features": self._features_NF.tolist(),
             "ms": self._ms_N.tolist(),
+            "weights": self._weights_N.tolist(),
         }
 
     @classmethod
@@ -193,13 +229,14 @@ class LatencyPredictor:
             report = PredictorReport.from_json(data["report"])
             features_NF = np.array(data["features"], dtype=np.float64)
             ms_N = np.array(data["ms"], dtype=np.float64)
+            weights_N = _checked_weights(data["weights"], len(ms_N))
             known = report.chosen in CANDIDATES and report.chosen in report.candidates
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"a damaged latency predictor ({error}); fit it anew") from error
         if not known:
             raise DataError(f"unknown latency predictor {report.chosen!r}; fit it anew")
         _check(features_NF, ms_N)
-        return cls(features_NF, ms_N, report)
+        return cls(features_NF, ms_N, weights_N, report)
 
 
 def _check(features_NF: Array, ms_N: Array) -> None:
@@ -240,16 +277,48 @@ def _folds(count: int, groups: ArrayLike | None, seed: int) -> NDArray[np.int64]
     return np.asarray(fold_of_group[group_N], dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class _HeldOut:
+    """Predictions and spreads of every network, ``(N,)``, by a fit without its fold."""
+
+    ms: Array
+    spread: Array
+
+
 def _cross_validate(
-    make: Callable[[], Regressor], features_NF: Array, ms_N: Array, folds_N: NDArray[np.int64]
-) -> Array:
-    """Prediction of every network by a regressor that was not fitted to its fold, ``(N,)``."""
-    predicted_N = np.empty_like(ms_N)
+    make: Callable[[], Regressor],
+    features_NF: Array,
+    ms_N: Array,
+    weights_N: Array,
+    folds_N: NDArray[np.int64],
+) -> _HeldOut:
+    found = _HeldOut(np.empty_like(ms_N), np.empty_like(ms_N))
     with _THREADS.limit(limits=1, user_api="blas"):
         for fold in range(int(folds_N.max()) + 1):
             out = folds_N == fold
-            predicted_N[out] = make().fit(features_NF[~out], ms_N[~out]).predict(features_NF[out])
-    return predicted_N
+            fitted = make().fit(features_NF[~out], ms_N[~out], weights_N[~out])
+            found.ms[out] = fitted.predict(features_NF[out])
+            found.spread[out] = fitted.spread(features_NF[out], found.ms[out])
+    return found
+
+
+def _checked_weights(weights: ArrayLike | None, count: int) -> Array:
+    weights_N = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
+    if weights_N.shape != (count,) or not ((weights_N > 0) & (weights_N <= 1)).all():
+        raise DataError(
+            f"a latency predictor needs one weight above 0 and at most 1 for each of {count} "
+            f"networks; given an array of shape {weights_N.shape}"
+        )
+    return weights_N
+
+
+def _rms(values_N: Array) -> float:
+    return math.sqrt(np.mean(np.square(values_N)))
+
+
+def _at_least_tiny(spread_N: Array, ms_N: Array) -> Array:
+    """Keeps a perfect fit from dividing by 0."""
+    return np.maximum(spread_N, 1e-12 * ms_N)
 
 
 def score(predicted_N: Array, ms_N: Array) -> Score:

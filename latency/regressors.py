@@ -16,61 +16,42 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from latency.kernels import Array, Kernel, Posterior, chunks, gram_eigen
+
 Target = Literal["ms", "log"]
-Kernel = Callable[[Array, Array], Array]
 
 # Predictions stay within this factor of the range that was observed.
 _REACH = 4.0
 _NOISES = np.logspace(-8, 2, 21)
 _ROBUST_ROUNDS = 4
-_ROWS_AT_ONCE = 2048
+# A network near those observed is not surer than this share of the typical error.
+_LEAST_SPREAD = 0.5
 
 
 class Regressor(Protocol):
     """What `LatencyPredictor` needs of a candidate."""
 
-    def fit(self, features_NF: Array, ms_N: Array) -> Self:
-        """Fit to finite features and positive latencies; at least two rows."""
+    def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
+        """Fit to finite features and positive latencies; at least two rows.
+
+        Weights are positive; a row of weight 0.5 counts as one with twice the noise.
+        """
 
     def predict(self, features_NF: Array) -> Array:
         """Latencies in ms, ``(N,)``, positive and finite."""
 
+    def spread(self, features_NF: Array, ms_N: Array) -> Array:
+        """How unsure the predictions `ms_N` are, ``(N,)``, in ms up to a factor for all rows.
 
-def _linear(a_NF: Array, b_TF: Array) -> Array:
-    product: Array = a_NF @ (b_TF.T / a_NF.shape[1])
-    return product
-
-
-def _interactions(share: float) -> Kernel:
-    """Every feature, square and product of two, without writing them out.
-
-    `share` is the prior variance of a product relative to that of a feature.
-    """
-
-    def kernel(a_NF: Array, b_TF: Array) -> Array:
-        linear = _linear(a_NF, b_TF)
-        products: Array = np.square(linear)
-        return linear + share * products
-
-    return kernel
+        Not negative; it grows with the distance from the rows of `fit`.
+        """
 
 
-def _smooth(length: float, share: float) -> Kernel:
-    """A straight trend plus a smooth deviation that is forgotten beyond `length`."""
-
-    def kernel(a_NF: Array, b_TF: Array) -> Array:
-        product = _linear(a_NF, b_TF)
-        norms_N, norms_T = (np.mean(np.square(x), axis=1) for x in (a_NF, b_TF))
-        distance = norms_N[:, None] + norms_T - 2 * product
-        near: Array = np.exp(np.maximum(distance, 0) / (-2 * length**2))
-        return product + share * near
-
-    return kernel
-
-
-_INTERACTIONS = tuple(_interactions(share) for share in (0.005, 0.05, 0.5))
-_SMOOTH = tuple(_smooth(length, share) for length in (0.5, 1.0, 2.0) for share in (0.01, 0.1, 1.0))
+_LINEAR = (Kernel(),)
+_INTERACTIONS = tuple(Kernel(products=share) for share in (0.005, 0.05, 0.5))
+_SMOOTH = tuple(
+    Kernel(near=share, length=length) for length in (0.5, 1.0, 2.0) for share in (0.01, 0.1, 1.0)
+)
 
 
 @dataclass(frozen=True)
@@ -102,11 +83,21 @@ class _Solution:
         error: mean squared weighted leave-one-out error.
         coefficients: ``(T,)``, what multiplies the kernel with each training row.
         left_out: ``(T,)``, unweighted leave-one-out errors.
+        weights: ``(T,)``, of the training rows.
+        eigen: of the weighted Gram matrix divided by `unit`.
+        unit: mean of that matrix's diagonal.
+        noise: variance of the noise relative to `unit`.
+        scale: of all variances, so that the leave-one-out errors are as large as expected.
     """
 
     error: float
     coefficients: Array
     left_out: Array
+    weights: Array
+    eigen: tuple[Array, Array]
+    unit: float
+    noise: float
+    scale: float
 
 
 class KernelRegression:
@@ -121,50 +112,63 @@ class KernelRegression:
         target: ``log``: fit the logarithm; ``ms``: fit the latency, with noise proportional to
             it, as timing noise is.
 
-    Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), eq. 2.25 and
-    5.10 to 5.12; we take the squared leave-one-out error where they take its likelihood.
+    Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), eq. 2.25, 2.26
+    and 5.10 to 5.12; we take the squared leave-one-out error where they take its likelihood.
     """
 
     def __init__(self, kernels: tuple[Kernel, ...], target: Target) -> None:
         self._kernels = kernels
-        self._target = target
+        self._log = target == "log"
 
-    def fit(self, features_NF: Array, ms_N: Array) -> Self:
+    def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
         self._scale = _Scale.of(features_NF)
         self._rows_TF = self._scale(features_NF)
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
-        log = self._target == "log"
-        values_N, weights_N = (np.log(ms_N), np.ones(len(ms_N))) if log else (ms_N, 1 / ms_N)
-        self._offset = float(np.average(values_N, weights=weights_N**2))
-        values_N = values_N - self._offset
-        grams = [_with_level(kernel, self._rows_TF, self._rows_TF) for kernel in self._kernels]
-        solutions = [_solve(gram_TT, values_N, weights_N) for gram_TT in grams]
+        values_T, weights_T = (np.log(ms_N), np.ones(len(ms_N))) if self._log else (ms_N, 1 / ms_N)
+        if weights_N is not None:
+            weights_T = weights_T * weights_N
+        self._offset = float(np.average(values_T, weights=weights_T**2))
+        values_T = values_T - self._offset
+        grams = [kernel(self._rows_TF, self._rows_TF) for kernel in self._kernels]
+        solutions = [_solve(gram_TT, values_T, weights_T) for gram_TT in grams]
         best = min(range(len(solutions)), key=lambda number: solutions[number].error)
         solution = solutions[best]
         for _ in range(_ROBUST_ROUNDS):
-            trust_N = _trust(solution.left_out * weights_N)
-            solution = _solve(grams[best], values_N, weights_N * trust_N)
-        self._kernel, self._coefficients = self._kernels[best], solution.coefficients
+            trust_T = _trust(solution.left_out * weights_T)
+            solution = _solve(grams[best], values_T, weights_T * trust_T)
+        self._kernel, self._solution = self._kernels[best], solution
+        self._posterior = Posterior(
+            self._kernel,
+            self._rows_TF,
+            solution.weights,
+            solution.eigen,
+            solution.unit,
+            solution.noise,
+        )
         return self
 
     def predict(self, features_NF: Array) -> Array:
         """See `Regressor.predict`."""
-        rows_NF = self._scale(features_NF)
         values = [
-            _with_level(self._kernel, chunk_NF, self._rows_TF) @ self._coefficients
-            for chunk_NF in np.array_split(rows_NF, max(1, -(-len(rows_NF) // _ROWS_AT_ONCE)))
+            self._kernel(chunk_NF, self._rows_TF) @ self._solution.coefficients
+            for chunk_NF in chunks(self._scale(features_NF))
         ]
         values_N = np.concatenate(values) + self._offset
         low, high = self._range
-        if self._target == "log":
+        if self._log:
             values_N = np.exp(np.clip(values_N, np.log(low), np.log(high)))
         return np.clip(values_N, low, high)
 
-
-def _with_level(kernel: Kernel, a_NF: Array, b_TF: Array) -> Array:
-    # The constant leaves the level free, which the offset alone would fix.
-    return kernel(a_NF, b_TF) + 1
+    def spread(self, features_NF: Array, ms_N: Array) -> Array:
+        """See `Regressor.spread`: the process's own variance, and the noise of a measurement."""
+        found = self._solution
+        unknown_N = found.scale * self._posterior.variance(self._scale(features_NF))
+        noise = found.scale * found.noise + _LEAST_SPREAD**2 * found.error
+        # With the logarithm as target everything is relative, otherwise only the noise is.
+        if self._log:
+            return ms_N * np.sqrt(unknown_N + noise)
+        return np.asarray(np.sqrt(unknown_N + noise * ms_N**2), dtype=np.float64)
 
 
 def _solve(gram_TT: Array, values_T: Array, weights_T: Array) -> _Solution:
@@ -174,11 +178,20 @@ def _solve(gram_TT: Array, values_T: Array, weights_T: Array) -> _Solution:
     projected_T = vectors_TT.T @ (weights_T * values_T)
     inverse_LT = 1 / (np.maximum(eigenvalues_T, 0) + _NOISES[:, None])
     solved_LT = (inverse_LT * projected_T) @ vectors_TT.T
-    left_out_LT = solved_LT / (inverse_LT @ np.square(vectors_TT).T)
+    precision_LT = inverse_LT @ np.square(vectors_TT).T
+    left_out_LT = solved_LT / precision_LT
     errors_L = np.mean(np.square(left_out_LT), axis=1)
     best = int(np.argmin(errors_L))
-    coefficients = weights_T * solved_LT[best] / unit
-    return _Solution(float(errors_L[best]), coefficients, left_out_LT[best] / weights_T)
+    return _Solution(
+        error=float(errors_L[best]),
+        coefficients=weights_T * solved_LT[best] / unit,
+        left_out=left_out_LT[best] / weights_T,
+        weights=weights_T,
+        eigen=(eigenvalues_T, vectors_TT),
+        unit=unit,
+        noise=float(_NOISES[best]),
+        scale=float(np.mean(np.square(left_out_LT[best]) * precision_LT[best])),
+    )
 
 
 def _trust(errors_T: Array) -> Array:
@@ -200,30 +213,46 @@ class BoostedTrees:
     """
 
     def __init__(self, target: Target) -> None:
-        self._target = target
+        self._log = target == "log"
 
-    def fit(self, features_NF: Array, ms_N: Array) -> Self:
+    def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
-        log = self._target == "log"
+        self._scale = _Scale.of(features_NF)
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
         self._unit = float(np.median(ms_N))
         values_N = ms_N / self._unit
+        relative_N = None if self._log else values_N**-2
+        if weights_N is not None:
+            relative_N = weights_N**2 * (1.0 if relative_N is None else relative_N)
         data = lightgbm.Dataset(
             features_NF,
-            np.log(values_N) if log else values_N,
-            weight=None if log else values_N**-2,
+            np.log(values_N) if self._log else values_N,
+            weight=relative_N,
             params={"verbosity": -1, "min_data_in_bin": 1},
         )
         self._booster = lightgbm.train(_TREE_SETTINGS, data, num_boost_round=_TREES)
+        rows_TF = self._scale(features_NF)
+        eigen = gram_eigen(_SURROUNDINGS, rows_TF)
+        ones_T = np.ones(len(ms_N))
+        self._posterior = Posterior(_SURROUNDINGS, rows_TF, ones_T, eigen, 1.0, _TREE_NOISE)
         return self
 
     def predict(self, features_NF: Array) -> Array:
         """See `Regressor.predict`."""
         values_N = np.asarray(self._booster.predict(features_NF, num_threads=1), dtype=np.float64)
-        values_N = np.exp(values_N) if self._target == "log" else values_N
+        values_N = np.exp(values_N) if self._log else values_N
         return np.clip(values_N * self._unit, *self._range)
 
+    def spread(self, features_NF: Array, ms_N: Array) -> Array:
+        """See `Regressor.spread`: by what a Gaussian process would not know of these rows.
 
+        Trees say the same everywhere beyond their last split, so they cannot tell themselves.
+        """
+        return ms_N * np.sqrt(self._posterior.variance(self._scale(features_NF)) + _TREE_NOISE)
+
+
+_SURROUNDINGS = Kernel(near=1.0, length=1.0)
+_TREE_NOISE = 0.1
 _TREES = 200
 _TREE_SETTINGS: dict[str, object] = {
     "objective": "regression",
@@ -240,7 +269,7 @@ _TREE_SETTINGS: dict[str, object] = {
 }
 
 CANDIDATES: Mapping[str, Callable[[], Regressor]] = {
-    "linear": lambda: KernelRegression((_linear,), "ms"),
+    "linear": lambda: KernelRegression(_LINEAR, "ms"),
     "interactions": lambda: KernelRegression(_INTERACTIONS, "ms"),
     "interactions_log": lambda: KernelRegression(_INTERACTIONS, "log"),
     "gaussian_process": lambda: KernelRegression(_SMOOTH, "ms"),

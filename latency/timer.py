@@ -18,6 +18,9 @@ from latency.workload import Dtype
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
 
+# So many times the shortest sample is a long call, even where the first one was a slow one.
+LONG = 16
+
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
@@ -53,6 +56,14 @@ class Timing:
     def count(self) -> int:
         """Number of samples."""
         return len(self.samples_ms)
+
+    def ratio(self, reference: Timing) -> float:
+        """The median of the rounds' ratios to a reference timed in the same rounds.
+
+        A round's slowness hits both, so this scatters less than the ratio of the medians.
+        """
+        pairs = zip(self.samples_ms, reference.samples_ms, strict=True)
+        return float(np.median([mine / theirs for mine, theirs in pairs]))
 
     def measurement(self, device: str) -> Measurement:
         """The median as a `Measurement` of ``latency_ms``, with the range as its spread.
@@ -102,16 +113,48 @@ def time_calls(
         )
     samples: list[list[float]] = [[] for _ in calls]
     with _quiet(device, dtype):
-        for call in calls:
-            for _ in range(warmup):
-                call()
-        loops = [_loops(call, device, min_sample_s, clock) for call in calls]
+        warm = [[_block(call, 1, device, clock) for _ in range(warmup)] for call in calls]
+        loops = [
+            # A call far longer than a sample need not be made once more to know that.
+            1
+            if 0 < LONG * min_sample_s <= min(seconds, default=0.0)
+            else _loops(call, device, min_sample_s, clock)
+            for call, seconds in zip(calls, warm, strict=True)
+        ]
         for round_number in range(repeats):
             order = range(len(calls))
             for index in order if round_number % 2 == 0 else reversed(order):
                 seconds = _block(calls[index], loops[index], device, clock)
                 samples[index].append(1000 * seconds / loops[index])
     return [Timing(tuple(times)) for times in samples]
+
+
+def time_beside(
+    reference: Sequence[Call], calls: Sequence[Call], device: str, **options: Any
+) -> tuple[Timing, list[Timing]]:
+    """Time calls in the same rounds as copies of a reference that are spread among them.
+
+    One copy may sit badly in memory for as long as it lives; the median of several does not.
+
+    Args:
+        reference: copies of one call, at least one.
+        calls: what to time.
+        device: as in `time_calls`.
+        **options: of `time_calls`.
+
+    Returns:
+        The reference, each sample the median of its copies in that round, and the calls.
+    """
+    step = -(-len(calls) // max(1, len(reference) - 1))
+    order: list[Call] = []
+    places: list[int] = []
+    for number, copy in enumerate(reference):
+        places.append(len(order))
+        order += [copy, *calls[number * step : (number + 1) * step]]
+    timings = time_calls(order, device, **options)
+    rounds = zip(*(timings[place].samples_ms for place in places), strict=True)
+    middle = Timing(tuple(float(np.median(samples)) for samples in rounds))
+    return middle, [timing for place, timing in enumerate(timings) if place not in places]
 
 
 @contextmanager

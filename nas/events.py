@@ -7,8 +7,8 @@ Stages yield these; the command line turns them into progress bars, the run fold
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +88,18 @@ Event = (
 def event_to_json(event: Event) -> dict[str, Any]:
     """The event with its type's name under ``event``."""
     return {"event": type(event).__name__, **asdict(event)}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event | None:
+    """The event that `event_to_json` gave; None for one that this version does not know."""
+    kind = _KINDS.get(str(data.get("event")))
+    if kind is None:
+        return None
+    known = {one.name for one in fields(kind)}
+    try:
+        return kind(**{name: value for name, value in data.items() if name in known})
+    except TypeError:  # a field is missing: it was written by another version
+        return None
+
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

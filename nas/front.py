@@ -5,12 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nas.conditions import (
+    MORE_IS_BETTER,
+    NAMES,
+    Condition,
+    is_condition,
+    joined,
+    read_conditions,
+)
+from nas.holding import keeps
 from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.pareto import hypervolume, knee_index, non_dominated
 from nas.run_folder import RunFolder
@@ -19,6 +28,7 @@ from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 FRONT_FILE = "pareto.json"
 SCHEMA = 1
+FOREIGN_SCHEMA = 2  # with predicted_for
 
 
 @dataclass(frozen=True)
@@ -29,13 +39,18 @@ class FrontEntry:
         id: the architecture's id.
         architecture: the network.
         measured: name → value, every objective among them.
-        predicted: name → value, as far as something was predicted.
+        predicted: name → value, as far as something was predicted; an objective that could not be
+            measured, because the device is elsewhere, counts as it was predicted.
     """
 
     id: str
     architecture: Architecture
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
+
+    def value(self, name: str) -> float:
+        """What the network is compared by: measured, or else predicted."""
+        return self.measured[name] if name in self.measured else self.predicted[name]
 
     def to_json(self) -> dict[str, Any]:
         """The entry as it stands in ``pareto.json``."""
@@ -56,15 +71,18 @@ class Front:
         reference: one value per objective; a network there would be of no use.
         entries: sorted by the first objective, then by id.
         hypervolume: share, 0 to 1, of the box between zero and the reference that is dominated.
+        predicted_for: metric → the device for which it was predicted where no network could be
+            timed; empty where everything was measured.
     """
 
     objectives: tuple[Objective, ...]
     reference: tuple[float, ...]
     entries: tuple[FrontEntry, ...]
     hypervolume: float
+    predicted_for: Mapping[str, str] = field(default_factory=dict)
 
     def points(self) -> NDArray[np.float64]:
-        """The measured objectives, ``(N, M)``."""
+        """The objectives, ``(N, M)``."""
         return points_of(self.entries, self.objectives)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,11 +91,13 @@ class Front:
             {**objective.to_json(), "reference": reference}
             for objective, reference in zip(self.objectives, self.reference, strict=True)
         ]
+        foreign = {"predicted_for": dict(self.predicted_for)} if self.predicted_for else {}
         return {
-            "schema": SCHEMA,
+            "schema": FOREIGN_SCHEMA if foreign else SCHEMA,
             "objectives": objectives,
             "front": [entry.to_json() for entry in self.entries],
             "hypervolume": self.hypervolume,
+            **foreign,
         }
 
     @classmethod
@@ -88,12 +108,14 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] != SCHEMA:
+            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA):
                 raise DamagedRunError(
-                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA}"
+                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} and "
+                    f"{FOREIGN_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
-            entries = tuple(_entry(item, objectives) for item in data["front"])
+            foreign = _foreign(data)
+            entries = tuple(_entry(item, objectives, foreign) for item in data["front"])
             if not entries:
                 raise ValueError("the front is empty")
             return cls(
@@ -101,6 +123,7 @@ class Front:
                 reference=tuple(_number(item["reference"]) for item in data["objectives"]),
                 entries=entries,
                 hypervolume=_number(data["hypervolume"]),
+                predicted_for=foreign,
             )
         except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
@@ -113,14 +136,24 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     return replace(OBJECTIVES[item["name"]], metric=metric, unit=unit)
 
 
-def _entry(item: Mapping[str, Any], objectives: Sequence[Objective]) -> FrontEntry:
+def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
+    foreign = data.get("predicted_for", {})
+    if bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
+        raise ValueError(f"predicted_for is a part of schema {FOREIGN_SCHEMA}, and of no other")
+    return {str(name): str(device) for name, device in foreign.items()}
+
+
+def _entry(
+    item: Mapping[str, Any], objectives: Sequence[Objective], foreign: Mapping[str, str]
+) -> FrontEntry:
     architecture = Architecture.from_json(item["architecture"])
     if not isinstance(item["id"], str):
         raise ValueError(f"{item['id']!r} is not an id")
     measured = {name: _number(value) for name, value in item["measured"].items()}
     predicted = {name: _number(value) for name, value in item["predicted"].items()}
     for objective in objectives:
-        if objective.name not in measured:
+        known = objective.name in measured
+        if not known and not (objective.name in foreign and objective.name in predicted):
             raise ValueError(f"the network {architecture.id} has no measured {objective.name}")
     return FrontEntry(item["id"], architecture, measured, predicted)
 
@@ -134,8 +167,8 @@ def _number(value: Any) -> float:
 def points_of(
     entries: Sequence[FrontEntry], objectives: Sequence[Objective]
 ) -> NDArray[np.float64]:
-    """The measured objectives of the entries, ``(N, M)``."""
-    rows = [[entry.measured[o.name] for o in objectives] for entry in entries]
+    """The objectives of the entries, ``(N, M)``."""
+    rows = [[entry.value(o.name) for o in objectives] for entry in entries]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
 
 
@@ -144,26 +177,45 @@ def build_front(
     objectives: Sequence[Objective],
     reference: Sequence[float],
     limits: Mapping[str, float],
+    device: str = "",
 ) -> Front:
     """The networks within the limits that no other dominates.
+
+    Args:
+        entries: networks; of equal ones the first counts.
+        objectives: what they are compared by.
+        reference: one value per objective.
+        limits: name → largest allowed value; see `nas.holding.keeps`.
+        device: name of the device for which objectives are predicted that were not measured.
 
     Raises:
         NasError: when no network keeps the limits.
     """
-    kept = [e for e in entries if all(e.measured[name] <= most for name, most in limits.items())]
-    if not kept:
+    best = best_entries(entries, objectives, limits)
+    if not best:
         wanted = ", ".join(f"{name} ≤ {value:g}" for name, value in limits.items())
         raise NasError(
             f"none of the {len(entries)} measured networks keeps {wanted}; search longer "
             "(--preset standard) or raise the limit"
         )
-    points = points_of(kept, objectives)
-    best = [entry for entry, good in zip(kept, non_dominated(points), strict=True) if good]
     unique = {entry.id: entry for entry in best}.values()
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
     scaled = points_of(ordered, objectives) / np.array(reference)
     volume = round(hypervolume(scaled, np.ones(len(objectives))), 9)
-    return Front(tuple(objectives), tuple(reference), tuple(ordered), volume)
+    names = [objective.name for objective in objectives] + list(limits)
+    foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
+    return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign)
+
+
+def best_entries(
+    entries: Sequence[FrontEntry], objectives: Sequence[Objective], limits: Mapping[str, float]
+) -> list[FrontEntry]:
+    """The networks within the limits that no other dominates, in the order given; may be none."""
+    kept = [entry for entry in entries if keeps(entry.measured, entry.predicted, limits)]
+    if not kept:
+        return []
+    good = non_dominated(points_of(kept, objectives))
+    return [entry for entry, best in zip(kept, good, strict=True) if best]
 
 
 def read_front(folder: RunFolder) -> Front:
@@ -183,22 +235,60 @@ def pick(front: Front, how: str) -> FrontEntry:
 
     Args:
         front: where from.
-        how: ``best`` (lowest loss), ``knee`` (the network furthest from the line between the
-            ends of the front, see `nas.pareto.knee_index`), or an id of the front.
+        how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
+            furthest from the line between the ends of the front, see `nas.pareto.knee_index`),
+            conditions such as ``latency_ms<=12,params<=2e5`` (see `nas.conditions`), or an id of
+            the front. Of the networks that meet conditions the lowest in the first objective that
+            has none is taken: the best quality under a limit, the cheapest with a quality.
 
     Raises:
-        UsageError: for an id that is not on the front, naming the nearest.
+        UsageError: for an id that is not on the front, or conditions that none of its networks
+            meets, naming the nearest.
     """
     if how == "best":
-        return min(front.entries, key=lambda entry: (entry.measured[QUALITY], entry.id))
+        return _lowest(front.entries, QUALITY)
+    if how == "cheapest":
+        return _lowest(front.entries, front.objectives[1].name)
     if how == "knee":
         return front.entries[knee_index(front.points())]
+    if is_condition(how):
+        return _meeting(front, read_conditions(how))
     ids = [entry.id for entry in front.entries]
     matches = [entry for entry in front.entries if len(how) >= 4 and entry.id.startswith(how)]
     if len(matches) == 1:
         return matches[0]
     nearest = difflib.get_close_matches(how, ids, n=1, cutoff=0.0)
     raise UsageError(
-        f"{how!r} is neither 'knee' nor 'best' nor the id of a network on the front; "
-        f"the nearest id is {nearest[0]}"
+        f"{how!r} is neither 'knee', 'best' nor 'cheapest', no condition like 'params<=2e5', and "
+        f"not the id of a network on the front; the nearest id is {nearest[0]}"
+    )
+
+
+def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:
+    return min(entries, key=lambda entry: (entry.measured[name], entry.id))
+
+
+def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
+    """The lowest in the first objective without a condition, of those that meet all."""
+    for condition in conditions:
+        if any(condition.name not in entry.measured for entry in front.entries):
+            there = [n for n in NAMES if all(n in entry.measured for entry in front.entries)]
+            raise UsageError(
+                f"{condition.name} was not measured in this run; there are {', '.join(there)}"
+            )
+
+    def missed(entry: FrontEntry) -> float:
+        return sum(condition.missed_by(entry.measured) for condition in conditions)
+
+    asked = {condition.name for condition in conditions}
+    # A score of the validation split says the same as quality does.
+    asked |= {QUALITY} if asked & {"valid_loss", *MORE_IS_BETTER} else set()
+    free = [objective.name for objective in front.objectives if objective.name not in asked]
+    good = [entry for entry in front.entries if missed(entry) == 0]
+    if good:
+        return _lowest(good, free[0] if free else QUALITY)
+    near = min(front.entries, key=lambda entry: (missed(entry), entry.id))
+    has = ", ".join(f"{c.name} {near.measured[c.name]:.4g}" for c in conditions)
+    raise UsageError(
+        f"no network on the front has {joined(conditions)}; the nearest is {near.id} with {has}"
     )

@@ -4,50 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from latency.workload import Workload
-from nas.objectives import COSTS, LATENCY
+from nas.device_profile import CarriedProfile
+from nas.kinds import cheapest_rows
+from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.scoring import network_costs
 from nas.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
-from search_spaces.operators import smallest
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.space import SearchSpace
 
 
-def check_request(spec: SearchSpec) -> None:
+def check_request(spec: SearchSpec, carried: CarriedProfile | None = None) -> None:
     """Refuse what cannot be searched, timed or reached; times a few networks if need be.
+
+    Args:
+        spec: the request.
+        carried: the device profile that latency comes from, if any.
 
     Raises:
         UsageError: for BLEU of a task without translations, or a workload that cannot be timed.
         UnreachableLimitError: see `check_limits`.
+    """
+    check_quality(spec)
+    if spec.needs_latency or spec.needs_memory:
+        from nas.timed_work import check_workload
+
+        check_workload(spec.space, Workload.from_mapping(spec.space.workload))
+    check_limits(spec, carried)
+
+
+def check_quality(spec: SearchSpec) -> None:
+    """Refuse BLEU of a task without translations.
+
+    Raises:
+        UsageError: saying what to do instead.
     """
     if spec.quality == "bleu" and spec.space.task != "translation":
         raise UsageError(
             f"--quality bleu is for translation, but the space {spec.space.name} is for "
             f"{spec.space.task.replace('_', ' ')}: leave it out, and quality is the validation loss"
         )
-    if spec.needs_latency:
-        from nas.timed_work import check_workload
-
-        check_workload(spec.space, Workload.from_mapping(spec.space.workload))
-    check_limits(spec)
 
 
-def check_limits(spec: SearchSpec) -> None:
+def check_limits(spec: SearchSpec, carried: CarriedProfile | None = None) -> None:
     """Refuse limits that no network of the space can meet; times a few networks if need be.
+
+    Args:
+        spec: the request.
+        carried: a device profile holds the smallest networks, so nothing is timed.
 
     Raises:
         UnreachableLimitError: with the smallest value the space can reach.
     """
     check_costs(spec.space, spec.limits)
     if LATENCY in spec.limits:
-        from nas.evaluator import LatencyMeter
-
-        meter = LatencyMeter(spec)
-        fastest = min(m.value for m in meter.measure(cheapest(spec.space)))
+        fastest = min(_times(spec, carried))
         _check(LATENCY, spec.limits[LATENCY], fastest, f"{fastest:.3g}")
+    if MEMORY in spec.limits:
+        least = min(_memory(spec, carried))
+        _check(MEMORY, spec.limits[MEMORY], least, f"{least:.3g}")
+
+
+def _memory(spec: SearchSpec, carried: CarriedProfile | None) -> list[float]:
+    """Megabytes of the networks among which the smallest is."""
+    if carried is not None:
+        return [one.peak_memory_mb for one in carried.workloads[0].measured]
+    from nas.timed_work import network_memory_mb
+
+    workload = Workload.from_mapping(spec.space.workload)
+    networks = cheapest(spec.space)
+    return [network_memory_mb(spec.space, one, workload, spec.device) for one in networks]
+
+
+def _times(spec: SearchSpec, carried: CarriedProfile | None) -> list[float]:
+    """Milliseconds of the networks among which the fastest is."""
+    if carried is not None:
+        return [one.latency.value for one in carried.workloads[0].measured]
+    from nas.latency_meter import LatencyMeter
+
+    return [one.value for one in LatencyMeter(spec).measure(cheapest(spec.space))]
 
 
 def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
@@ -56,7 +92,7 @@ def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
     Raises:
         UnreachableLimitError: with the smallest value the space can reach.
     """
-    least = network_costs(space, _cheapest_rows(space)).min(axis=0)
+    least = network_costs(space, cheapest_rows(space)).min(axis=0)
     for name, value in zip(("params", "flops"), least.tolist(), strict=True):
         if name in limits and name in COSTS:
             _check(name, limits[name], value, f"{value:,.0f}")
@@ -64,24 +100,7 @@ def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
 
 def cheapest(space: SearchSpace) -> list[Architecture]:
     """The smallest network of each attention kind; the cheapest network of all is among them."""
-    return space.decode(_cheapest_rows(space))
-
-
-def _cheapest_rows(space: SearchSpace) -> Genotypes:
-    """The smallest sizes with every attention kind in turn.
-
-    Costs are sums over layers, and an omni layer among omni layers looks at one output only, so
-    no mixture of kinds is cheaper than the best single one.
-    """
-    kinds = {c for s in space.slots if s.gene.endswith("attention") for c in s.choices}
-    rows = []
-    for kind in sorted(map(str, kinds)):
-        row = smallest(space).copy()
-        for column, slot in enumerate(space.slots):
-            if slot.gene.endswith("attention") and kind in slot.choices:
-                row[0, column] = slot.choices.index(kind)
-        rows.append(space.canonical(row))
-    return np.unique(np.concatenate(rows), axis=0)
+    return space.decode(cheapest_rows(space))
 
 
 def _check(name: str, most: float, least: float, text: str) -> None:

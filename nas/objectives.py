@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 QUALITY = "quality"
 LATENCY = "latency_ms"
+MEMORY = "peak_memory_mb"
 BEST_BLEU = 100.0
 
 QualityMetric = Literal["loss", "bleu"]
@@ -41,9 +42,13 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(LATENCY, "latency_ms", "ms", timed=True),
         Objective("flops", "flops", "FLOPs per forward pass, batch 1, convention true"),
         Objective("params", "params", "parameters"),
+        Objective(MEMORY, MEMORY, "MB"),
     )
 }
 COSTS = ("flops", "params")
+# Where a value's standard deviation stands, and the bound that a limit is held against.
+STD_NAMES: Mapping[str, str] = {LATENCY: "latency_std_ms", MEMORY: "peak_memory_std_mb"}
+UPPER_NAMES: Mapping[str, str] = {LATENCY: "latency_upper_ms"}
 
 
 def objective(name: str, quality: QualityMetric) -> Objective:

@@ -15,6 +15,7 @@ from nas.run_folder import RunFolder
 SEARCH_ORDER = (
     "declare",
     "latency",
+    "memory",
     "supernet",
     "observe",
     "rank",
@@ -36,14 +37,13 @@ def run_search(folder: RunFolder) -> Iterator[Event]:
     """
     from nas.retrain import other_stages, retrain_stage
     from nas.stage_runner import run_stage
-    from nas.stages import SEARCH_STAGES, Run
+    from nas.stages import Run, search_stages
     from nas.stages.report import report_stage
 
     run = Run(folder)
     with folder.locked():
-        for stage in SEARCH_STAGES:
-            if stage.name != "latency" or run.spec.needs_latency:
-                yield from run_stage(run, stage)
+        for stage in search_stages(run.spec):
+            yield from run_stage(run, stage)
         yield from run_stage(run, retrain_stage(run, run.spec.pick))
         for stage in other_stages(run):
             yield from run_stage(run, stage)

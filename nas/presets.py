@@ -14,6 +14,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "smoke": {
         "supernet": {"epochs": 4},
         "observations": 32,
+        "rounds": {"first": 16},
         "latency_samples": 12,
         "timing_rounds": 5,
         "evolution": {"population": 32, "generations": 8},
@@ -24,6 +25,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "standard": {
         "supernet": {"epochs": 150},
         "observations": 400,
+        "rounds": {"first": 64, "patience": 6},
         "latency_samples": 100,
         "timing_rounds": 31,
         "evolution": {"population": 128, "generations": 80},
@@ -33,6 +35,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
         "supernet": {"epochs": 500},
         "observations": 2000,
+        "rounds": {"first": 128, "batch": 16, "patience": 10},
         "latency_samples": 400,
         "timing_rounds": 51,
         "evolution": {"population": 128, "generations": 200},

@@ -4,17 +4,21 @@ Cutting what looks bad would remove all cheap choices, because nearly everything
 quality. What counts is whether a choice helps at *any* price. The rule:
 
 1. Refuse everything when the ranker's held-out report card is below a threshold.
-2. Sample the space and score the networks on all objectives. The *elite* are the tenth with the
+2. Sample the space and score the networks on all objectives. The *elite* are the twentieth with the
    lowest non-dominated rank: the best at every cost, from the cheapest to the largest.
 3. The *lift* of a choice is its share among the elite over its share among all. A choice is a
    candidate when the upper end of the lift's 95 % interval is below one half in every quarter of
    the elite, from the best networks to the cheapest.
-4. Candidates are cut one by one, genes (all layers) before single slots, lowest lift first. After
-   each cut a fresh sample of the same size from what remains must cover as much of the objective
-   space as the root's sample did (hypervolume; logarithms of what is positive). If it does not,
-   the cut is taken back.
-5. Never cut: what the caller wants kept, the choices of the observed networks that no other
-   observed one dominates, and a slot's last choice.
+4. A short evolution adds networks near the predicted front. Candidates are cut one by one, genes
+   (all layers) before single slots, lowest lift first. The networks that remain, of all that were
+   scored, must cover as much of the objective space as all of them (hypervolume; logarithms of
+   what is positive). If they do not, the choice stays. A search of what remains can only find
+   more.
+5. Never cut: what the caller wants kept, a slot's last choice, and what an observed network has
+   that no other observed one dominates, unless a network without the choice is predicted to be as
+   good by more than the ranker's usual error. So a ranker that is blind to what makes the best
+   observed network good cannot cut it, and a useless choice does not stay because a random sample
+   held nothing better.
 
 Source: Hu et al., RankNAS, 2021, section 4. There importance for quality alone decides, and the
 ranker's features are cut; here cost counts too, and choices are cut from the space itself.
@@ -25,12 +29,13 @@ Shapes: N networks, S slots, M objectives, of which the first is the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nas.cutting import Audit, Cut, best_observed
 from nas.evidence import (
     Candidate,
     Evidence,
@@ -42,18 +47,16 @@ from nas.evidence import (
     evidence,
     lift,
 )
-from nas.evolution import Evaluate
-from nas.pareto import hypervolume, non_dominated
+from nas.evolution import Evaluate, EvolutionSettings, Scores, evolve
 from nas.ranking.report_card import ReportCard
+from nas.vetoes import Vetoes, checked_vetoes, deepest_layers, places
 from search_spaces.errors import UsageError
 from search_spaces.space import Choice, Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
 
 # Limits that few networks meet: the sample grows to at most this many times its size.
-MAX_GROWTH = 8
-# In units of the root sample's extent: its worst network still adds to the hypervolume.
-REFERENCE = 1.1
+MAX_GROWTH = 16
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,25 @@ class PruningSettings:
     Attributes:
         min_kendall_tau: least held-out tau-b of the ranker.
         min_pairwise_accuracy: least held-out pairwise accuracy of the ranker.
-        sample: networks drawn; up to 8 times as many where few meet the limits.
+        sample: networks drawn; up to 16 times as many where few meet the limits.
         elite_share: best share in (0, 1) of the feasible networks.
         min_elite: fewest elite networks with the slot to judge a choice by.
-        max_lift: a choice goes when its lift is surely below this in each quarter of the elite.
-        tolerance: share of the hypervolume that cuts may lose (sampling noise).
+        max_lift: a choice is a candidate when its lift is surely below this in each quarter of the
+            elite.
+        tolerance: share of the predicted front's hypervolume that all cuts together may lose.
+        population: of the evolution that looks for the predicted front.
+        generations: of it.
     """
 
     min_kendall_tau: float = 0.5
     min_pairwise_accuracy: float = 0.7
     sample: int = 8192
-    elite_share: float = 0.1
+    elite_share: float = 0.05
     min_elite: int = 100
     max_lift: float = 0.5
-    tolerance: float = 0.01
+    tolerance: float = 0.003
+    population: int = 128
+    generations: int = 30
 
     def __post_init__(self) -> None:
         if not 0 < self.elite_share < 1 or self.sample < 1 or self.min_elite < 1:
@@ -84,27 +92,6 @@ class PruningSettings:
                 "pruning needs an elite share between 0 and 1, a sample and an elite of at least "
                 f"1; given {self.elite_share}, {self.sample} and {self.min_elite}"
             )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A choice that was cut.
-
-    Attributes:
-        name: gene (``encoder.attention``, all layers) or slot (``encoder.2.ffn_dim``).
-        choice: what was cut.
-        evidence: why.
-        hypervolume_ratio: of a sample from what remains to that of the root.
-        size: exact number of networks that remain after it.
-        share: that number over the root's.
-    """
-
-    name: str
-    choice: Choice
-    evidence: Evidence
-    hypervolume_ratio: float
-    size: int
-    share: float
 
 
 @dataclass(frozen=True)
@@ -126,12 +113,14 @@ class PrunedSpace:
         cuts: in the order they were made.
         kept: candidates that stay.
         refused: the sentence why nothing was even tried, or None.
+        vetoes: gene or slot → choices that were asked to be kept.
     """
 
     space: SearchSpace
     cuts: tuple[Cut, ...] = ()
     kept: tuple[Kept, ...] = ()
     refused: str | None = None
+    vetoes: Vetoes = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The audit as plain JSON; the space itself is saved as TOML."""
@@ -141,6 +130,7 @@ class PrunedSpace:
             "parent_digest": self.space.parent_digest,
             "size": self.space.size,
             "refused": self.refused,
+            "vetoes": {name: list(choices) for name, choices in self.vetoes.items()},
             "cuts": [asdict(cut) for cut in self.cuts],
             "kept": [asdict(choice) for choice in self.kept],
         }
@@ -172,8 +162,8 @@ def prune(
         The smaller space with the evidence, or the root with the sentence why it stays whole.
 
     Raises:
-        UsageError: when `keep` names a gene or choice that the space has not, or there are not
-            as many observed objectives as networks.
+        UnknownNameError: when `keep` names a gene or choice that the space has not.
+        UsageError: when there are not as many observed objectives as networks.
     """
     settings = settings or PruningSettings()
     if len(observed) != len(observed_objectives):
@@ -181,98 +171,37 @@ def prune(
             f"each observed network needs its objectives; given {len(observed)} networks and "
             f"{len(observed_objectives)} rows of objectives"
         )
-    vetoed = _vetoed(space, keep or {})
+    vetoes = checked_vetoes(space, keep or {})
     refused = _distrust(card, settings)
     if refused:
-        return PrunedSpace(space, refused=refused)
+        return PrunedSpace(space, refused=refused, vetoes=vetoes)
     drawn = _feasible_sample(space, evaluate, settings, seed)
     if drawn is None:
         return PrunedSpace(
             space,
             refused=f"Fewer than {_needed(settings)} of {MAX_GROWTH * settings.sample} sampled "
             "networks meet the limits, too few to judge choices by; the space stays whole.",
+            vetoes=vetoes,
         )
-    protected = _best_observed(space, observed, observed_objectives)
-    audit = _Audit(space, evaluate, settings, seed, drawn)
+    points = np.asarray(observed_objectives, dtype=np.float64)
+    vetoed = places(space, vetoes)
+    audit = Audit(
+        _near_front(space, evaluate, settings, seed, drawn),
+        space,
+        settings.tolerance,
+        deepest_layers(space, vetoes),
+        best_observed(observed, points, evaluate),
+    )
     kept = []
     for candidate, found in _against(space, drawn, settings):
         if audit.is_cut(candidate):
             continue
-        losses = np.asarray(observed_objectives, dtype=np.float64)[:, 0]
-        facts = evidence(space, candidate, found, evaluate, (observed, losses), seed)
-        reason = _protection(candidate, vetoed, protected) or audit.cut(candidate, facts)
+        facts = evidence(space, candidate, found, evaluate, (observed, points[:, 0]), seed)
+        asked = set(candidate.places) & vetoed
+        reason = "It was asked to be kept." if asked else audit.cut(candidate, facts)
         if reason:
             kept.append(Kept(candidate.name, candidate.choice, facts, reason))
-    return PrunedSpace(audit.space, tuple(audit.cuts), tuple(kept))
-
-
-class _Audit:
-    """The cuts so far; each new one must prove itself on a fresh sample."""
-
-    def __init__(
-        self,
-        root: SearchSpace,
-        evaluate: Evaluate,
-        settings: PruningSettings,
-        seed: int,
-        drawn: ScoredSample,
-    ) -> None:
-        self.root, self.space = root, root
-        self.cuts: list[Cut] = []
-        self._evaluate, self._settings, self._seed = evaluate, settings, seed
-        self._count = len(drawn.genotypes)
-        self._positive = _positive(drawn.scores.objectives)
-        points = _logs(drawn.scores.objectives, self._positive)[drawn.scores.violations == 0]
-        self._low = points.min(axis=0)
-        extent = np.ptp(points, axis=0)
-        self._extent = np.where(extent > 0, extent, 1.0)
-        self._whole = self._volume(drawn)
-        self._gone: set[tuple[int, int]] = set()
-
-    def is_cut(self, candidate: Candidate) -> bool:
-        """Whether all its places were cut before."""
-        return set(candidate.places) <= self._gone
-
-    def cut(self, candidate: Candidate, facts: Evidence) -> str | None:
-        """Cut, or say why not."""
-        gone = self._gone | set(candidate.places)
-        choices: dict[str, list[Choice]] = {}
-        for column, slot in enumerate(self.root.slots):
-            left = [c for index, c in enumerate(slot.choices) if (column, index) not in gone]
-            if not left:
-                return f"It is the last choice of {slot.name}."
-            choices[slot.name] = left
-        smaller = self.root.restrict(choices)
-        if smaller.size == self.space.size:
-            return "It only occurs in layers that no remaining network has."
-        fresh = draw(self.root, smaller, self._evaluate, self._count, self._seed)
-        ratio = self._volume(fresh) / self._whole
-        if ratio < 1 - self._settings.tolerance:
-            return f"Without it, a sample covers only {ratio:.3f} of the root's hypervolume."
-        self._gone, self.space = gone, smaller
-        share = smaller.size / self.root.size
-        self.cuts.append(Cut(candidate.name, candidate.choice, facts, ratio, smaller.size, share))
-        return None
-
-    def _volume(self, drawn: ScoredSample) -> float:
-        feasible = drawn.scores.objectives[drawn.scores.violations == 0]
-        points = (_logs(feasible, self._positive) - self._low) / self._extent
-        # Networks beyond the root's range must not count for more than its ends.
-        return hypervolume(np.maximum(points, 0), np.full(points.shape[1], REFERENCE))
-
-
-def _positive(objectives: Floats) -> NDArray[np.bool_]:
-    """Which columns are positive throughout, ``(M,)``: there ratios count."""
-    mask: NDArray[np.bool_] = np.all(objectives > 0, axis=0)
-    return mask
-
-
-def _logs(objectives: Floats, columns: NDArray[np.bool_]) -> Floats:
-    """The objectives with these columns as logarithms."""
-    out = objectives.copy()
-    # Another sample may reach 0 where the first was positive; that is far below all the same.
-    out[:, columns] = np.log(np.maximum(objectives[:, columns], 1e-300))
-    return out
+    return PrunedSpace(audit.space, tuple(audit.cuts), tuple(kept), vetoes=vetoes)
 
 
 def _distrust(card: ReportCard, settings: PruningSettings) -> str | None:
@@ -324,42 +253,18 @@ def _against(
     return sorted(found, key=lambda pair: (len(pair[0].places) == 1, pair[1].ratio))
 
 
-def _best_observed(space: SearchSpace, rows: Genotypes, objectives: Floats) -> set[tuple[int, int]]:
-    """Places of the observed networks that no other dominates."""
-    if len(rows) == 0:
-        return set()
-    points = np.asarray(objectives, dtype=np.float64)
-    picked = rows[np.flatnonzero(non_dominated(points))]
-    where = np.argwhere(space.active(picked))
-    return {(int(column), int(picked[row, column])) for row, column in where}
-
-
-def _vetoed(space: SearchSpace, keep: Mapping[str, Sequence[Choice]]) -> set[tuple[int, int]]:
-    """Places that the caller wants kept."""
-    places: set[tuple[int, int]] = set()
-    for name, choices in keep.items():
-        for choice in choices:
-            hits = {
-                (column, slot.choices.index(choice))
-                for column, slot in enumerate(space.slots)
-                if name in (slot.name, slot.gene_name) and choice in slot.choices
-            }
-            if not hits:
-                raise UsageError(
-                    f"the space {space.name} has no choice {choice!r} of {name!r} to keep; "
-                    "`nas space show` lists genes and choices"
-                )
-            places |= hits
-    return places
-
-
-def _protection(
-    candidate: Candidate, vetoed: set[tuple[int, int]], protected: set[tuple[int, int]]
-) -> str | None:
-    """Why this choice must stay, or None."""
-    places = set(candidate.places)
-    if places & vetoed:
-        return "It was asked to be kept."
-    if places & protected:
-        return "One of the best observed networks has it."
-    return None
+def _near_front(
+    space: SearchSpace,
+    evaluate: Evaluate,
+    settings: PruningSettings,
+    seed: int,
+    drawn: ScoredSample,
+) -> ScoredSample:
+    """The sample and what a short evolution finds, as far as the limits are met."""
+    search = EvolutionSettings(settings.population, settings.generations)
+    found = list(evolve(space, evaluate, search, seed))
+    rows = np.concatenate([drawn.genotypes, *(g.genotypes for g in found)])
+    points = np.concatenate([drawn.scores.objectives, *(g.objectives for g in found)])
+    missed = np.concatenate([drawn.scores.violations, *(g.violations for g in found)])
+    good = missed == 0
+    return ScoredSample(rows[good], Scores(points[good], missed[good]))

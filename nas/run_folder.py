@@ -23,11 +23,14 @@ from filelock import FileLock, Timeout
 
 from nas.events import Event, event_to_json
 from nas.spec import SearchSpec, build_spec
+from nas.vetoes import Vetoes, checked_vetoes
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 
 SPEC_FILE = "spec.json"
 EVENTS_FILE = "events.jsonl"
+DEVICE_PROFILE_FILE = "device_profile.json"
+VETOES_FILE = "vetoes.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,15 @@ class RunFolder:
         self.spec = spec
 
     @classmethod
-    def create(cls, path: Path, spec: SearchSpec) -> RunFolder:
+    def create(
+        cls, path: Path, spec: SearchSpec, attached: Mapping[str, str] | None = None
+    ) -> RunFolder:
         """Make the folder, or take it up again when it holds the same spec.
+
+        Args:
+            path: the folder.
+            spec: the request.
+            attached: file → text that the request needs besides; there before the spec is.
 
         Raises:
             RunConflictError: when it holds another run, or files that are no run.
@@ -67,6 +77,8 @@ class RunFolder:
                 f"{path} exists and is no run folder; choose another one with --out"
             )
         path.mkdir(parents=True, exist_ok=True)
+        for name, text in (attached or {}).items():
+            write_atomically(path / name, text)
         values = spec.model_dump(mode="json")
         content = {**values, "sha256": _digest_of(values)}
         write_atomically(path / SPEC_FILE, json.dumps(content, indent=2))
@@ -112,6 +124,38 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    # -- vetoes -------------------------------------------------------------------------------
+
+    @property
+    def vetoes(self) -> Vetoes:
+        """The vetoes in force: those of `veto` if it was ever called, else those of the request.
+
+        Raises:
+            DamagedRunError: when their file cannot be read.
+        """
+        if not (self.path / VETOES_FILE).exists():
+            return self.spec.keep
+        try:
+            return checked_vetoes(self.spec.space, self.read_json(VETOES_FILE)["keep"])
+        except (LookupError, TypeError, AttributeError, UsageError, DamagedRunError) as error:
+            raise DamagedRunError(
+                f"{self.path / VETOES_FILE} is damaged ({error}); nas resume {self.path} --keep "
+                "writes it anew, --keep none without any veto"
+            ) from error
+
+    def veto(self, vetoes: Vetoes) -> None:
+        """Put these vetoes in force in place of all others; pruning reads them as an input.
+
+        Raises:
+            RunConflictError: when another process works on the run.
+        """
+        with self.locked():
+            if dict(vetoes) == self.spec.keep:
+                (self.path / VETOES_FILE).unlink(missing_ok=True)
+            else:
+                kept = {name: list(choices) for name, choices in vetoes.items()}
+                self.write_json(VETOES_FILE, {"keep": kept})
 
     # -- stages -------------------------------------------------------------------------------
 
@@ -253,7 +297,8 @@ def _digest_of(values: Any) -> str:
 
 def _is_foreign(file: Path) -> bool:
     """Whether a file is not what a process killed while it made the folder leaves behind."""
-    return not (file.name.startswith(f".{SPEC_FILE}.") and file.name.endswith(".tmp"))
+    ours = file.name.startswith(tuple(f".{name}." for name in (SPEC_FILE, DEVICE_PROFILE_FILE)))
+    return file.name != DEVICE_PROFILE_FILE and not (ours and file.name.endswith(".tmp"))
 
 
 def _difference(old: SearchSpec, new: SearchSpec) -> str:

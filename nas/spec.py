@@ -6,16 +6,25 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from nas.objectives import LATENCY, OBJECTIVES, QUALITY, QualityMetric
+from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
+from nas.vetoes import checked_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
-from search_spaces.space import SearchSpace
+from search_spaces.space import Choice, SearchSpace
 from supernet.training.settings import TrainingSettings
 
+SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -32,6 +41,22 @@ class EvolutionBudget(_Frozen):
     mutation_rate: Share = 0.1
 
 
+class RoundsBudget(_Frozen):
+    """How rank-evolve spends its observations.
+
+    Attributes:
+        first: networks of the first sample.
+        batch: networks observed in each round after it.
+        patience: rounds without gain after which it is content; 0 spends everything.
+        prune: whether rounds evolve in a pruned space; the stage after them prunes in any case.
+    """
+
+    first: Annotated[int, Field(ge=8, le=1_000_000)] = 32
+    batch: Annotated[int, Field(ge=1, le=10_000)] = 8
+    patience: Annotated[int, Field(ge=0, le=10_000)] = 4
+    prune: bool = False
+
+
 class Budget(_Frozen):
     """How much a run may do; presets fill it, every number can be overridden.
 
@@ -41,7 +66,9 @@ class Budget(_Frozen):
         supernet: training of the supernet.
         valid_examples: validation examples (images, pairs or lines) that networks are compared on
             while searching; 0 for all.
-        observations: networks whose inherited quality is measured.
+        observations: most networks whose inherited quality is measured before the last ones are
+            verified.
+        rounds: how rank-evolve divides them.
         latency_samples: networks that are timed for the latency predictor.
         timing_rounds: interleaved timed runs of each network.
         evolution: size of the evolutionary search.
@@ -54,6 +81,7 @@ class Budget(_Frozen):
     supernet: TrainingSettings = TrainingSettings()
     valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
+    rounds: RoundsBudget = RoundsBudget()
     latency_samples: Annotated[int, Field(ge=8, le=100_000)] = 40
     timing_rounds: Positive = 15
     evolution: EvolutionBudget = EvolutionBudget()
@@ -73,11 +101,17 @@ class SearchSpec(_Frozen):
         objectives: ``quality`` and at least one cost.
         quality: what quality is: ``loss`` on the validation split, or ``bleu`` (translation only).
         limits: largest allowed value of a cost.
+        searcher: how networks to observe are chosen: ``rank-evolve`` ranks and evolves in rounds,
+            ``ranknas`` once, after a random sample; ``nsga2``, ``tpe`` and ``random`` are Optuna's
+            samplers, which learn from observations alone.
         preset: which preset the budget started from.
         budget: the numbers.
         seed: of everything random.
         pick: which network of the front is retrained: ``best`` (the lowest loss within the
             limits), ``knee`` or an id.
+        keep: vetoes: gene or slot → choices that pruning may not cut.
+        device_profile: digest of the device profile that predicts latency, which the run folder
+            keeps; None where networks are timed for that.
     """
 
     space_toml: str
@@ -87,10 +121,13 @@ class SearchSpec(_Frozen):
     objectives: tuple[str, ...] = (QUALITY, LATENCY)
     quality: QualityMetric = "loss"
     limits: dict[str, float] = {}
+    searcher: SearcherName = "rank-evolve"
     preset: str = "quick"
     budget: Budget = Budget()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     pick: str = "best"
+    keep: dict[str, tuple[Choice, ...]] = {}
+    device_profile: str | None = None
 
     @field_validator("objectives")
     @classmethod
@@ -102,7 +139,8 @@ class SearchSpec(_Frozen):
             raise ValueError(f"an objective is named twice in {','.join(names)}")
         if QUALITY not in names or len(names) < 2:
             raise ValueError(
-                "objectives need quality and at least one of latency_ms, flops, params"
+                "objectives need quality and at least one of latency_ms, flops, params, "
+                "peak_memory_mb"
             )
         return tuple(name for name in OBJECTIVES if name in names)  # quality comes first
 
@@ -117,6 +155,15 @@ class SearchSpec(_Frozen):
                 raise ValueError(f"the limit {name}={value:g} must be above 0")
         return dict(sorted(limits.items()))
 
+    @field_validator("keep")
+    @classmethod
+    def _keep(
+        cls, keep: dict[str, tuple[Choice, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[Choice, ...]]:
+        if not keep or "space_toml" not in info.data:
+            return keep
+        return checked_vetoes(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
+
     @cached_property
     def space(self) -> SearchSpace:
         """The parsed space."""
@@ -127,10 +174,39 @@ class SearchSpec(_Frozen):
         """Whether networks have to be timed."""
         return LATENCY in self.objectives or LATENCY in self.limits
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the searcher ranks networks, and so can prune the space and evolve in it."""
+        return self.searcher in ("rank-evolve", "ranknas")
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether the peak memory of networks has to be measured."""
+        return MEMORY in self.objectives or MEMORY in self.limits
+
+    def has_stage(self, name: str) -> bool:
+        """Whether a search of this kind goes through a stage.
+
+        Nothing is timed or measured that nobody asks for, and only searchers that rank prune the
+        space and evolve in it.
+        """
+        optional = {
+            "latency": self.needs_latency,
+            "memory": self.needs_memory,
+            "prune": self.ranks,
+            "evolve": self.ranks,
+        }
+        return optional.get(name, True)
+
     @cached_property
     def digest(self) -> str:
-        """sha256 of the whole spec."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """sha256 of the whole spec; fields that older versions had not are left out when unused."""
+        values = self.model_dump(mode="json")
+        if not self.keep:
+            del values["keep"]
+        if self.device_profile is None:
+            del values["device_profile"]
+        text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from nas.events import Event, Note, StageFinished, StageSkipped, StageStarted
-from nas.run_folder import RunFolder
+from nas.run_folder import RunFolder, checksum
 from nas.stages.base import Run, Stage
 from search_spaces.errors import DamagedRunError
 
@@ -25,7 +25,7 @@ def run_stage(run: Run, stage: Stage) -> Iterator[Event]:
 
 
 def _stage_events(run: Run, stage: Stage) -> Iterator[Event]:
-    digest = _digest(run.folder, stage)
+    digest = stage_digest(run.folder, stage)
     problem = None
     try:
         record = run.folder.record(stage.name)
@@ -58,11 +58,15 @@ def _stage_events(run: Run, stage: Stage) -> Iterator[Event]:
     yield StageFinished(stage.name, round(seconds, 3))
 
 
-def _digest(folder: RunFolder, stage: Stage) -> str:
-    """What the stage reads: the spec and the files of the stages it needs."""
+def stage_digest(folder: RunFolder, stage: Stage) -> str:
+    """What the stage reads: the spec, the files of the stages it needs, and the user's files."""
     read = {}
     for name in stage.needs:
         record = folder.record(name)
         read[name] = None if record is None else dict(record.outputs)
-    text = json.dumps([folder.spec.digest, stage.name, read], sort_keys=True)
+    whole = [folder.spec.digest, stage.name, read]
+    files = [name for name in stage.reads if (folder.path / name).exists()]
+    if files:  # without, the digest is that of versions that knew none
+        whole.append({name: checksum(folder.path / name) for name in files})
+    text = json.dumps(whole, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -5,11 +5,13 @@ Shapes: B batch, M source positions, N target positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from latency.memory import peak_memory_mb
+from latency.timer import Timing, time_beside
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -23,6 +25,79 @@ from supernet.extraction import StandAlone
 from supernet.sequence_models import FixedLanguageModel, FixedTranslation
 
 Call = Callable[[], object]
+
+WARMUP = 1  # the timer calls each network once more, to see how long a call is
+REFERENCE_COPIES = 3
+SESSION_ROUNDS = 5
+
+
+def time_networks(
+    space: SearchSpace,
+    reference: Architecture,
+    architectures: Sequence[Architecture],
+    workload: Workload,
+    device: str,
+    rounds: int,
+) -> tuple[Timing, list[Timing]]:
+    """Time networks and a reference in interleaved rounds, with random weights.
+
+    After a few rounds all are built anew: where a network lies in memory, and a slow spell of the
+    machine, then spoil some of its samples and not all.
+
+    Args:
+        space: of the networks.
+        reference: timed as often as the others, to tell the device's mood.
+        architectures: what to time.
+        workload: what they do; see `check_workload`.
+        device: where.
+        rounds: samples of each.
+
+    Returns:
+        Times of the reference, and of the networks.
+    """
+    # A single round cannot tell much; copies of what takes seconds to build would not mend that.
+    copies = [reference] * min(REFERENCE_COPIES, rounds)
+    parts = [
+        _session(space, copies, architectures, workload, device, min(SESSION_ROUNDS, rounds - done))
+        for done in range(0, rounds, SESSION_ROUNDS)
+    ]
+    beside = _joined([reference for reference, _ in parts])
+    return beside, [_joined(timings) for timings in zip(*(t for _, t in parts), strict=True)]
+
+
+def _session(
+    space: SearchSpace,
+    copies: Sequence[Architecture],
+    architectures: Sequence[Architecture],
+    workload: Workload,
+    device: str,
+    rounds: int,
+) -> tuple[Timing, list[Timing]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        beside = [timed_call(space, one, workload, device) for one in copies]
+        calls = [timed_call(space, one, workload, device) for one in architectures]
+        return time_beside(
+            beside,
+            calls,
+            device,
+            dtype=workload.dtype,
+            warmup=WARMUP,
+            repeats=rounds,
+        )
+
+
+def _joined(timings: Sequence[Timing]) -> Timing:
+    return Timing(tuple(ms for timing in timings for ms in timing.samples_ms))
+
+
+def network_memory_mb(
+    space: SearchSpace, architecture: Architecture, workload: Workload, device: str
+) -> float:
+    """The most memory a network needs at its work, in megabytes, its weights included."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return peak_memory_mb(lambda: timed_call(space, architecture, workload, device), device)
 
 
 def timed_call(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from nas.cli.plugins import GROUP
 from nas.events import (
     Event,
     FrontUpdated,
@@ -27,6 +30,7 @@ from nas.pipeline import SEARCH_ORDER
 from nas.run_folder import RunFolder
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = Architecture(encoder=EncoderStack(16, (EncoderLayer("linear", 1, 16),)))
 MIDDLE = Architecture(
     encoder=EncoderStack(32, (EncoderLayer("softmax", 2, 32), EncoderLayer("omni", 1, 64)))
@@ -46,7 +50,7 @@ CARD = {
 
 def run_search(folder: RunFolder) -> Iterator[Event]:
     """All stages; those with a record are skipped."""
-    needed = [s for s in SEARCH_ORDER if s != "latency" or folder.spec.needs_latency]
+    needed = [stage for stage in SEARCH_ORDER if folder.spec.has_stage(stage)]
     for stage in needed:
         yield from run_stage(folder, stage, ["pareto.json"] if stage == "front" else [])
     yield from retrain(folder, folder.spec.pick)
@@ -125,6 +129,13 @@ def write_report(folder: RunFolder) -> Path:
     path = folder.path / "report.html"
     path.write_text(f"<html>{os.urandom(4).hex()}</html>", "utf-8")
     return path
+
+
+def own_entry_points() -> list[EntryPoint]:
+    """The commands that pyproject.toml plugs in, whatever is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    given = project["entry-points"][GROUP].items()
+    return [EntryPoint(name, value, GROUP) for name, value in given]
 
 
 def last_json(text: str) -> Any:

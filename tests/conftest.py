@@ -39,8 +39,8 @@ def _no_cuda() -> str | None:
 
 
 def _no_postgres() -> str | None:
-    named = os.environ.get("NAS_TEST_POSTGRES")
-    return None if named else "NAS_TEST_POSTGRES does not name a server"
+    named = os.environ.get("NAS_TEST_POSTGRES_URL")
+    return None if named else "NAS_TEST_POSTGRES_URL does not name a server"
 
 
 def _not_installed(package: str) -> Callable[[], str | None]:

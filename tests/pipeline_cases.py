@@ -66,6 +66,8 @@ NUMBERS = {
     "supernet.batch_size": "288",
     "supernet.num_probes": "4",
     "observations": "12",
+    "rounds.first": "8",
+    "rounds.batch": "4",
     "latency_samples": "8",
     "timing_rounds": "1",
     "evolution.population": "16",
@@ -85,10 +87,10 @@ FILES = {
     "rank": ("ranker/ranker.json", "ranker/report_card.json", "ranker/importances.json"),
     "prune": ("pruned_space.toml", "pruning.json"),
     "evolve": ("population.jsonl",),
-    "verify": ("verification.jsonl",),
+    "verify": ("verification.jsonl", "holding.jsonl"),
     "front": ("pareto.json",),
     "retrain-{id}": ("retrained/{id}/result.json", "retrained/{id}/weights.pt"),
-    "report": ("report.html",),
+    "report": ("report.html", "optuna.journal"),
 }
 
 

@@ -16,12 +16,13 @@ from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
+from nas.cutting import Cut
 from nas.evidence import Evidence, Lift
 from nas.evolution import Generation
 from nas.front import FrontEntry, build_front, pick
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
 from nas.presets import budget_for
-from nas.pruning import Cut, Kept, PrunedSpace
+from nas.pruning import Kept, PrunedSpace
 from nas.ranking import PairwiseLinear, choose_ranker
 from nas.run_folder import RunFolder
 from nas.scoring import network_costs
@@ -54,7 +55,11 @@ def empty_run(path: Path, **values: Any) -> RunFolder:
 
 def finished_run(path: Path, **values: Any) -> RunFolder:
     """A run with every file that the report reads."""
-    folder = empty_run(path, **values)
+    return fill(empty_run(path, **values))
+
+
+def fill(folder: RunFolder) -> RunFolder:
+    """Write every file that the report reads into a run of the digits that has not begun."""
     space = folder.spec.space
     rng = np.random.default_rng(folder.spec.seed)
     rows = sample_distinct(space, rng, OBSERVED)
@@ -114,6 +119,7 @@ def _observe(folder: RunFolder, rows: Genotypes, rng: np.random.Generator) -> No
         feature_names(space),
         [lambda: PairwiseLinear(0.1), lambda: PairwiseLinear(0.01)],
     )
+    folder.write_json("ranker/ranker.json", ranker.to_json())
     folder.write_json("ranker/report_card.json", card.to_json())
     folder.write_json("ranker/importances.json", ranker.importances())
 
@@ -135,7 +141,8 @@ def _time(folder: RunFolder, rows: Genotypes) -> None:
 
 def _prune(folder: RunFolder) -> SearchSpace:
     space = folder.spec.space
-    smaller = space.restrict({"encoder.num_layers": [1, 2, 3], "encoder.1.ffn_dim": [16, 32, 64]})
+    layers = [n for n in space.slot("encoder.num_layers").choices if n != 4]
+    smaller = space.restrict({"encoder.num_layers": layers, "encoder.1.ffn_dim": [16, 32, 64]})
     effects = tuple(0.1 * (n + 1) for n in range(len(folder.spec.objectives)))
     facts = Evidence(Lift(0.25, 0.01, 0.04, 0.2, 120), effects, -0.02, -1.5)
     share = smaller.size / space.size

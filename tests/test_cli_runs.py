@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from nas.cli.app import app
 from nas.events import Event
 from nas.run_folder import RunFolder
-from tests import cli_fakes
+from tests import cli_fakes, run_fixture
 from tests.cli_fakes import MIDDLE, SMALL
 
 
@@ -128,6 +128,59 @@ def test_show_lists_other_networks_trained_from_scratch() -> None:
     assert {result["id"] for result in state["retrained"]} >= {SMALL.id}
     assert f"retrain-{SMALL.id}" in [stage["name"] for stage in state["stages"]]
     assert state["state"] == "finished"
+
+
+def test_pick_alone_shows_what_each_step_costs() -> None:
+    search("here")
+    for done in (nas("show", "here", "--pick"), nas("show", "--pick", "--json", "here")):
+        assert done.exit_code == 0
+    text = nas("show", "here", "--pick").stdout
+    assert all(word in text for word in ("cheapest", "knee", "best", "-33.3", SMALL.id))
+    assert "Stages" not in text
+    data = json.loads(done.stdout)
+    assert data["picked"] is None and len(data["steps"]) == 2
+    assert data["landmarks"]["cheapest"] == SMALL.id
+
+
+def test_pick_with_conditions_shows_the_network() -> None:
+    search("here")
+    data = json.loads(nas("show", "here", "--pick", "latency_ms<=7", "--json").stdout)
+    assert data["picked"]["id"] == MIDDLE.id
+    assert f"nas retrain here --pick {MIDDLE.id}" in nas("show", "here", "--pick=knee").stdout
+    done = nas("show", "here", "--pick", "latency_ms<=1")
+    assert done.exit_code == 2 and f"the nearest is {SMALL.id}" in done.stderr
+
+
+def test_features_of_a_run(here: Path) -> None:
+    run_fixture.finished_run(here / "made")
+    text = nas("show", "made", "--features").stdout
+    assert "What decides latency_ms, by layer" in text and "less helps" in text
+    data = json.loads(nas("show", "made", "--features", "--json").stdout)
+    assert list(data) == ["quality", "latency_ms"]
+    assert {"feature", "share", "direction", "means"} == data["quality"]["genes"][0].keys()
+    assert nas("show", "made", "--features", "--pick").exit_code == 2
+
+
+def test_pick_before_there_is_a_front_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_before(monkeypatch, "rank")
+    search("here")
+    done = nas("show", "here", "--pick")
+    assert done.exit_code == 2 and "has no front yet" in done.stderr
+
+
+def test_a_search_takes_conditions_and_shows_its_front_when_none_meets_them() -> None:
+    search("here", "--pick", "latency_ms<=7")
+    assert shown("here")["retrained"][0]["id"] == MIDDLE.id
+    assert "the nearest is" in nas("search", "--space", "digits", "--pick", "params<=1").stderr
+    (run,) = Path("runs").iterdir()
+    done = nas("show", str(run))
+    assert SMALL.id in done.stdout and "the nearest is" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["params<=x", "memory<=3", "valid_bleu>=30"])
+def test_a_pick_that_cannot_be_met_is_refused_before_the_search(how: str, here: Path) -> None:
+    done = nas("search", "--space", "digits", "--pick", how, "--out", "here")
+    assert done.exit_code == 2 and not (here / "here").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": 1}', '{"schema": 9}', "nonsense"])

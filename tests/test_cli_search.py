@@ -108,6 +108,23 @@ def test_the_options_reach_the_spec() -> None:
     assert spec.dataset == "digits"
 
 
+def test_vetoes_reach_the_spec_and_are_shown() -> None:
+    search("--keep", "encoder.attention=omni", "--keep", "encoder.2.ffn_dim=64,32", "--out", "here")
+    kept = RunFolder.open(Path("here")).spec.keep
+    assert kept == {"encoder.attention": ("omni",), "encoder.2.ffn_dim": (32, 64)}
+    assert "encoder.attention=omni, encoder.2.ffn_dim=32,64" in nas("show", "here").stdout
+    again = search("--keep", "encoder.2.ffn_dim=32,64", "--keep", "encoder.attention=omni")
+    assert RunFolder.open(next(Path("runs").iterdir())).spec.keep == kept
+    assert again.exit_code == 0
+
+
+@pytest.mark.parametrize("keep", ["encoder.atention=omni", "encoder.attention=omn", "omni"])
+def test_a_wrong_veto_is_refused_before_a_folder_is_made(keep: str) -> None:
+    done = search("--keep", keep, "--out", "here")
+    assert done.exit_code == 2 and not Path("here").exists()
+    assert "encoder.attention" in done.stderr and done.stderr.count("\n") <= 3
+
+
 def test_the_same_search_goes_on_and_says_so() -> None:
     assert "holds this search already" not in search("--out", "here").stderr
     again = search("--out", "here")
@@ -143,7 +160,7 @@ def test_another_search_in_the_same_folder_is_refused() -> None:
         (["--set", "supernet.epoch=3"], "did you mean supernet.epochs"),
         (["--set", "supernet=3"], "there is no setting 'supernet'"),
         (["--set", "supernet.epochs=0"], "supernet.epochs is '0'"),
-        (["--pick", "kneee"], "--pick takes knee, best or the id"),
+        (["--pick", "kneee"], "--pick takes knee, best, cheapest, a condition"),
         (["--device", "tpu"], "tpu"),
         (["--data", "nowhere"], "nowhere"),
         (["--seed", "-1"], "'--seed'"),

@@ -173,7 +173,7 @@ def test_completions_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert options.complete_run("t") == ["two"]
     assert options.complete_preset("") == list(PRESETS)
     assert options.complete_setting("supernet.em") == ["supernet.ema_decay="]
-    assert options.complete_limit("p") == ["params="]
+    assert options.complete_limit("p") == ["params=", "peak_memory_mb="]
     assert "quality,flops" in options.complete_objectives("q")
     assert options.complete_pick("k") == ["knee"]
 

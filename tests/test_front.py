@@ -102,6 +102,7 @@ def put(name: str, value: Any) -> Callable[[Any], None]:
         put("measured", {"quality": float("nan"), "flops": 1}),
         put("measured", [1, 2]),
         lambda data: data.update(schema=2),
+        lambda data: data.update(predicted_for={"latency_ms": "board"}),
         lambda data: data.update(front=[]),
         lambda data: data.update(hypervolume="much"),
         lambda data: data["objectives"][0].update(name="speed"),
@@ -136,6 +137,37 @@ def test_an_unknown_pick_names_the_nearest(how: str) -> None:
     almost = THREE[1].id[:-1] + ("0" if THREE[1].id[-1] != "0" else "1")
     with pytest.raises(UsageError, match=THREE[1].id):
         pick(front(*THREE), almost)
+
+
+@pytest.mark.parametrize(
+    ("how", "which"),
+    [
+        ("cheapest", 2),
+        ("flops<=30", 1),  # the best quality under a limit
+        ("flops=89", 1),
+        ("quality<=0.5", 1),  # the cheapest with a quality
+        ("quality<=0.1", 0),
+        ("valid_accuracy>=0.5", 2),
+        ("params<=10,flops<=1e9", 0),
+        ("quality<=0.9,flops<=40", 1),  # all objectives have one: the best
+    ],
+)
+def test_picking_by_conditions(how: str, which: int) -> None:
+    assert pick(front(*THREE), how).id == THREE[which].id
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("flops<=9", rf"flops ≤ 9; the nearest is {THREE[2].id} with flops 10"),
+        ("quality<=0.05", rf"nearest is {THREE[0].id} with quality 0.1"),
+        ("quality<=0.15,flops<=30", rf"≤ 0.15 and flops ≤ 30; the nearest is {THREE[1].id}"),
+        ("latency_ms<=3", "latency_ms was not measured in this run; there are quality, flops"),
+    ],
+)
+def test_conditions_that_no_network_meets_name_the_nearest(how: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        pick(front(*THREE), how)
 
 
 def test_a_run_without_a_front_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from latency.device import DeviceFingerprint, _cpu_name, describe_device
+from latency.device import DeviceFingerprint, _cpu_clock_mhz, _cpu_name, clock_mhz, describe_device
 from search_spaces.errors import DataError, UsageError
 
 DEVICE = DeviceFingerprint("cpu", "Some Processor", 4, 2, "2.13.0+cpu", "Linux-x86_64")
@@ -99,3 +99,13 @@ def test_the_processor_is_named_with_and_without_its_file(tmp_path: Path) -> Non
     listing.write_text("processor : 0\nmodel name\t: Fast One  \nmodel name\t: Fast One\n")
     assert _cpu_name(listing) == "Fast One"
     assert _cpu_name(tmp_path / "missing")
+
+
+def test_the_clock_is_the_mean_of_the_cores_or_unknown(tmp_path: Path) -> None:
+    listing = tmp_path / "cpuinfo"
+    listing.write_text("cpu MHz\t\t: 2000.000\nbogus MHz: 9\ncpu MHz\t\t: 3000.5\n")
+    assert _cpu_clock_mhz(listing) == 2500.2
+    listing.write_text("model name: none\n")
+    assert _cpu_clock_mhz(listing) is None
+    assert _cpu_clock_mhz(tmp_path / "missing") is None
+    assert clock_mhz("cpu") is None or clock_mhz("cpu") > 0  # type: ignore[operator]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.predictor import LatencyPredictor, Score, score
-from latency.regressors import CANDIDATES, Array
+from latency.kernels import Array
+from latency.predictor import LatencyPredictor, Score, _cross_validate, _folds, score
+from latency.regressors import CANDIDATES
 from search_spaces.errors import DataError, UsageError
 
 NAMES = list(CANDIDATES)
@@ -95,6 +96,59 @@ def test_a_slow_spell_hardly_bends_a_kernel_regression(name: str) -> None:
     assert error(bent, truth) < error(clean, truth) + 0.007
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_far_away_networks_are_less_sure(name: str, unit: float) -> None:
+    features, ms = networks(60)
+    fitted = CANDIDATES[name]().fit(features, ms * unit)
+    near, far = features[:20], features[:20] + 8 * np.ptp(features, axis=0)
+    known, unknown = (fitted.spread(rows, np.full(20, unit)) for rows in (near, far))
+    assert (known > 0).all() and unknown.min() > 2 * known.max()
+
+
+def test_deviations_grow_with_the_distance_and_are_calibrated() -> None:
+    features, ms = networks(80)
+    predictor = LatencyPredictor.fit(features, ms)
+    centre, span = features.mean(axis=0), np.ptp(features, axis=0)
+    mean, std = predictor.predict(centre + np.outer([0, 1, 2, 4], span))
+    assert (np.diff(std) > 0).all()
+    np.testing.assert_array_equal(predictor.mean(centre[None]), mean[:1])
+    others, truth = networks(500, seed=1)
+    mean, std = predictor.predict(others)
+    assert 0.6 < np.sqrt(np.mean(((mean - truth) / std) ** 2)) < 1.6
+
+
+def test_out_of_fold_errors_have_the_size_they_were_promised() -> None:
+    features, ms = networks(60)
+    for name in NAMES:
+        held = _cross_validate(CANDIDATES[name], features, ms, np.ones(60), _folds(60, None, 0))
+        factor = np.sqrt(np.mean(((held.ms - ms) / held.spread) ** 2))
+        assert 0.1 < factor < 10, name  # the spread is near the truth before it is calibrated
+    predictor = LatencyPredictor.fit(features, ms)
+    held = _cross_validate(
+        CANDIDATES[predictor.report.chosen], features, ms, np.ones(60), _folds(60, None, 0)
+    )
+    standardised = (held.ms - ms) / (predictor.report.std_factor * held.spread)
+    assert np.sqrt(np.mean(standardised**2)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_measurement_of_little_weight_hardly_counts(name: str) -> None:
+    features, ms = networks(60)
+    spoilt, weights = ms.copy(), np.ones(60)
+    spoilt[::10], weights[::10] = 3 * spoilt[::10], 0.01
+    others, truth = networks(100, seed=1)
+    blind = CANDIDATES[name]().fit(features, spoilt).predict(others)
+    told = CANDIDATES[name]().fit(features, spoilt, weights).predict(others)
+    assert error(told, truth) < error(blind, truth)
+
+
+@pytest.mark.parametrize("weights", [np.ones(19), np.zeros(20), np.full(20, 1.1)])
+def test_weights_outside_their_range_are_refused(weights: Array) -> None:
+    with pytest.raises(DataError, match="one weight above 0"):
+        LatencyPredictor.fit(*networks(20), weights=weights)
+
+
 def test_score_of_four_networks() -> None:
     found = score(np.array([1.1, 1.8, 4.0, 3.0]), np.array([1.0, 2.0, 4.0, 4.0]))
     assert found.mape == pytest.approx((0.1 + 0.1 + 0 + 0.25) / 4)
@@ -163,7 +217,7 @@ def test_json_gives_the_same_predictions_back() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"schema": 2},
+        {"schema": 1},
         {"report": {}},
         {"report": None},
         {"features": [[1], [1, 2]]},
@@ -171,6 +225,9 @@ def test_json_gives_the_same_predictions_back() -> None:
         {"ms": []},
         {"ms": [None] * 20},
         {"ms": [-1.0] * 20},
+        {"weights": [1.0] * 19},
+        {"weights": [0.0] * 20},
+        {"weights": [[1.0]] * 20},
     ],
 )
 def test_damaged_json_is_refused(change: dict[str, Any]) -> None:

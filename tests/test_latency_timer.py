@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from latency.timer import Timing, time_calls, timed_module
+from latency.timer import Timing, time_beside, time_calls, timed_module
 from search_spaces.errors import UsageError
 
 
@@ -55,6 +55,16 @@ def test_warm_up_is_not_timed() -> None:
     clock.made.clear()
     (cold,) = time_calls([slow_start], "cpu", warmup=0, repeats=3, min_sample_s=0, clock=clock)
     assert cold.samples_ms == (100_000, 100_000, 100_000)
+
+
+@pytest.mark.parametrize(("seconds", "extra"), [(1.0, 0), (0.004, 1)])
+def test_only_short_calls_are_made_once_more_to_see_how_long_they_are(
+    seconds: float, extra: int
+) -> None:
+    clock = FakeClock()
+    call = clock.call("a", lambda _: seconds)
+    time_calls([call], "cpu", warmup=2, repeats=3, min_sample_s=0.002, clock=clock)
+    assert len(clock.made) == 2 + extra + 3
 
 
 def test_steady_drift_favours_nobody() -> None:
@@ -170,3 +180,19 @@ def test_a_card_is_timed_with_its_work_done() -> None:
         [lambda: weights[:64, :64] @ weights[:64, :64], lambda: weights @ weights], "cuda"
     )
     assert large.median_ms > 2 * small.median_ms > 0
+
+
+def test_a_reference_is_spread_among_the_others() -> None:
+    called: list[str] = []
+    clock = FakeClock()
+    calls = [lambda n=n: called.append(n) for n in "rstabcd"]  # type: ignore[misc]
+    beside, timings = time_beside(
+        calls[:3], calls[3:], "cpu", warmup=0, repeats=2, min_sample_s=0, clock=clock
+    )
+    assert "".join(called) == "rabscdt" + "tdcsbar"
+    assert beside.count == 2 and len(timings) == 4
+
+
+def test_slow_rounds_do_not_change_a_ratio() -> None:
+    reference, network = Timing((1.0, 10.0, 1.0)), Timing((2.0, 20.0, 2.2))
+    assert network.ratio(reference) == 2.0

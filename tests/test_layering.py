@@ -28,14 +28,22 @@ FLOORS = {
 }
 
 # Where the search meets the trained networks; everything else in nas is numpy and values.
-JOINTS = ("nas.stages*", "nas.stage_runner", "nas.retrain*", "nas.evaluator*", "nas.timed_work")
+JOINTS = (
+    "nas.stages*",
+    "nas.stage_runner",
+    "nas.retrain*",
+    "nas.evaluator*",
+    "nas.timed_work",
+    "nas.profile_device",
+    "nas.latency_meter",
+)
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray", "nas.tuning"),
     "fairseq": ("supernet.export.fairseq_plugin",),
-    "optuna": ("nas.searchers", "nas.searchers.*"),
+    "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),
     "plotly": ("nas.report*",),

@@ -99,7 +99,7 @@ def test_a_latency_limit_without_the_objective(tmp_path: Path) -> None:
 def test_a_limit_that_all_measured_networks_miss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nas.limits.check_limits", lambda spec: None)
+    monkeypatch.setattr("nas.limits.check_limits", lambda *_: None)
     run = tiny(tmp_path / "run", limits={"flops": 1.0})
     with pytest.raises(NasError, match=r"none of the \d+ measured networks keeps flops ≤ 1") as e:
         work(run)

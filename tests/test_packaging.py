@@ -14,7 +14,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-PACKAGES = ("search_spaces", "supernet", "latency", "nas", "experiments")
+PACKAGES = ("search_spaces", "supernet", "latency", "nas", "service", "experiments")
+
+SERVICE = "nas-service[service]"
 
 # What a CUDA build of torch brings along differs by machine and is pinned by that build itself.
 BUILD_PARTS = ("nvidia-", "cuda-", "triton")
@@ -25,12 +27,14 @@ def declared() -> dict[str, Requirement]:
 
 
 def development() -> dict[str, Requirement]:
-    return _by_name(PROJECT["optional-dependencies"]["dev"])
+    """What `make install-dev` adds: the extra `dev`, which names the extra `service`."""
+    extras = PROJECT["optional-dependencies"]
+    return _by_name([line for line in (*extras["dev"], *extras["service"]) if line != SERVICE])
 
 
 def optional() -> dict[str, Requirement]:
     extras = PROJECT["optional-dependencies"]
-    return _by_name([line for name in set(extras) - {"dev"} for line in extras[name]])
+    return _by_name([line for name in sorted(set(extras) - {"dev"}) for line in extras[name]])
 
 
 def pinned() -> dict[str, Requirement]:

@@ -26,17 +26,18 @@ from tests.pipeline_cases import (
 
 
 def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
+    data = bytearray(file.read_bytes() or b" ")
     data[len(data) // 2] ^= 0x01
     file.write_bytes(data)
 
 
 def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
+    data = file.read_bytes() or b"{}\n" * 3
+    file.write_bytes(data[: len(data) // 3])
 
 
 def empty(file: Path) -> None:
-    file.write_bytes(b"")
+    file.write_bytes(b"" if file.stat().st_size else b"{}\n")
 
 
 def garbage(file: Path) -> None:

@@ -189,3 +189,28 @@ def test_killed_again_and_again(whole: RunFolder, tmp_path: Path) -> None:
     work(RunFolder.open(folder.path))
     assert results(folder) == results(whole)
     assert done_twice(folder) == []
+
+
+@pytest.mark.parametrize("searcher", ["rank-evolve", "ranknas", "nsga2", "tpe", "random"])
+def test_every_searcher_ends_alike_when_cut_short(searcher: str, tmp_path: Path) -> None:
+    straight = finished(tmp_path / "straight", searcher=searcher)
+    cut = tiny(tmp_path / "cut", searcher=searcher)
+    with closing(events(cut)) as stream:  # type: ignore[type-var]
+        observed = 0
+        while observed < 10:
+            observed += type(next(stream)).__name__ == "ArchitectureMeasured"
+    work(RunFolder.open(cut.path))
+    assert results(cut) == results(straight)
+    assert done_twice(cut) == []
+    assert len((cut.path / "observations.jsonl").read_text("utf-8").splitlines()) == 12
+
+
+def test_a_journal_of_another_search_starts_the_stage_anew(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    expected = results(run)
+    lines = (run.path / "observations.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (run.path / "stages" / "observe.json").unlink()
+    (run.path / "observations.jsonl").write_text("".join(reversed(lines)), encoding="utf-8")
+    found = work(RunFolder.open(run.path))
+    assert any("nobody asked for" in getattr(event, "message", "") for event in found)
+    assert results(run) == expected

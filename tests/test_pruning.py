@@ -14,6 +14,7 @@ from nas.evolution import EvolutionSettings, Scores, archive, evolve
 from nas.pareto import hypervolume
 from nas.pruning import PruningSettings, prune
 from nas.ranking.report_card import Fidelity, ReportCard
+from nas.vetoes import everything
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.operators import enumerate_all, sample
@@ -21,7 +22,7 @@ from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import SearchSpace, Slot
 
 KINDS = ("softmax", "linear", "omni")
-QUICK = PruningSettings(sample=2048)
+QUICK = PruningSettings(sample=4096)
 
 
 def make_space(depth=3):
@@ -156,6 +157,31 @@ def test_wanting_what_is_not_there_is_refused(keep):
         run(keep=keep)
 
 
+def test_all_vetoes_undo_every_cut_and_keep_the_evidence():
+    pruned = run(keep=everything(SPACE))
+    assert pruned.space is SPACE and pruned.cuts == ()
+    assert names(pruned.kept) >= names(run().cuts)
+    assert {one.reason for one in pruned.kept} == {"It was asked to be kept."}
+    assert pruned.to_json()["vetoes"]["encoder.attention"] == list(KINDS)
+
+
+def test_a_kept_choice_keeps_its_layer():
+    def shallow(rows):
+        scores = landscape(rows)
+        deep = SPACE.depths(rows, "encoder") == 3
+        return Scores(scores.objectives * (1 + 5.0 * deep[:, None]), scores.violations)
+
+    def depths(**more):
+        nothing = observe()[0][:0], np.zeros((0, 2))
+        return prune(SPACE, shallow, make_card(), *nothing, 0, settings=QUICK, **more)
+
+    assert ("encoder.num_layers", 3) in names(depths().cuts)
+    kept = {(k.name, k.choice): k.reason for k in depths(keep={"encoder.2.ffn_dim": (8,)}).kept}
+    assert "A layer" in kept["encoder.num_layers", 3]
+    # Of a gene that is kept in all layers, others remain.
+    assert ("encoder.num_layers", 3) in names(depths(keep={"encoder.ffn_dim": (8,)}).cuts)
+
+
 def test_choices_of_the_best_observed_networks_stay():
     observed, objectives = observe()
     hero = np.flatnonzero((observed == KINDS.index("omni")).any(axis=1))[0]
@@ -188,8 +214,38 @@ def test_the_last_choice_of_a_slot_is_never_cut():
     assert pruned.space.size >= 1
 
 
+def test_the_last_choice_in_one_layer_saves_it_there_and_not_in_the_others():
+    narrow = SPACE.restrict({"encoder.0.attention": ("omni",)})
+
+    def evaluate(rows):
+        return landscape(narrow.translate(rows, SPACE))
+
+    nothing = np.zeros((0, len(SPACE.slots)), dtype=np.int16), np.zeros((0, 2))
+    for settings in (QUICK, replace(QUICK, max_lift=2.0)):
+        pruned = prune(narrow, evaluate, make_card(), *nothing, 0, settings=settings)
+        assert pruned.space.slot("encoder.0.attention").choices == ("omni",)
+        assert "omni" not in pruned.space.slot("encoder.2.attention").choices
+    reasons = {one.reason for one in pruned.kept if one.choice == "omni"}
+    assert reasons == {"It is the last choice of encoder.0.attention."}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_however_impatient_every_slot_keeps_a_choice(seed):
+    rng = np.random.default_rng(seed)
+    impatient = replace(QUICK, sample=512, min_elite=1, max_lift=1e9, tolerance=1.0)
+    weights = rng.normal(size=(len(SPACE.slots), 2))
+
+    def evaluate(rows):
+        return Scores(np.exp(rows @ weights / 4), np.zeros(len(rows)))
+
+    nothing = np.zeros((0, len(SPACE.slots)), dtype=np.int16), np.zeros((0, 2))
+    pruned = prune(SPACE, evaluate, make_card(), *nothing, seed, settings=impatient)
+    assert len(pruned.cuts) > 5 and pruned.space.size >= 1
+    assert all(slot.choices for slot in pruned.space.slots)
+
+
 def test_a_cut_that_loses_hypervolume_is_taken_back():
-    strict = replace(QUICK, max_lift=1.2, tolerance=0.0)
+    strict = replace(QUICK, max_lift=3.0, tolerance=0.0)
     rows, objectives = observe()
     nothing = rows[:0], objectives[:0]  # which protects nothing
     pruned = prune(SPACE, landscape, make_card(), *nothing, 0, settings=strict)

@@ -7,17 +7,20 @@ import json
 import numpy as np
 import pytest
 from scipy import optimize
+from sklearn.gaussian_process import GaussianProcessRegressor
 
 import nas.ranking.report_card as report_card
 from nas.ranking import (
+    Ensemble,
+    GaussianProcess,
     PairwiseLinear,
     PairwiseTrees,
     ReportCard,
     choose_ranker,
     ranker_from_json,
 )
-from nas.ranking.base import Calibration, worse_pairs
-from nas.ranking.pairwise import _pairwise_weights, _with_logs
+from nas.ranking.base import Calibration, with_logs, worse_pairs
+from nas.ranking.pairwise import _pairwise_weights
 from nas.ranking.report_card import fidelity
 from search_spaces.errors import DamagedRunError, UsageError
 
@@ -25,7 +28,10 @@ RANKERS = {
     "linear": PairwiseLinear,
     "quadratic": lambda: PairwiseLinear(interactions=True),
     "trees": lambda: PairwiseTrees(rounds=40),
+    "gaussian process": GaussianProcess,
+    "ensemble": Ensemble,
 }
+PAIRWISE = ["linear", "quadratic", "trees"]
 NAMES = ["size", "kind", "constant", "other"]
 
 
@@ -52,7 +58,9 @@ class TestContract:
         assert fidelity(ranker.scores(features), losses).pairwise_accuracy > 0.95
         assert fidelity(ranker.scores(features), -losses).pairwise_accuracy < 0.05
 
-    def test_only_the_order_of_the_losses_matters_to_scores(self, make):
+    @pytest.mark.parametrize("kind", PAIRWISE)
+    def test_only_the_order_of_the_losses_matters_to_pairwise_scores(self, kind):
+        make = RANKERS[kind]
         features, losses = make_data(noise=0.05)
         one, other = make().fit(features, losses), make().fit(features, np.exp(5 * losses))
         assert (one.scores(features) == other.scores(features)).all()
@@ -135,6 +143,54 @@ class TestContract:
             ranker_from_json({key: saved[key] for key in saved if key != part})
 
 
+@pytest.mark.parametrize("make", [GaussianProcess, Ensemble])
+def test_deviations_grow_away_from_what_was_observed(make):
+    features, losses = make_data(40, noise=0.05)
+    ranker = make().fit(features[:, [0, 1, 3]], losses)
+    near = ranker.deviations(features[:, [0, 1, 3]])
+    far = ranker.deviations(features[:, [0, 1, 3]] + [500, 3, 20])
+    assert (near > 0).all()
+    assert far.min() > near.max()
+
+
+def test_deviations_are_as_large_as_the_errors():
+    ranker = GaussianProcess().fit(*make_data(60, noise=0.1))
+    features, clean = make_data(200, seed=1)
+    errors = np.abs(ranker.predict(features) - clean) / ranker.deviations(features)
+    assert 0.3 < np.sqrt(np.mean(errors**2)) < 3
+
+
+@pytest.mark.parametrize("kind", PAIRWISE)
+def test_pairwise_rankers_say_nothing_of_deviations(kind):
+    features, losses = make_data()
+    assert RANKERS[kind]().fit(features, losses).deviations(features) is None
+
+
+def test_posterior_equals_the_learners_own():
+    features, losses = make_data(30, noise=0.1)
+    ranker = GaussianProcess().fit(features, losses)
+    own = GaussianProcessRegressor(ranker._signal, alpha=ranker.noise, optimizer=None)
+    target = (np.log(losses) - np.log(losses).mean()) / np.log(losses).std()
+    mean, spread = own.fit(ranker._rows, target).predict(ranker._rows[:9], return_std=True)
+    found = ranker._posterior(features[:9], with_deviation=True)
+    assert found[0] == pytest.approx(mean, abs=1e-6)
+    assert found[1] == pytest.approx(spread, rel=1e-3)
+
+
+def test_an_ensemble_lies_between_its_members():
+    features, losses = make_data(noise=0.1)
+    ensemble = Ensemble().fit(features, losses)
+    votes = ensemble._votes(features)
+    scores = ensemble.scores(features)
+    assert ((votes.min(axis=0) <= scores) & (scores <= votes.max(axis=0))).all()
+
+
+def test_an_ensemble_does_without_trees(monkeypatch):
+    monkeypatch.setattr(PairwiseTrees, "available", lambda: False)
+    ensemble = Ensemble().fit(*make_data())
+    assert {member.kind for member in ensemble._members} == {"gaussian-process", "pairwise-linear"}
+
+
 def test_unknown_kind_is_reported():
     with pytest.raises(DamagedRunError, match="'oracle'"):
         ranker_from_json({"kind": "oracle"})
@@ -163,7 +219,7 @@ def test_newton_weights_equal_a_general_minimiser():
 def test_quadratic_kernel_equals_written_out_products():
     features, losses = make_data(30, noise=0.1)
     ranker = PairwiseLinear(0.1, interactions=True).fit(features, losses)
-    x = _with_logs(features)
+    x = with_logs(features)
     spread = x.std(axis=0)
     x = (x - x.mean(axis=0)) / np.where(spread > 1e-9, spread, np.inf)
     products = np.stack([np.outer(row, row).ravel() for row in x]) / np.sqrt(x.shape[1])

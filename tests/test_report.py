@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from nas.report.reading import read_contents
 from nas.report.summary_section import search_command
 from nas.run_folder import RunFolder
 from nas.spec import SearchSpec, build_spec
+from nas.vetoes import read_vetoes
 from search_spaces.errors import DamagedRunError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.measurement import Measurement
@@ -428,6 +430,14 @@ def test_of_a_long_front_the_ends_and_the_picked_one_are_drawn(contents: RunCont
     assert _spread(many[:5], None) == many[:5]
 
 
+def test_top_features_have_share_and_direction(contents: RunContents) -> None:
+    text = words_of(render(contents))
+    assert "Genes that decide latency, all layers together." in text
+    assert "number of layers" in text and "less helps" in text
+    bare = replace(contents, features={})
+    assert "The predictors are not fitted yet." in words_of(render(bare))
+
+
 # -- pruning and reproduction -------------------------------------------------------------------
 
 
@@ -437,6 +447,16 @@ def test_cuts_are_told_with_their_evidence(contents: RunContents) -> None:
     assert "number of layers = 4" in text
     assert "FFN size 128 in layer 2" in text
     assert "One of the best observed networks has it." in text
+
+
+def test_what_pruning_needs_and_what_was_kept_on_request_is_told(run: RunFolder) -> None:
+    before = words_of(render(read_contents(run)))
+    assert "reaches a Kendall τ of 0.5 and 75.0 % of the pairs" in before.replace("\u00a0", " ")
+    assert "Asked to be kept" not in before
+    rewrite(run, "pruning.json", ("vetoes",), {"encoder.attention": ["omni"]})
+    after = read_contents(run)
+    assert "Asked to be kept: --keep encoder.attention=omni" in words_of(render(after))
+    assert "--keep encoder.attention=omni" in search_command(after)
 
 
 def test_a_refusal_is_told_with_its_reason(run: RunFolder) -> None:
@@ -453,6 +473,7 @@ def test_a_refusal_is_told_with_its_reason(run: RunFolder) -> None:
         {"preset": "smoke", "pick": "best", "seed": 11, "data": "a folder/x.npz"},
         {"limits": {"flops": 1234567.0, "latency_ms": 0.1 + 0.2}},
         {"quality": "bleu", "dataset": "synthetic"},
+        {"keep": {"encoder.attention": ("linear", "omni"), "encoder.2.ffn_dim": (64,)}},
     ],
 )
 def test_the_command_asks_for_the_same_search(tmp_path: Path, values: dict[str, Any]) -> None:
@@ -488,4 +509,5 @@ def spec_of(command: str) -> SearchSpec:
         budget=budget_for(space, given["preset"][0], overrides),
         seed=int(given["seed"][0]),
         pick=given["pick"][0],
+        keep=read_vetoes(space, given.get("keep", [])),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from latency.predictor import LatencyPredictor
 from nas.ranking import PairwiseLinear
-from nas.scoring import Scorer, network_costs
+from nas.scoring import CostScorer, Scorer, network_costs
 from search_spaces.costs import flops, params
 from search_spaces.encoding import encode_features
 from search_spaces.loading import load_space, parse_space
@@ -34,13 +34,13 @@ def fitted() -> tuple[PairwiseLinear, LatencyPredictor]:
 def scorer(fitted: Any, *objectives: str, **limits: float) -> Scorer:
     ranker, latency = fitted
     timed = "latency_ms" in (*objectives, *limits)
-    return Scorer(SPACE, ranker, latency if timed else None, objectives, limits)
+    return Scorer(ranker, CostScorer(SPACE, latency if timed else None, objectives, limits))
 
 
 def test_objectives_come_in_the_order_asked(fitted: Any) -> None:
     one = scorer(fitted, "quality", "flops", "params").score(ROWS)
-    other = scorer(fitted, "params", "quality", "flops").score(ROWS)
-    assert np.array_equal(one.objectives[:, [2, 0, 1]], other.objectives)
+    other = scorer(fitted, "quality", "params", "flops").score(ROWS)
+    assert np.array_equal(one.objectives[:, [0, 2, 1]], other.objectives)
     assert np.array_equal(one.objectives[:, 1:], COSTS[:, ::-1])
     assert not one.violations.any()
 
@@ -98,3 +98,14 @@ def test_costs_are_those_of_the_networks(name: str) -> None:
     for row, network in zip(network_costs(space, rows), space.decode(rows), strict=True):
         assert row[0] == params(space.model, space.task, network)
         assert row[1] == flops(space.model, space.task, network, source_length=source)
+
+
+def test_deviations_cost_time_only_where_latency_is_limited(
+    fitted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = scorer(fitted, "quality", "latency_ms")
+    assert np.array_equal(free.score(ROWS).objectives[:, 1], free.predict(ROWS)["latency_ms"])
+    monkeypatch.setattr(LatencyPredictor, "predict", None)
+    free.score(ROWS)
+    with pytest.raises(TypeError):
+        scorer(fitted, "quality", "latency_ms", latency_ms=1.5).score(ROWS)

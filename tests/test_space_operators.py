@@ -34,6 +34,36 @@ def test_everything_stays_inside(space: SearchSpace, rate: float, seed: int) -> 
         assert len(rows) == 1
 
 
+@pytest.mark.parametrize("name", ["digits", "wmt14-hat", "wikitext103-xl"])
+def test_ten_thousand_children_lie_in_the_space_and_have_canonical_ids(name: str) -> None:
+    space, rng = load_space(name), generator(5)
+    a, b = (operators.sample(space, rng, 5_000) for _ in range(2))
+    mutants = operators.mutate(space, a[:2_500], 0.1, rng), operators.mutate(space, b, 1.0, rng)
+    crossed = operators.crossover(space, a[:2_500], b[:2_500], rng)
+    rows = np.concatenate([*mutants, operators.mutate(space, crossed, 0.3, rng)])
+    assert len(rows) == 10_000
+    assert_inside(space, rows)
+    networks = space.decode(rows)
+    assert np.array_equal(space.encode(networks), rows)
+    # Equal rows are equal networks and the other way round: one id for each.
+    assert len({network.id for network in networks}) == len(operators.distinct(rows))
+
+
+@pytest.mark.parametrize("name", ["digits", "wmt14-hat", "wikitext103-xl"])
+def test_children_in_a_cut_space_never_have_what_was_cut(name: str) -> None:
+    space = load_space(name)
+    names = [slot.name for slot in space.slots if len(slot.choices) > 1]
+    smaller = space.restrict({slot: space.slot(slot).choices[1:] for slot in names})
+    rng = generator(6)
+    parents = operators.sample(smaller, rng, 10_000)
+    children = operators.mutate(smaller, parents, 0.5, rng)
+    gone = np.array([len(slot.choices) > 1 for slot in space.slots])
+    for rows in (children, operators.crossover(smaller, parents, children, rng)):
+        assert_inside(smaller, rows)
+        root = smaller.translate(rows, space)
+        assert (root[:, gone] > 0)[space.active(root)[:, gone]].all()
+
+
 def test_the_same_seed_gives_the_same_rows() -> None:
     space = load_space("wmt14")
     first, again, other = (operators.sample(space, generator(s), 50) for s in (1, 1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -222,14 +223,38 @@ def test_every_field_is_in_the_digest() -> None:
         "objectives": ("quality", "flops"),
         "quality": "bleu",
         "limits": {"params": 1e5},
+        "searcher": "ranknas",
         "preset": "smoke",
         "budget": budget_for(DIGITS, "quick", {"retrain.epochs": "3"}),
         "seed": 1,
         "pick": "0123456789ab",
+        "keep": {"encoder.attention": ("omni",)},
+        "device_profile": "0" * 64,
     }
     assert set(changed) == set(SearchSpec.model_fields)
     digests = {spec(**{name: value}).digest for name, value in changed.items()}
     assert len(digests | {spec().digest}) == len(changed) + 1
+
+
+def test_vetoes_are_brought_into_the_order_of_the_space() -> None:
+    one = spec(keep={"encoder.ffn_dim": ("64", 8), "encoder.attention": ["omni"]})
+    two = spec(keep={"encoder.attention": ["omni"], "encoder.ffn_dim": (8, 64, 8)})
+    assert one == two and one.digest == two.digest
+    assert one.keep == {"encoder.attention": ("omni",), "encoder.ffn_dim": (8, 64)}
+
+
+def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
+    values = spec().model_dump(mode="json")
+    assert values.pop("keep") == {}
+    assert values.pop("device_profile") is None
+    text = json.dumps(values, sort_keys=True)
+    assert spec().digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("keep", [{"attention": ("omni",)}, {"encoder.ffn_dim": (7,)}])
+def test_vetoes_that_the_space_has_not_are_refused(keep: Any) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean|it has 4, 8, 16, 32, 64"):
+        spec(keep=keep)
 
 
 def test_json_and_back_keeps_the_digest() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from latency.workload import Workload
-from nas.evaluator import LatencyMeter
+from nas.latency_meter import LatencyMeter
 from nas.timed_work import check_workload, example_inputs, timed_call
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
-from nas.cli import data, evaluate, runs, search, spaces, translate
+from nas.cli import data, evaluate, profile, runs, search, spaces, translate
 from nas.cli.consoles import drop_output, say
+from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
 
 EPILOG = "Example: nas search --space digits"
@@ -53,12 +55,17 @@ def _nas(
 
 
 def _add(
-    target: typer.Typer, name: str, function: Callable[..., Any], panel: str | None, *examples: str
+    target: typer.Typer,
+    name: str,
+    function: Callable[..., Any],
+    panel: str | None,
+    *examples: str,
+    cls: type[TyperCommand] | None = None,
 ) -> None:
     """Register a command whose help ends with examples."""
     word = "Example" if len(examples) == 1 else "Examples"
     epilog = "\n\n".join([f"{word}:", *examples])  # an empty line is where typer ends a line
-    target.command(name, epilog=epilog, rich_help_panel=panel)(function)
+    target.command(name, cls=cls, epilog=epilog, rich_help_panel=panel)(function)
 
 
 _add(
@@ -68,6 +75,15 @@ _add(
     WORK,
     "nas search --space digits",
     "nas search --space ./mine.toml --preset smoke --limit params=2e5 --set supernet.epochs=30",
+)
+_add(
+    app,
+    "profile",
+    profile.profile,
+    WORK,
+    "nas profile --space digits --out laptop.json",
+    "nas profile --space listops --workload source=128 --workload source=512 --samples 60 "
+    "--out laptop.json --report laptop.html",
 )
 _add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
 _add(app, "retrain", search.retrain, WORK, "nas retrain runs/digits-1a2b3c4d --pick best")
@@ -88,7 +104,17 @@ _add(
     "nas evaluate runs/multi30k-1a2b3c4d --split valid --beam 5 --lenpen 1 --json",
 )
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
-_add(app, "show", runs.show, LOOK, "nas show runs/digits-1a2b3c4d")
+_add(
+    app,
+    "show",
+    runs.show,
+    LOOK,
+    "nas show runs/digits-1a2b3c4d",
+    "nas show runs/digits-1a2b3c4d --pick",
+    "nas show runs/digits-1a2b3c4d --pick 'latency_ms<=12,params<=2e5'",
+    "nas show runs/digits-1a2b3c4d --features",
+    cls=OptionalPick,
+)
 _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")
 app.add_typer(
     space_app, name="space", help="List, show and check search spaces.", rich_help_panel=SPACES

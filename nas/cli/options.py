@@ -12,10 +12,12 @@ from typing import Any
 import typer
 
 from nas.cli.run_state import RUNS, find_runs
+from nas.conditions import is_condition, read_conditions
 from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.presets import PRESETS
 from nas.spec import Budget
+from nas.vetoes import ALL, NONE
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names
@@ -58,7 +60,13 @@ def complete_run(incomplete: str) -> list[str]:
 
 def complete_pick(incomplete: str) -> list[str]:
     """Ways to choose a network."""
-    return _starting(["knee", "best"], incomplete)
+    costs = [f"{name}<=" for name in OBJECTIVES]
+    return _starting(["knee", "best", "cheapest", *costs], incomplete)
+
+
+def complete_keep(incomplete: str) -> list[str]:
+    """Words for vetoes."""
+    return _starting([ALL, NONE], incomplete)
 
 
 def complete_objectives(incomplete: str) -> list[str]:
@@ -118,9 +126,27 @@ QUIET: Any = typer.Option(
 PICK: Any = typer.Option(
     "best",
     "--pick",
-    metavar="best|knee|ID",
-    help="The network to train from scratch: the lowest loss, the best compromise, or an id.",
+    metavar="best|knee|cheapest|CONDITIONS|ID",
+    help="The network to train from scratch: the lowest loss, the best compromise, the lowest "
+    "cost, the best that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id.",
     autocompletion=complete_pick,
+)
+
+KEEP: Any = typer.Option(
+    [],
+    "--keep",
+    metavar="GENE=CHOICE",
+    help="A choice that pruning may not cut: encoder.attention=omni, several with commas, in one "
+    "layer encoder.2.attention=omni; or all. Repeatable.",
+    autocompletion=complete_keep,
+)
+KEEP_AGAIN: Any = typer.Option(
+    [],
+    "--keep",
+    metavar="GENE=CHOICE|all|none",
+    help="Do the pruning and all that follows again, with these vetoes in place of those before: "
+    "what may not be cut, all (undo every cut) or none. Repeatable.",
+    autocompletion=complete_keep,
 )
 
 LOG: Any = typer.Option(
@@ -202,12 +228,18 @@ def read_pick(how: str) -> str:
     """A way to choose a network that can be told wrong before the search has run.
 
     Raises:
-        UsageError: when it is neither a word known here nor an id.
+        UsageError: when it is neither a word known here, nor conditions, nor an id.
     """
-    is_id = 4 <= len(how) <= 12 and set(how) <= set("0123456789abcdef")
-    if how in ("knee", "best") or is_id:
+    if is_condition(how):
+        read_conditions(how)
         return how
-    raise UsageError(f"--pick takes knee, best or the id of a network; given {how!r}")
+    is_id = 4 <= len(how) <= 12 and set(how) <= set("0123456789abcdef")
+    if how in ("knee", "best", "cheapest") or is_id:
+        return how
+    raise UsageError(
+        "--pick takes knee, best, cheapest, a condition such as 'params<=2e5' or the id of a "
+        f"network; given {how!r}"
+    )
 
 
 def setting_names() -> list[str]:

@@ -19,8 +19,7 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     state = state or read_state(folder, thorough=False)
     console = out()
     if state.front is not None:
-        picked = pick(state.front, folder.spec.pick).id
-        console.print(front_table(state.front, picked, console.width))
+        console.print(front_table(state.front, state.picked, console.width))
     if state.retrained:
         console.print(retrained_table(state.retrained))
 
@@ -35,8 +34,7 @@ def final_lines(folder: RunFolder, chosen: str | None = None) -> list[str]:
     state = read_state(folder, thorough=False)
     run = shlex.quote(str(folder.path))
     word = "Winner" if chosen is None else "Trained"
-    if chosen is None and state.front is not None:
-        chosen = pick(state.front, folder.spec.pick).id
+    chosen = chosen or state.picked
     lines = [
         f"{word:<7} {result['id']}, test {test_score(result)}"
         for result in state.retrained

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from nas.front import FRONT_FILE, Front, pick, read_front
 from nas.pipeline import SEARCH_ORDER
 from nas.run_folder import SPEC_FILE, RunFolder
-from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 RUNS = Path("runs")
 
@@ -39,6 +39,7 @@ class RunState:
         stages: those this run needs, in order.
         running: whether another process works on it.
         front: the front, once there is one that can be read.
+        picked: id of the network that the request chooses from it, if it can be chosen.
         retrained: the results of networks trained from scratch, by id.
         problems: what is wrong with its files, one sentence each.
     """
@@ -46,6 +47,7 @@ class RunState:
     stages: tuple[StageState, ...]
     running: bool
     front: Front | None
+    picked: str | None
     retrained: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]
 
@@ -78,11 +80,11 @@ def find_runs(parent: Path) -> list[Path]:
     return sorted(file.parent for file in parent.glob(f"*/{SPEC_FILE}"))
 
 
-def stages_of(folder: RunFolder, front: Front | None) -> list[str]:
+def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
-    wanted = [s for s in SEARCH_ORDER if s != "latency" or folder.spec.needs_latency]
+    wanted = [stage for stage in SEARCH_ORDER if folder.spec.has_stage(stage)]
     trained = sorted(file.stem for file in (folder.path / "stages").glob("retrain-*.json"))
-    chosen = "retrain" if front is None else f"retrain-{pick(front, folder.spec.pick).id}"
+    chosen = "retrain" if picked is None else f"retrain-{picked}"
     return [*wanted, *dict.fromkeys([chosen, *trained]), "report"]
 
 
@@ -95,11 +97,12 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     """
     problems: list[str] = []
     front = _front(folder, problems)
-    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, front))
+    picked = None if front is None else _picked(front, folder.spec.pick, problems)
+    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
     retrained = tuple(_retrained(folder, problems))
     running = is_locked(folder.path)
-    return RunState(stages, running, front, retrained, tuple(dict.fromkeys(problems)))
+    return RunState(stages, running, front, picked, retrained, tuple(dict.fromkeys(problems)))
 
 
 def is_locked(path: Path) -> bool:
@@ -125,18 +128,39 @@ def _stage(folder: RunFolder, name: str, thorough: bool) -> StageState:
     if record is None:
         return StageState(name, "to do")
     damage = folder.damage(record) if thorough else None
+    if name == "prune" and damage is None:
+        return StageState(name, _pruned_as_asked(folder), record.seconds)
     return StageState(name, damage or "done", record.seconds)
+
+
+def _pruned_as_asked(folder: RunFolder) -> str:
+    """``done``, ``to do`` if other vetoes are in force now, or what is wrong with their file."""
+    try:
+        vetoes = {name: list(choices) for name, choices in folder.vetoes.items()}
+    except DamagedRunError as error:
+        return str(error)
+    try:
+        known = folder.read_json("pruning.json").get("vetoes", {})
+    except (DamagedRunError, AttributeError):
+        return "done"  # only a thorough look compares the files
+    return "done" if known == vetoes else "to do"
 
 
 def _front(folder: RunFolder, problems: list[str]) -> Front | None:
     if not (folder.path / FRONT_FILE).exists():
         return None
     try:
-        front = read_front(folder)
-        pick(front, folder.spec.pick)
-        return front
+        return read_front(folder)
     except NasError as error:
         problems.append(str(error))
+    return None
+
+
+def _picked(front: Front, how: str, problems: list[str]) -> str | None:
+    try:
+        return pick(front, how).id
+    except UsageError as error:
+        problems.append(f"{error}; nas retrain with another --pick trains another network")
     return None
 
 

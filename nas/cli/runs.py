@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ import typer
 from nas.cli import options
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import resume_command
+from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
 from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
-from nas.cli.tables import stage_table, table, test_score
+from nas.cli.tables import feature_table, front_table, stage_table, table, test_score
 from nas.cli.wording import NOTHING
+from nas.front import read_front
 from nas.run_folder import RunFolder
-from search_spaces.errors import NasError
+from nas.vetoes import spelled
+from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 
 def runs(
@@ -37,9 +42,32 @@ def runs(
     out().print(made)
 
 
-def show(run: str = options.RUN, as_json: bool = options.JSON) -> None:
+def show(
+    run: str = options.RUN,
+    pick: str | None = typer.Option(
+        None,
+        "--pick",
+        metavar="[HOW]",
+        help="Help with choosing from the front instead: best, knee, cheapest, conditions such as "
+        "'latency_ms<=12,params<=2e5' or 'quality<=0.35', or an id; alone, what each step along "
+        "the front costs.",
+        autocompletion=options.complete_pick,
+    ),
+    features: bool = typer.Option(
+        False, "--features", help="The genes that decide quality and each cost instead."
+    ),
+    as_json: bool = options.JSON,
+) -> None:
     """Show a run: its request, its stages, the Pareto front and what was trained from scratch."""
+    if pick is not None and features:
+        raise UsageError("--pick and --features show different things: give one of them")
     folder = open_run(run)
+    if pick is not None:
+        _show_pick(folder, pick, as_json)
+        return
+    if features:
+        _show_features(folder, as_json)
+        return
     state = read_state(folder, thorough=True)
     if as_json:
         print_json(_state_json(folder, state))
@@ -67,6 +95,33 @@ def report(run: str = options.RUN) -> None:
     say(str(path))
 
 
+def _show_features(folder: RunFolder, as_json: bool) -> None:
+    from nas.features import read_features  # brings the learners along
+
+    found = read_features(folder)
+    if as_json:
+        print_json({name: lists.to_json() for name, lists in found.items()})
+        return
+    for name, lists in found.items():
+        for title, part in (("all layers together", lists.genes), ("by layer", lists.slots)):
+            out().print(feature_table(f"What decides {name}, {title}", part))
+
+
+def _show_pick(folder: RunFolder, how: str, as_json: bool) -> None:
+    front = read_front(folder)
+    entry = chosen(front, how)
+    if as_json:
+        print_json(picking_json(front, how))
+        return
+    picked = None if entry is None else entry.id
+    if entry is not None:
+        alone = replace(front, entries=(entry,))
+        out().print(front_table(alone, picked, out().width, f"Picked by {how}"))
+    out().print(step_table(front, picked))
+    run = shlex.quote(str(folder.path))
+    say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
+
+
 def _row(path: Path) -> dict[str, Any]:
     """One line of the table; a run that cannot be read has a line as well."""
     row: dict[str, Any] = {"run": str(path), "space": NOTHING, "preset": NOTHING}
@@ -87,6 +142,10 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _request(folder: RunFolder) -> dict[str, Any]:
     spec = folder.spec
+    try:
+        vetoes = spelled(spec.space, folder.vetoes)
+    except DamagedRunError:
+        vetoes = []  # the state names the problem
     return {
         "run": str(folder.path),
         "space": spec.space.name,
@@ -97,6 +156,7 @@ def _request(folder: RunFolder) -> dict[str, Any]:
         "preset": spec.preset,
         "seed": spec.seed,
         "pick": spec.pick,
+        "keep": vetoes,
         "digest": spec.digest,
     }
 
@@ -104,7 +164,7 @@ def _request(folder: RunFolder) -> dict[str, Any]:
 def _words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} ≤ {most:g}" for name, most in value.items()) or "none"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
 
 
 def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:

@@ -6,14 +6,16 @@ import json
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from nas.cli import options
 from nas.cli.consoles import out, say, tell
 from nas.cli.options import Device
+from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
@@ -22,11 +24,15 @@ from nas.events import Event
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
-from nas.run_folder import EVENTS_FILE, SPEC_FILE, RunFolder
-from nas.spec import SearchSpec, build_spec
+from nas.run_folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.spec import SearcherName, SearchSpec, build_spec
+from nas.vetoes import read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
+
+if TYPE_CHECKING:
+    from nas.device_profile import CarriedProfile
 
 SYNTHETIC = "synthetic"
 
@@ -50,7 +56,7 @@ def search(
     objectives: str = typer.Option(
         "quality,latency_ms",
         metavar="NAME,NAME",
-        help="What to minimise: quality, and any of latency_ms, flops, params.",
+        help="What to minimise: quality, and any of latency_ms, flops, params, peak_memory_mb.",
         autocompletion=options.complete_objectives,
     ),
     quality: QualityMetric = typer.Option(
@@ -60,8 +66,13 @@ def search(
     limit: list[str] = typer.Option(
         [],
         metavar="NAME=VALUE",
-        help="The largest latency_ms, flops or params allowed. Repeatable.",
+        help="The largest latency_ms, flops, params or peak_memory_mb allowed. Repeatable.",
         autocompletion=options.complete_limit,
+    ),
+    searcher: SearcherName = typer.Option(
+        "rank-evolve",
+        help="How networks to evaluate are chosen: by ranking and evolving in rounds, by doing "
+        "so once as RankNAS does, or by one of Optuna's samplers.",
     ),
     device: Device = typer.Option(Device.cpu, help="Where networks are trained and timed."),
     seed: int = typer.Option(0, min=0, max=2**31 - 1, help="Seed of everything random."),
@@ -82,6 +93,7 @@ def search(
         show_default="runs/SPACE-DIGEST, with the digest of the request",
     ),
     pick: str = options.PICK,
+    keep: list[str] = options.KEEP,
     settings: list[str] = typer.Option(
         [],
         "--set",
@@ -99,6 +111,18 @@ def search(
     threads: int = typer.Option(
         None, min=1, help="CPU threads.", show_default="the space's own, or one for each core"
     ),
+    workload: str = typer.Option(
+        None,
+        metavar="KEY=VALUE,…",
+        help="What is timed, over the space's own: batch, source, target, beam, dtype, mode.",
+        show_default="the space's own",
+    ),
+    device_profile: Path = typer.Option(
+        None,
+        metavar="FILE",
+        help="Predict latency from a file made by nas profile, here or on another machine. Only "
+        "on the device it was made on are the best networks timed.",
+    ),
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
@@ -111,7 +135,7 @@ def search(
     logs = options.read_logs(log)
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
-    chosen = load_space(space)
+    chosen, carried = for_device(load_space(space), workload, device_profile)
     path = _data_path(data)
     spec = build_spec(
         space_toml=dump_space(chosen),
@@ -121,24 +145,70 @@ def search(
         objectives=tuple(name.strip() for name in objectives.split(",")),
         quality=quality,
         limits=options.read_limits(limit),
+        searcher=searcher,
         preset=preset,
         budget=budget_for(chosen, preset, options.read_settings(settings)),
         seed=seed,
         pick=options.read_pick(pick),
+        keep=read_vetoes(chosen, keep),
+        device_profile=None if carried is None else carried.digest,
     )
+    check_pick(spec)
+    if carried is not None and not (spec.needs_latency or spec.needs_memory):
+        raise UsageError(
+            "--device-profile is for a search whose objectives or limits name latency_ms or "
+            f"peak_memory_mb; given are {', '.join((*spec.objectives, *spec.limits))}"
+        )
     folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
-    _work_on_search(folder, spec, logs, quiet, json_lines)
+    _work_on_search(folder, spec, carried, logs, quiet, json_lines)
+
+
+def for_device(
+    space: SearchSpace, workload: str | None, file: Path | None
+) -> tuple[SearchSpace, CarriedProfile | None]:
+    """A space with the workload asked for, and the part of a device profile that is for it.
+
+    Args:
+        space: as loaded.
+        workload: as given; None for the space's own, or the profile's only one.
+        file: a device profile, or None.
+
+    Raises:
+        UsageError, DataError: when they do not fit together or cannot be used.
+    """
+    from latency.workload import Workload
+
+    wanted = None if workload is None else Workload.parse(workload, space.workload)
+    carried = None
+    if file is not None:
+        from nas.device_profile import read_device_profile
+
+        profile = read_device_profile(file)
+        profile.check_space(space)
+        chosen = profile.choose(wanted, space.workload)
+        wanted, carried = chosen.workload, profile.only(chosen)
+    if wanted is not None:
+        space = replace(space, workload=wanted.to_json())
+    return space, carried
 
 
 def resume(
     run: str = options.RUN,
+    keep: list[str] = options.KEEP_AGAIN,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
-    """Go on with a run where it stopped; stages with damaged files are done again."""
+    """Go on with a run where it stopped; stages with damaged files are done again.
+
+    With --keep only prune, evolve, verify and front are done again.
+    """
     logs = options.read_logs(log)
-    _work(open_run(run), logs, quiet, json_lines)
+    folder = open_run(run)
+    if keep:
+        folder.veto(read_vetoes(folder.spec.space, keep))
+    _tell_vetoes(folder, quiet or json_lines)
+    _work(folder, logs, quiet, json_lines)
 
 
 def retrain(
@@ -161,6 +231,13 @@ def retrain(
 
     follow(folder, run_retrain(folder, entry.id), choose_screen(quiet, json_lines), logs)
     _finish(folder, entry.id, quiet, json_lines)
+
+
+def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
+    """Say which vetoes are in force; a damaged list is told before any work is done."""
+    vetoes = spelled(folder.spec.space, folder.vetoes)
+    if vetoes and not quiet:
+        tell(f"kept from pruning: {'  '.join(vetoes)}")
 
 
 def _data_path(data: str | None) -> Path | None:
@@ -193,16 +270,24 @@ def _dataset(space: SearchSpace, given: str | None, data: Path | None) -> str:
 
 
 def _work_on_search(
-    path: Path, spec: SearchSpec, logs: Logs, quiet: bool, json_lines: bool
+    path: Path,
+    spec: SearchSpec,
+    carried: CarriedProfile | None,
+    logs: Logs,
+    quiet: bool,
+    json_lines: bool,
 ) -> None:
+    from nas.device_profile import dumped
     from nas.limits import check_costs
 
     there = (path / SPEC_FILE).exists()
     if not there:
         check_costs(spec.space, spec.limits)
-    folder = RunFolder.create(path, spec)
+    attached = {} if carried is None else {DEVICE_PROFILE_FILE: dumped(carried)}
+    folder = RunFolder.create(path, spec, attached)
     if there and not quiet:
         tell(f"{path} holds this search already: going on where it stopped")
+        _tell_vetoes(folder, json_lines)
     try:
         _work(folder, logs, quiet, json_lines)
     except typer.Exit as stopped:
@@ -232,7 +317,7 @@ def _forget_refused(folder: RunFolder) -> None:
     path = folder.path
     with suppress(RunConflictError), folder.locked():
         if not any((path / "stages").glob("*.json")):
-            for name in (SPEC_FILE, EVENTS_FILE):
+            for name in (SPEC_FILE, EVENTS_FILE, DEVICE_PROFILE_FILE):
                 (path / name).unlink(missing_ok=True)
     if not (path / SPEC_FILE).exists():
         (path / ".lock").unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -11,11 +11,14 @@ from rich.table import Table
 from nas.cli.options import flat
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
 from nas.front import Front, FrontEntry
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.presets import PRESETS
 from nas.spec import build_budget
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
+
+if TYPE_CHECKING:
+    from nas.features import Feature
 
 PICKED = "★"
 # Scores whose numbers are not shares; the others are called what they are.
@@ -36,16 +39,19 @@ def table(title: str, columns: Sequence[str], right: Iterable[str] = ()) -> Tabl
     return made
 
 
-def front_table(front: Front, picked: str | None, width: int = WIDE) -> Table:
+def front_table(
+    front: Front, picked: str | None, width: int = WIDE, title: str | None = None
+) -> Table:
     """The Pareto front: one line for each network, predictions beside measurements.
 
     Args:
         front: the front of a run.
         picked: id of the network that is marked, if any.
         width: characters a line may have; predictions are left out below `WIDE`.
+        title: in place of the usual one.
     """
     shown = _front_columns(front, predictions=width >= WIDE)
-    made = table(_front_title(front), ["", "id", *shown, "network"], right=["id", *shown])
+    made = table(title or _front_title(front), ["", "id", *shown, "network"], right=["id", *shown])
     for entry in front.entries:
         cells = [cell(entry) for cell in shown.values()]
         mark = PICKED if entry.id == picked else ""
@@ -56,7 +62,21 @@ def front_table(front: Front, picked: str | None, width: int = WIDE) -> Table:
 def _front_title(front: Front) -> str:
     names = " and ".join(objective.name for objective in front.objectives)
     count = f"{len(front.entries)} network" + ("" if len(front.entries) == 1 else "s")
-    return f"Pareto front of {names}: {count}, hypervolume {front.hypervolume:.4f}"
+    title = f"Pareto front of {names}: {count}, hypervolume {front.hypervolume:.4f}"
+    for name, device in front.predicted_for.items():
+        title += f"\n{name} with ± is not measured: predicted for {device}, with its deviation"
+    return title
+
+
+def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[FrontEntry], str]]:
+    """Title → cell of the columns of these objectives."""
+    titles = {QUALITY: _quality_title(front), LATENCY: "ms", "params": "params", "flops": "FLOPs"}
+    columns = _front_columns(front, predictions=False)
+    return {titles[name]: columns[titles[name]] for name in names}
+
+
+def _quality_title(front: Front) -> str:
+    return "100−BLEU" if any("valid_bleu" in e.measured for e in front.entries) else "loss"
 
 
 def _front_columns(front: Front, predictions: bool) -> dict[str, Callable[[FrontEntry], str]]:
@@ -64,21 +84,34 @@ def _front_columns(front: Front, predictions: bool) -> dict[str, Callable[[Front
     by_bleu = any("valid_bleu" in entry.measured for entry in front.entries)
     of_texts = any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
-        "100−BLEU" if by_bleu else "loss": lambda entry: decimal(entry.measured.get(QUALITY), 4),
+        _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
         **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if by_bleu else {}),
         "tokens right" if of_texts else "accuracy": lambda entry: decimal(
             entry.measured.get("valid_accuracy"), 4
         ),
-        "ms": lambda entry: milliseconds(entry.measured.get(LATENCY)),
+        "ms": lambda entry: _or_predicted(entry, LATENCY),
         "pred. ms": lambda entry: milliseconds(entry.predicted.get(LATENCY)),
         "params": lambda entry: compact(entry.measured.get("params")),
+        "MB": lambda entry: _or_predicted(entry, MEMORY),
         "FLOPs": lambda entry: compact(entry.measured.get("flops")),
     }
     hidden = set() if predictions else {"predicted", "pred. ms"}
-    if all(LATENCY not in entry.measured for entry in front.entries):
+    hidden |= {"pred. ms"} if LATENCY in front.predicted_for else set()
+    timed = LATENCY in front.predicted_for or any(LATENCY in e.measured for e in front.entries)
+    if not timed:
         hidden |= {"ms", "pred. ms"}
+    if all(MEMORY not in {**entry.predicted, **entry.measured} for entry in front.entries):
+        hidden |= {"MB"}
     return {title: cell for title, cell in columns.items() if title not in hidden}
+
+
+def _or_predicted(entry: FrontEntry, name: str) -> str:
+    """A measured value, or the predicted one with its standard deviation."""
+    if name in entry.measured or name not in entry.predicted:
+        return milliseconds(entry.measured.get(name))
+    deviation = milliseconds(entry.predicted.get(STD_NAMES[name]))
+    return f"{milliseconds(entry.predicted[name])} ± {deviation}"
 
 
 def stage_table(stages: Iterable[tuple[str, str, float | None]]) -> Table:
@@ -86,6 +119,14 @@ def stage_table(stages: Iterable[tuple[str, str, float | None]]) -> Table:
     made = table("Stages", ["stage", "state", "time"], right=["time"])
     for name, state, seconds in stages:
         made.add_row(name, state, duration(seconds))
+    return made
+
+
+def feature_table(title: str, features: Iterable[Feature]) -> Table:
+    """The most important features of an objective: share and direction."""
+    made = table(title, ["", "feature", "share", "direction"], right=["", "share"])
+    for place, one in enumerate(features, start=1):
+        made.add_row(str(place), one.name, f"{100 * one.share:.1f} %", one.direction)
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from nas.front import FRONT_FILE
 from nas.run_folder import RunFolder
 from nas.spec import SearchSpec
+from nas.vetoes import spelled
 
 CARD_FILE = "ranker/report_card.json"
 REPORT_FILE = "report.html"
@@ -59,6 +60,7 @@ def request(spec: SearchSpec) -> dict[str, str]:
         "preset": spec.preset,
         "seed": str(spec.seed),
         "pick": spec.pick,
+        "keep": ", ".join(spelled(spec.space, spec.keep)) or "none",
         "digest": spec.digest,
     }
 
@@ -83,10 +85,7 @@ def _fidelity(prefix: str, fidelity: Mapping[str, Any]) -> dict[str, float]:
 
 def _front(front: Mapping[str, Any]) -> Results:
     names = [objective["name"] for objective in front["objectives"]]
-    rows = [
-        [entry["id"], *(f"{entry['measured'][name]:.4g}" for name in names)]
-        for entry in front["front"]
-    ]
+    rows = [[entry["id"], *(_objective(entry, name) for name in names)] for entry in front["front"]]
     table = [["id", *names], ["---"] * (len(names) + 1), *rows]
     markdown = "\n".join(f"| {' | '.join(row)} |" for row in table)
     # Apart from what FrontUpdated tells on the way, which a session that resumes may miss.
@@ -95,6 +94,12 @@ def _front(front: Mapping[str, Any]) -> Results:
         "front/final_networks": float(len(rows)),
     }
     return Results([(0, values)], {"front": markdown}, [FRONT_FILE])
+
+
+def _objective(entry: Mapping[str, Any], name: str) -> str:
+    if name in entry["measured"]:
+        return f"{entry['measured'][name]:.4g}"
+    return f"{entry['predicted'][name]:.4g} (predicted)"
 
 
 def _retrained(folder: RunFolder, stage: str) -> Results:

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from nas.ranking.base import Ranker
+from nas.ranking.ensemble import MEMBERS, Ensemble
+from nas.ranking.gaussian import GaussianProcess
 from nas.ranking.pairwise import PairwiseLinear, PairwiseTrees
 from nas.ranking.report_card import Fidelity, ReportCard, choose_ranker
 from search_spaces.errors import DamagedRunError
 
 __all__ = [
+    "Ensemble",
     "Fidelity",
+    "GaussianProcess",
     "PairwiseLinear",
     "PairwiseTrees",
     "Ranker",
@@ -23,7 +27,7 @@ __all__ = [
     "ranker_from_json",
 ]
 
-RANKERS: dict[str, type[Ranker]] = {kind.kind: kind for kind in (PairwiseLinear, PairwiseTrees)}
+RANKERS: dict[str, type[Ranker]] = {**MEMBERS, Ensemble.kind: Ensemble}
 
 
 def ranker_from_json(data: Mapping[str, Any]) -> Ranker:

@@ -141,15 +141,7 @@ class Ranker(ABC):
         Returns:
             ``(N,)``.
         """
-        matrix = checked_features(features)
-        if self._calibration is None:
-            raise UsageError("this ranker was not fitted: call fit first")
-        if matrix.shape[1] != self._num_features:
-            raise UsageError(
-                f"this ranker knows {self._num_features} features; given {matrix.shape[1]}: "
-                "encode in the coordinates of the root space"
-            )
-        return self._scores(matrix)
+        return self._scores(self._known(features))
 
     def predict(self, features: ArrayLike) -> Floats:
         """Expected losses, in the order of `scores`.
@@ -160,7 +152,35 @@ class Ranker(ABC):
         Returns:
             ``(N,)`` in the unit of the losses that were observed.
         """
-        scores = self.scores(features)
+        return self._calibrated(self.scores(features))
+
+    def deviations(self, features: ArrayLike) -> Floats | None:
+        """How unsure the predictions are.
+
+        Args:
+            features: ``(N, F)``, finite.
+
+        Returns:
+            ``(N,)``, one standard deviation in the unit of the losses; None from a ranker that
+            has no idea of it.
+        """
+        self._known(features)
+        return None
+
+    def _known(self, features: ArrayLike) -> Floats:
+        """Features that this ranker was fitted for; UsageError if they are others."""
+        matrix = checked_features(features)
+        if self._calibration is None:
+            raise UsageError("this ranker was not fitted: call fit first")
+        if matrix.shape[1] != self._num_features:
+            raise UsageError(
+                f"this ranker knows {self._num_features} features; given {matrix.shape[1]}: "
+                "encode in the coordinates of the root space"
+            )
+        return matrix
+
+    def _calibrated(self, scores: Floats) -> Floats:
+        """Scores in the unit of the losses."""
         assert self._calibration is not None
         return self._calibration(scores)
 
@@ -242,6 +262,11 @@ def worse_pairs(losses: Floats) -> NDArray[np.bool_]:
     """
     mask: NDArray[np.bool_] = losses[:, None] > losses[None, :]
     return mask
+
+
+def with_logs(features: Floats) -> Floats:
+    """Features ``(N, F)`` and behind them their logarithms, ``(N, 2F)``: sizes act by ratios."""
+    return np.hstack([features, np.sign(features) * np.log1p(np.abs(features))])
 
 
 def checked_features(features: ArrayLike) -> Floats:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from nas.ranking.base import Floats, Ranker, worse_pairs
+from nas.ranking.base import Floats, Ranker, with_logs, worse_pairs
 from search_spaces.errors import DamagedRunError
 
 NEWTON_STEPS = 30
@@ -50,7 +50,7 @@ class PairwiseLinear(Ranker):
         self._quadratic: Floats | None = None
 
     def _fit(self, features: Floats, losses: Floats) -> None:
-        columns = _with_logs(features)
+        columns = with_logs(features)
         self._mean, spread = columns.mean(axis=0), columns.std(axis=0)
         self._scale = np.where(spread > 1e-12 * (1 + np.abs(self._mean)), spread, np.inf)
         x_ND = (columns - self._mean) / self._scale
@@ -69,14 +69,14 @@ class PairwiseLinear(Ranker):
         self._quadratic = share * (x_ND.T * dual_N) @ x_ND
 
     def _scores(self, features: Floats) -> Floats:
-        x_ND = (_with_logs(features) - self._mean) / self._scale
+        x_ND = (with_logs(features) - self._mean) / self._scale
         scores: Floats = x_ND @ self._linear
         if self._quadratic is not None:
             scores += np.einsum("nd,nd->n", x_ND @ self._quadratic, x_ND)
         return scores
 
     def _contributions(self, features: Floats) -> Floats:
-        x_ND = (_with_logs(features) - self._mean) / self._scale
+        x_ND = (with_logs(features) - self._mean) / self._scale
         slope = self._linear
         if self._quadratic is not None:
             slope = slope + x_ND @ self._quadratic  # a product is shared evenly by its factors
@@ -203,11 +203,6 @@ class PairwiseTrees(Ranker):
         except lightgbm.basic.LightGBMError as error:
             raise DamagedRunError(f"the trees of a saved ranker are damaged: {error}") from error
         return ranker
-
-
-def _with_logs(features: Floats) -> Floats:
-    """Features ``(N, F)`` and behind them their logarithms, ``(N, 2F)``."""
-    return np.hstack([features, np.sign(features) * np.log1p(np.abs(features))])
 
 
 def _pair_terms(scores: Floats, worse: NDArray[np.bool_]) -> tuple[Floats, Floats]:

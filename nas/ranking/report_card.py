@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from nas.ranking.base import Floats, Ranker, checked_features, checked_losses, worse_pairs
+from nas.ranking.ensemble import Ensemble
+from nas.ranking.gaussian import GaussianProcess
 from nas.ranking.pairwise import PairwiseLinear, PairwiseTrees
 from search_spaces.errors import DamagedRunError, UsageError
 
@@ -137,6 +139,8 @@ def default_candidates() -> tuple[list[Factory], list[str]]:
         lambda: PairwiseLinear(0.001),
         lambda: PairwiseLinear(0.1, interactions=True),
         lambda: PairwiseLinear(0.01, interactions=True),
+        GaussianProcess,
+        Ensemble,
     ]
     if not PairwiseTrees.available():
         return candidates, ["Pairwise trees were left out: LightGBM does not load (no libgomp?)."]
@@ -200,6 +204,17 @@ def choose_ranker(
         notes=tuple(notes),
     )
     return ranker, card
+
+
+def quick_card(features: ArrayLike, losses: ArrayLike, make: Factory, seed: int) -> ReportCard:
+    """The card of one given ranker without candidates, baselines, curve and importances.
+
+    Arguments and errors as for `choose_ranker`.
+    """
+    matrix, observed = checked_features(features), checked_losses(losses)
+    folds = _folds(len(observed), np.random.default_rng(seed))
+    held_out = fidelity(held_out_predictions(make, matrix, observed, folds), observed)
+    return ReportCard(make().name, len(observed), len(folds), held_out, {}, {}, (), {})
 
 
 def fidelity(scores: ArrayLike, losses: ArrayLike) -> Fidelity:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
+from nas.cutting import Cut
+from nas.features import TopFeatures
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
-from nas.pruning import Cut, Kept
+from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report import words
 from nas.spec import SearchSpec
+from nas.vetoes import Vetoes
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
@@ -22,6 +25,7 @@ from search_spaces.space import SearchSpace
 STAGES: Mapping[str, str] = {
     "declare": "check the request",
     "latency": "time sampled networks",
+    "memory": "measure peak memory",
     "supernet": "train the supernet",
     "observe": "observe networks",
     "rank": "fit the ranker",
@@ -74,6 +78,7 @@ class Audit:
     refused: str | None
     cuts: tuple[Cut, ...]
     kept: tuple[Kept, ...]
+    vetoes: Vetoes
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class RunContents:
         front: the result.
         card: of the ranker.
         importances: feature → share, largest first.
+        features: objective → the genes that decide it most; empty before there is a ranker.
         audit: what pruning did.
         retrained: networks trained from scratch.
         seconds: stage → its time.
@@ -110,6 +116,7 @@ class RunContents:
     front: Front | None
     card: ReportCard | None
     importances: Mapping[str, float]
+    features: Mapping[str, TopFeatures]
     audit: Audit | None
     retrained: tuple[Retrained, ...]
     seconds: Mapping[str, float]
@@ -156,7 +163,7 @@ class RunContents:
     @property
     def unfinished(self) -> list[str]:
         """What is left to be done, in words and in order."""
-        wanted = [stage for stage in STAGES if stage != "latency" or self.spec.needs_latency]
+        wanted = [stage for stage in STAGES if self.spec.has_stage(stage)]
         left = [STAGES[stage] for stage in wanted if stage not in self.seconds]
         picked = self.picked
         if picked is None or RETRAIN + picked.id not in self.seconds:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nas.front import FrontEntry
-from nas.objectives import BEST_BLEU, LATENCY, QUALITY
+from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.pareto import non_dominated
 from nas.report import words
 from nas.report.charts import Trace, axis, chart
@@ -19,7 +19,16 @@ from nas.report.markup import Html, cell, join, missing, paragraph, section, tab
 PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.
 TICKS = {"params": "~s", "flops": "~s"}
-SHOWN_IN_HOVER = (QUALITY, "valid_bleu", "valid_loss", "valid_accuracy", LATENCY, "params", "flops")
+SHOWN_IN_HOVER = (
+    QUALITY,
+    "valid_bleu",
+    "valid_loss",
+    "valid_accuracy",
+    LATENCY,
+    MEMORY,
+    "params",
+    "flops",
+)
 
 
 def front_section(run: RunContents) -> Html:
@@ -33,14 +42,15 @@ def front_section(run: RunContents) -> Html:
         "bottom left. Point at a network to see its layers, click a name in the legend to hide it, "
         "drag to look closer, double-click to go back."
     )
-    charts = [_cost_chart(run, cost) for cost in run.costs]
-    return section("front", title, intro, tag("div", charts, class_="charts"), _table(run))
+    charts = [cost_chart(run, cost) for cost in run.costs]
+    return section("front", title, intro, tag("div", charts, class_="charts"), front_table(run))
 
 
 # -- charts -------------------------------------------------------------------------------------
 
 
-def _cost_chart(run: RunContents, cost: str) -> Html:
+def cost_chart(run: RunContents, cost: str) -> Html:
+    """The networks of a run that has a front: quality against one cost."""
     assert run.front is not None
     front = run.front.entries
     on_front = {entry.id for entry in front}
@@ -61,7 +71,7 @@ def _cost_chart(run: RunContents, cost: str) -> Html:
             cost,
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
-        *_front_traces(run, front, cost),
+        *front_traces(run, front, cost),
         *_retrained_traces(run, cost),
     ]
     shown = [trace for trace in traces if trace["x"]]
@@ -75,10 +85,10 @@ def _cost_chart(run: RunContents, cost: str) -> Html:
 
 def _caption(run: RunContents, cost: str) -> str:
     text = (
-        f"{words.sentence(run.called(QUALITY))} against {run.called(cost)}. Observed: a random "
-        "sample of the "
-        "space. Predicted: the last population of the evolution. A star is a network of the front "
-        "after training from scratch; all others use weights inherited from the supernet."
+        f"{words.sentence(run.called(QUALITY))} against {run.called(cost)}. Observed: the networks "
+        "that the searcher asked for. Predicted: the last population of the evolution. A star is a "
+        "network of the front after training from scratch; all others use weights inherited from "
+        "the supernet."
     )
     if run.by_bleu:
         text += " A star was translated with a beam of 4, all others greedily."
@@ -106,14 +116,22 @@ def _points(
         "x": [x for x, _, _ in drawn],
         "y": [y for _, y, _ in drawn],
         "text": [_hover(run, entry, name) for _, _, entry in drawn],
+        "customdata": [entry.id for _, _, entry in drawn],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": dict(marker),
     }
 
 
-def _front_traces(run: RunContents, entries: Sequence[FrontEntry], cost: str) -> list[Trace]:
-    """The front's points and the staircase below which nothing was measured."""
-    points = _points(run, "front, measured", entries, cost, _dots("var(--front)", 10))
+def front_traces(
+    run: RunContents,
+    entries: Sequence[FrontEntry],
+    cost: str,
+    name: str = "front, measured",
+    colour: str = "var(--front)",
+    symbol: str = "circle",
+) -> list[Trace]:
+    """A front's points and the staircase below which nothing was measured."""
+    points = _points(run, name, entries, cost, _dots(colour, 10, symbol=symbol))
     if not points["x"]:
         return []
     corners = np.array([points["x"], points["y"]], dtype=np.float64).T
@@ -125,7 +143,7 @@ def _front_traces(run: RunContents, entries: Sequence[FrontEntry], cost: str) ->
         "mode": "lines",
         "x": edge[:, 0].tolist(),
         "y": edge[:, 1].tolist(),
-        "line": {"shape": "hv", "width": 2.5, "color": "var(--front)"},
+        "line": {"shape": "hv", "width": 2.5, "color": colour},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -207,26 +225,44 @@ def _hover(run: RunContents, entry: FrontEntry, kind: str) -> str:
 # -- table --------------------------------------------------------------------------------------
 
 
-def _table(run: RunContents) -> Html:
+def _anchor(entry: FrontEntry) -> Html:
+    return tag("a", entry.id, href=f"#network-{entry.id}")
+
+
+def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor) -> Html:
+    """The networks of the front as a table.
+
+    Args:
+        run: one that has a front.
+        titled: what stands in the first column.
+    """
     assert run.front is not None
     picked = run.picked
     results = {result.id: result for result in run.retrained}
-    timed = any(LATENCY in entry.measured for entry in run.front.entries)
+    known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
+    timed = [name for name in (LATENCY, MEMORY) if name in known]
     shown = _inherited_heads(run)
     heads = ["network", "layers", "embedding size", *shown.values()]
-    heads += ["latency, ms", "latency predicted, ms"] if timed else []
+    for name in timed:
+        label, unit = words.LABELS[name], words.UNITS[words.LABELS[name]]
+        heads += [f"{label}, {unit}", f"{label} predicted, {unit}"]
     heads += ["parameters", "FLOPs"]
     heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
     rows = [
-        _row(entry, entry.id == (picked and picked.id), shown, timed)
+        _row(entry, titled(entry), entry.id == (picked and picked.id), shown, timed)
         + ([_test_score(results.get(entry.id))] if results else [])
         for entry in run.front.entries
     ]
-    *known, last = [head for name, head in shown.items() if name != PREDICTED]
+    *first, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
-        f"The networks of the front. {words.sentence(', '.join(known))} and {last} are those of "
+        f"The networks of the front. {words.sentence(', '.join(first))} and {last} are those of "
         "the validation part, with inherited weights. A click on a head sorts."
     )
+    for name, device in run.front.predicted_for.items():
+        caption += (
+            f" No network could be timed on the device this search is for: {run.called(name)} "
+            f"with ± is not measured, but predicted for {device}, with its standard deviation."
+        )
     return table(heads, rows, caption, sortable=True)
 
 
@@ -238,8 +274,9 @@ def _inherited_heads(run: RunContents) -> dict[str, str]:
     return heads | ({"valid_loss": "loss"} if run.by_bleu else {}) | {"valid_accuracy": right}
 
 
-def _row(entry: FrontEntry, picked: bool, shown: Iterable[str], timed: bool) -> list[Html]:
-    link = tag("a", entry.id, href=f"#network-{entry.id}")
+def _row(
+    entry: FrontEntry, link: Html, picked: bool, shown: Iterable[str], timed: Iterable[str]
+) -> list[Html]:
     stacks = [s for s in (entry.architecture.encoder, entry.architecture.decoder) if s is not None]
     depths, dims = [len(stack.layers) for stack in stacks], [stack.embed_dim for stack in stacks]
     cells = [
@@ -250,9 +287,17 @@ def _row(entry: FrontEntry, picked: bool, shown: Iterable[str], timed: bool) -> 
     for name in shown:
         guess = name == PREDICTED
         cells.append(_number(*((entry.predicted, QUALITY) if guess else (entry.measured, name))))
-    if timed:
-        cells += [_number(entry.measured, LATENCY), _number(entry.predicted, LATENCY)]
+    for name in timed:
+        cells += [_measured_or_not(entry, name), _number(entry.predicted, name)]
     return [*cells, _number(entry.measured, "params"), _number(entry.measured, "flops")]
+
+
+def _measured_or_not(entry: FrontEntry, name: str) -> Html:
+    """Measured, or else predicted with its standard deviation."""
+    if name in entry.measured:
+        return _number(entry.measured, name)
+    number, deviation = entry.value(name), entry.predicted[STD_NAMES[name]]
+    return cell(f"{words.value(name, number)} ± {words.value(name, deviation)}", number)
 
 
 def _test_score(result: Retrained | None) -> Html:

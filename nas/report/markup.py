@@ -13,6 +13,10 @@ class Html(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """For templates, which escape whatever has no such method."""
+        return self
+
 
 Child = str | Iterable[str]
 

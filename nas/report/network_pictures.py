@@ -39,9 +39,9 @@ def networks_section(run: RunContents) -> Html:
     )
     if len(shown) < len(run.front.entries):
         text += f" {len(shown)} of the {len(run.front.entries)} networks are drawn."
-    widest = _widest_ffn(run)
-    cards = [_card(run, entry, widest) for entry in shown]
-    return section("networks", title, paragraph(text), _key(), tag("div", cards, class_="networks"))
+    widest = widest_ffn(run)
+    cards = [card(run, entry, widest) for entry in shown]
+    return section("networks", title, paragraph(text), key(), tag("div", cards, class_="networks"))
 
 
 def _spread(entries: Sequence[FrontEntry], picked: FrontEntry | None) -> list[FrontEntry]:
@@ -54,12 +54,14 @@ def _spread(entries: Sequence[FrontEntry], picked: FrontEntry | None) -> list[Fr
     return [entries[place] for place in sorted(places)]
 
 
-def _widest_ffn(run: RunContents) -> int:
+def widest_ffn(run: RunContents) -> int:
+    """FFN size of the longest bar: the widest that the space offers."""
     slots = [slot for slot in run.space.slots if slot.gene == "ffn_dim"]
     return max(int(choice) for slot in slots for choice in slot.choices)
 
 
-def _key() -> Html:
+def key() -> Html:
+    """What the colours mean."""
     meaning = {
         "softmax": "softmax attention (cost grows with the square of the length)",
         "linear": "linear attention (cost grows with the length)",
@@ -72,7 +74,8 @@ def _key() -> Html:
     return tag("ul", items, class_="key")
 
 
-def _card(run: RunContents, entry: FrontEntry, widest: int) -> Html:
+def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
+    """A network with its numbers and its picture, and whatever else is to stand below."""
     picked = run.picked
     chosen = picked is not None and entry.id == picked.id
     badge = tag("span", "picked", class_="badge") if chosen else ""
@@ -87,6 +90,7 @@ def _card(run: RunContents, entry: FrontEntry, widest: int) -> Html:
         tag("p", words.outline(entry.architecture), class_="outline"),
         tag("p", " · ".join(numbers), class_="small"),
         picture(entry.architecture, widest),
+        *more,
         class_="network chosen" if chosen else "network",
         id=f"network-{entry.id}",
     )

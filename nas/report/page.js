@@ -1,5 +1,6 @@
 "use strict";
-// Draws the charts from the JSON beside them, with the page's colours, and sorts tables.
+// Draws the charts from the JSON beside them, with the page's colours, and sorts tables. A page
+// that changes its contents sends the event "contents" to have both done again.
 (() => {
   const root = document.documentElement;
 
@@ -26,6 +27,7 @@
     };
     return {
       autosize: true,
+      uirevision: "kept",  // what was zoomed or hidden stays so when the data change
       margin: { l: 8, r: 14, t: 8, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -54,6 +56,8 @@
   }
 
   function sortable(table) {
+    if (table.dataset.sortable) return;
+    table.dataset.sortable = "yes";
     const heads = [...table.tHead.rows[0].cells];
     const body = table.tBodies[0];
     const key = (row, column) => {
@@ -77,8 +81,13 @@
     });
   }
 
-  draw();
-  document.querySelectorAll("table.sortable").forEach(sortable);
+  function arrange() {
+    draw();
+    document.querySelectorAll("table.sortable").forEach(sortable);
+  }
+
+  arrange();
+  document.addEventListener("contents", arrange);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   window.addEventListener("beforeprint", () => { root.classList.add("printing"); draw(); });
   window.addEventListener("afterprint", () => { root.classList.remove("printing"); draw(); });

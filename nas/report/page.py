@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nas.report.contents import RunContents
 from nas.report.cost_section import time_section, training_section
+from nas.report.features_section import features_section
 from nas.report.front_section import front_section
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import networks_section
@@ -28,6 +29,7 @@ POLICY = (
 CHAPTERS = {
     "front": "Front",
     "networks": "Networks",
+    "features": "Top features",
     "importances": "What decides",
     "ranker": "Ranker",
     "latency": "Latency",
@@ -65,6 +67,7 @@ def render(run: RunContents) -> Html:
         _navigation(),
         front_section(run),
         networks_section(run),
+        features_section(run),
         importances_section(run),
         card_section(run),
         latency_section(run),
@@ -73,21 +76,26 @@ def render(run: RunContents) -> Html:
         training_section(run),
         reproduce_section(run),
     )
+    return document(f"{run.space.name}: architecture search", main)
+
+
+def document(title: str, main: Html) -> Html:
+    """A whole page with everything it needs, charts included."""
     no_script = tag("noscript", tag("p", "The charts need JavaScript; tables do not."))
-    body = tag("body", no_script, main, _script(_plotly()), _script(_part("page.js")))
-    page = tag("html", _head(run), body, lang="en")
+    body = tag("body", no_script, main, _script(plotly_source()), _script(part("page.js")))
+    page = tag("html", _head(title), body, lang="en")
     return Html(f"<!DOCTYPE html>\n{page}\n")
 
 
-def _head(run: RunContents) -> Html:
+def _head(title: str) -> Html:
     return tag(
         "head",
         tag("meta", charset="utf-8"),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{run.space.name}: architecture search"),
-        tag("style", Html(_part("page.css"))),
+        tag("title", title),
+        tag("style", Html(part("page.css"))),
     )
 
 
@@ -100,11 +108,13 @@ def _script(source: str) -> Html:
     return tag("script", Html(source))
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """The text of ``page.css`` or ``page.js``."""
     return resources.files("nas.report").joinpath(name).read_text("utf-8")
 
 
-def _plotly() -> str:
+def plotly_source() -> str:
+    """The script that draws charts, out of the installed package."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())

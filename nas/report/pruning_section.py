@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nas.cutting import Cut
 from nas.evidence import Evidence
 from nas.objectives import LATENCY, QUALITY
-from nas.pruning import Cut, Kept
+from nas.pruning import Kept, PruningSettings
 from nas.report import words
 from nas.report.contents import Audit, RunContents
-from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
+from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.vetoes import spelled
 
 
 def pruning_section(run: RunContents) -> Html:
@@ -22,12 +24,28 @@ def pruning_section(run: RunContents) -> Html:
         "Before the evolution, choices are cut that the best predicted networks of every size do "
         "without. A cut counts only when the space that remains still reaches as far as before."
     )
-    parts = [intro, _verdict(run, audit)]
+    parts = [intro, _rules(run, audit), _verdict(run, audit)]
     if audit.cuts:
         parts += [_cuts(run, audit.cuts), _explanation(run)]
     if audit.kept:
         parts.append(_kept(run, audit.kept))
     return section("pruning", title, *parts)
+
+
+def _rules(run: RunContents, audit: Audit) -> Html:
+    """What the ranker must reach before anything is cut, and what was asked to be kept."""
+    least = PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy)
+    trust = (
+        "Nothing is cut unless the ranker, on networks it has not seen, reaches a Kendall τ of "
+        f"{least.min_kendall_tau:g} and {words.percent(least.min_pairwise_accuracy)} of the pairs "
+        "in the right order. A choice that the best observed networks have stays, and so does the "
+        "last choice of a gene. "
+    )
+    kept = spelled(run.space, audit.vetoes)
+    if not kept:
+        return paragraph(trust)
+    listed = join([tag("code", f"--keep {text} ") for text in kept])
+    return paragraph(trust, "Asked to be kept: ", listed)
 
 
 def _verdict(run: RunContents, audit: Audit) -> Html:
@@ -105,9 +123,9 @@ def _explanation(run: RunContents) -> Html:
     return tag(
         "p",
         "Among all / among the best: how often the choice occurs in a random sample of the space, "
-        "and in its best tenth. Effect: what the choice changes in otherwise equal networks, "
+        "and in its best twentieth. Effect: what the choice changes in otherwise equal networks, "
         f"predicted (lower is better). Observed effect: {mean} of the observed networks with "
         "the choice minus those without, which may differ in size too. Reach kept: how much of "
-        "the front's hypervolume a random sample of the remaining space still covers.",
+        "the hypervolume of the predicted front the remaining space still covers.",
         class_="small",
     )

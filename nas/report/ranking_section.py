@@ -7,6 +7,7 @@ from typing import Any
 
 from latency.predictor import PredictorReport, Score
 from nas.front import FrontEntry
+from nas.holding import PREDICTED_STDS
 from nas.objectives import LATENCY, QUALITY
 from nas.ranking.report_card import Fidelity, ReportCard
 from nas.report import words
@@ -180,8 +181,8 @@ def latency_section(run: RunContents) -> Html:
         f"predictor ({_predictor(report.chosen)}) learnt to guess the others. In cross-validation "
         "it was off by ",
         tag("strong", f"{words.percent(report.mape)} on average"),
-        f", and its order had a Kendall τ of {report.kendall_tau:.2f}. Candidates that evolution "
-        "liked were then timed for real; only measured times decide the front.",
+        f", and its order had a Kendall τ of {report.kendall_tau:.2f}. ",
+        _what_decides(run),
     )
     timed = set(run.profile.entries) if run.profile else set()
     fresh = [entry for entry in run.verified if entry.id not in timed]
@@ -194,6 +195,20 @@ def latency_section(run: RunContents) -> Html:
         drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
     return section("latency", title, intro, both)
+
+
+def _what_decides(run: RunContents) -> str:
+    device = run.front.predicted_for.get(LATENCY) if run.front else None
+    if device is None:
+        return (
+            "Candidates that evolution liked were then timed for real; only measured times decide "
+            "the front."
+        )
+    return (
+        "The times are those of a device profile. The search ran elsewhere, so times are "
+        f"predicted for {device}, and a limit holds for the prediction with {PREDICTED_STDS:g} "
+        "standard deviations on top."
+    )
 
 
 def _latency_table(report: PredictorReport) -> Html:

@@ -11,17 +11,20 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
+from nas.cutting import Cut
 from nas.evidence import Evidence, Lift
 from nas.evolution import Generation
+from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
 from nas.objectives import LATENCY, QUALITY
 from nas.pareto import constrained_ranks, crowding_distance
-from nas.pruning import Cut, Kept
+from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report.contents import RETRAIN, STAGES, Audit, Epoch, Retrained, RunContents
 from nas.run_folder import RunFolder
 from nas.scoring import network_costs
 from nas.spec import SearchSpec
+from nas.vetoes import checked_vetoes
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
@@ -58,7 +61,8 @@ def read_contents(folder: RunFolder) -> RunContents:
         front=reader.json(FRONT_FILE, _front),
         card=card,
         importances=importances or (card.importances if card else {}),
-        audit=reader.json("pruning.json", _audit),
+        features=_features(folder, reader),
+        audit=reader.json("pruning.json", lambda data: _audit(data, folder.spec.space)),
         retrained=_retrained(folder, reader),
         seconds=_seconds(folder),
     )
@@ -222,12 +226,21 @@ def _front(data: Any) -> Front:
     return front
 
 
-def _audit(data: Any) -> Audit:
+def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
+    needed = ["ranker/ranker.json"]
+    needed += ["latency/predictor.json"] if folder.spec.needs_latency else []
+    if folder.record("rank") is None or not all((folder.path / n).exists() for n in needed):
+        return {}
+    return reader.parsed(needed[0], lambda: read_features(folder))
+
+
+def _audit(data: Any, space: SearchSpace) -> Audit:
     return Audit(
         size=int(data["size"]),
         refused=data["refused"],
         cuts=tuple(_cut(cut) for cut in data["cuts"]),
         kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
+        vetoes=checked_vetoes(space, data.get("vetoes", {})),  # earlier versions had none
     )
 
 

@@ -12,7 +12,9 @@ from nas.presets import budget_for
 from nas.report import words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.run_folder import DEVICE_PROFILE_FILE
 from nas.spec import Budget
+from nas.vetoes import spelled
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
@@ -29,9 +31,11 @@ FILES = {
     "observations.jsonl": "what observed networks are worth on the validation split",
     "ranker/": "the ranker, its report card and the importances",
     "pruning.json": "what was cut and why",
+    "vetoes.json": "what was asked to be kept after the search, if anything was",
     "pruned_space.toml": "the space that was searched",
     "population.jsonl": "every network that evolution scored",
     "verification.jsonl": "networks measured after the evolution",
+    "holding.jsonl": "with a limit on latency: the front, timed in several sessions",
     "pareto.json": "the result: the front",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
@@ -207,7 +211,12 @@ def search_command(run: RunContents) -> str:
         parts += ["--quality", spec.quality]
     for name, most in spec.limits.items():
         parts += ["--limit", f"{name}={str(most).removesuffix('.0')}"]
+    if spec.device_profile is not None:
+        parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
     parts += ["--preset", spec.preset, "--seed", str(spec.seed), "--pick", spec.pick]
+    vetoes = spec.keep if run.audit is None else run.audit.vetoes
+    for text in spelled(run.space, vetoes):
+        parts += ["--keep", text]
     for name, number in _overrides(run):
         parts += ["--set", f"{name}={number}"]
     return shlex.join(parts)

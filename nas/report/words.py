@@ -16,13 +16,14 @@ LABELS = {
     "valid_bleu": "validation BLEU",
     "valid_accuracy": "validation accuracy",
     "latency_ms": "latency",
+    "peak_memory_mb": "peak memory",
     "params": "parameters",
     "flops": "FLOPs",
 }
 # In a run whose quality is BLEU, and in one whose predictions are tokens.
 BLEU_LABELS = {"quality": "100 − BLEU"}
 TEXT_LABELS = {"valid_accuracy": "validation tokens right"}
-UNITS = {"validation loss": "nats", "latency": "ms"}
+UNITS = {"validation loss": "nats", "latency": "ms", "peak memory": "MB"}
 
 # Scores of a network trained from scratch.
 SCORES = {
@@ -86,7 +87,8 @@ def value(name: str, number: float | None) -> str:
 
 def quantity(name: str, number: float) -> str:
     """A metric's value with the unit that it is measured in, where it has one."""
-    return f"{value(name, number)}{_GLUE}ms" if name == "latency_ms" else value(name, number)
+    unit = UNITS.get(LABELS.get(name, "")) if name in ("latency_ms", "peak_memory_mb") else None
+    return f"{value(name, number)}{_GLUE}{unit}" if unit else value(name, number)
 
 
 def score(name: str, number: float) -> str:

@@ -7,9 +7,14 @@ the supernet and the latency floor with the search; the mathematics it calls kno
 from __future__ import annotations
 
 from nas.front import FRONT_FILE
+from nas.run_folder import VETOES_FILE
+from nas.spec import SearchSpec
 from nas.stages import learn, search
 from nas.stages.base import (
     DATA_FILE,
+    HOLDING_FILE,
+    MEMORY_FILE,
+    MEMORY_PREDICTOR_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
     PREDICTOR_FILE,
@@ -18,8 +23,10 @@ from nas.stages.base import (
     Run,
     Stage,
 )
+from nas.stages.memory import measure_memory
+from nas.stages.observe import observe
 
-__all__ = ["SEARCH_STAGES", "Run", "Stage"]
+__all__ = ["SEARCH_STAGES", "Run", "Stage", "search_stages"]
 
 SEARCH_STAGES: tuple[Stage, ...] = (
     Stage("declare", "Check the request", (), ("space.toml", DATA_FILE), learn.declare),
@@ -31,13 +38,26 @@ SEARCH_STAGES: tuple[Stage, ...] = (
         learn.measure_latency,
     ),
     Stage(
+        "memory",
+        "Measure peak memory",
+        ("declare",),
+        (MEMORY_FILE, MEMORY_PREDICTOR_FILE),
+        measure_memory,
+    ),
+    Stage(
         "supernet",
         "Train the supernet",
         ("declare",),
         ("supernet/last.pt", "supernet/best.pt", "supernet/history.json"),
         learn.train_supernet,
     ),
-    Stage("observe", "Observe networks", ("supernet",), (OBSERVATIONS_FILE,), learn.observe),
+    Stage(
+        "observe",
+        "Observe networks",
+        ("supernet", "latency", "memory"),
+        (OBSERVATIONS_FILE,),
+        observe,
+    ),
     Stage(
         "rank",
         "Fit the ranker",
@@ -48,14 +68,15 @@ SEARCH_STAGES: tuple[Stage, ...] = (
     Stage(
         "prune",
         "Prune the space",
-        ("rank", "observe", "latency"),
+        ("rank", "observe", "latency", "memory"),
         ("pruned_space.toml", "pruning.json"),
         search.prune_space,
+        reads=(VETOES_FILE,),
     ),
     Stage(
         "evolve",
         "Evolve on predictions",
-        ("prune", "rank", "latency"),
+        ("prune", "rank", "latency", "memory"),
         (POPULATION_FILE,),
         search.evolve_population,
     ),
@@ -63,14 +84,19 @@ SEARCH_STAGES: tuple[Stage, ...] = (
         "verify",
         "Measure the best",
         ("evolve", "observe", "supernet"),
-        (VERIFICATION_FILE,),
+        (VERIFICATION_FILE, HOLDING_FILE),
         search.verify,
     ),
     Stage(
         "front",
         "Find the Pareto front",
-        ("verify", "observe", "rank", "latency"),
+        ("verify", "observe", "rank", "latency", "memory"),
         (FRONT_FILE,),
         search.find_front,
     ),
 )
+
+
+def search_stages(spec: SearchSpec) -> list[Stage]:
+    """The stages that a search really has."""
+    return [stage for stage in SEARCH_STAGES if spec.has_stage(stage.name)]

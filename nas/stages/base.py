@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.predictor import LatencyPredictor
+from latency.device import describe_device
 from latency.profile import read_profile
-from nas.evaluator import LatencyMeter, inherited_quality, use_threads
+from nas.device_profile import CarriedProfile, read_device_profile
+from nas.evaluator import inherited_quality, use_threads
 from nas.events import Event
-from nas.objectives import QUALITY
-from nas.ranking import ranker_from_json
-from nas.run_folder import RunFolder
-from nas.scoring import Scorer
+from nas.holding import MEASURED_STDS, PREDICTED_STDS
+from nas.latency_meter import LatencyMeter
+from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
+from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError, DivergedError
+from search_spaces.errors import DataError, DivergedError, NasError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
@@ -35,9 +37,13 @@ Floats = NDArray[np.float64]
 DATA_FILE = "data.json"
 PROFILE_FILE = "latency/profile.jsonl"
 PREDICTOR_FILE = "latency/predictor.json"
+MEMORY_FILE = "memory/observed.jsonl"
+MEMORY_PREDICTOR_FILE = "memory/predictor.json"
 OBSERVATIONS_FILE = "observations.jsonl"
 VERIFICATION_FILE = "verification.jsonl"
+HOLDING_FILE = "holding.jsonl"
 POPULATION_FILE = "population.jsonl"
+STUDY_FILE = "optuna.journal"
 
 # What each stage draws its random numbers from, beside the run's seed.
 OBSERVE, PROBES, RANK, PRUNE = 1, 2, 3, 4
@@ -81,12 +87,18 @@ class Run:
         return self.task.first_valid(count) if count else self.task
 
     @cached_property
-    def observed_rows(self) -> Genotypes:
-        """The networks to observe: the ends of the space and a random sample."""
+    def sampled_rows(self) -> Genotypes:
+        """Networks to begin with, and to time: the ends of the space and a random sample."""
         rows = sample_distinct(self.space, self.rng(OBSERVE), self.spec.budget.observations)
         ends = np.concatenate([largest(self.space), smallest(self.space)])
         _, first = np.unique(np.concatenate([ends, rows]), axis=0, return_index=True)
         return np.concatenate([ends, rows])[np.sort(first)][: len(rows)]
+
+    @cached_property
+    def observed_rows(self) -> Genotypes:
+        """The networks that were observed, in order."""
+        lines = self.folder.read_journal(OBSERVATIONS_FILE)
+        return self.space.encode([Architecture.from_json(line["architecture"]) for line in lines])
 
     @cached_property
     def supernet(self) -> Supernet:
@@ -96,13 +108,36 @@ class Run:
         return model.to(self.spec.device).eval()
 
     @cached_property
+    def costs(self) -> CostScorer:
+        """What networks cost."""
+        return read_costs(self.folder, self._stds)
+
+    @cached_property
     def scorer(self) -> Scorer:
         """The fitted predictors."""
-        latency = None
-        if self.spec.needs_latency:
-            latency = LatencyPredictor.from_json(self.folder.read_json(PREDICTOR_FILE))
-        ranker = ranker_from_json(self.folder.read_json("ranker/ranker.json"))
-        return Scorer(self.space, ranker, latency, self.spec.objectives, self.spec.limits)
+        return read_scorer(self.folder, self._stds)
+
+    @property
+    def _stds(self) -> float:
+        """Deviations that are added to predicted costs before they are held against a limit."""
+        return MEASURED_STDS if self.elsewhere is None else PREDICTED_STDS
+
+    @cached_property
+    def reference(self) -> list[float]:
+        """A network that guesses and costs as much as the largest: nothing worse is of use."""
+        top = largest(self.space)
+        params, flops = network_costs(self.space, top)[0]
+        chance = math.log(self.task.num_outcomes)
+        values = {
+            QUALITY: BEST_BLEU if self.spec.quality == "bleu" else chance,
+            "params": float(params),
+            "flops": float(flops),
+        }
+        measured = {LATENCY: self.timed(), MEMORY: self.memory_mb()}
+        for name in {LATENCY, MEMORY} & set(self.spec.objectives):
+            known = measured[name].get(self.space.decode(top)[0].id)
+            values[name] = float(self.costs.predict(top)[name][0]) if known is None else known
+        return [values[name] for name in self.spec.objectives]
 
     @cached_property
     def pruned(self) -> SearchSpace:
@@ -110,9 +145,34 @@ class Run:
         file = self.folder.path / "pruned_space.toml"
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
+    @cached_property
+    def carried(self) -> CarriedProfile | None:
+        """The device profile that the search was given, with the workload it is for.
+
+        Raises:
+            DataError: when the run's copy of it is gone or changed.
+        """
+        if self.spec.device_profile is None:
+            return None
+        file = self.folder.path / DEVICE_PROFILE_FILE
+        try:
+            profile = read_device_profile(file)
+        except NasError as error:
+            raise DataError(f"{error}; put the profile back that the search was given") from error
+        if profile.digest != self.spec.device_profile:
+            raise DataError(f"{file} is not the profile that the search was given; put it back")
+        return profile
+
+    @cached_property
+    def elsewhere(self) -> str | None:
+        """The name of the device whose latency counts, if it is not this one."""
+        if self.carried is None or self.carried.device == describe_device(self.spec.device):
+            return None
+        return self.carried.name
+
     def meter(self) -> LatencyMeter:
         """Times networks of the space."""
-        return LatencyMeter(self.spec)
+        return LatencyMeter(self.spec, self.carried)
 
     def observations(self) -> dict[str, dict[str, Any]]:
         """The journal of observations by architecture id."""
@@ -124,6 +184,10 @@ class Run:
             return {}
         profile = read_profile(self.folder.path / PROFILE_FILE)
         return {key: measurement.value for key, (_, measurement) in profile.entries.items()}
+
+    def memory_mb(self) -> dict[str, float]:
+        """Peak memory of the networks that were measured for the predictor, by id."""
+        return {line["id"]: line[MEMORY] for line in self.folder.read_journal(MEMORY_FILE)}
 
     def qualities(self) -> Floats:
         """The observed qualities, less is better, one for each of `observed_rows`."""
@@ -164,6 +228,7 @@ class Stage:
         outputs: files it writes, relative to the run folder; they are all there when it ends.
         work: does it.
         scratch: files and folders it leaves only while it is unfinished.
+        reads: files it reads, where they are there, that no stage writes but the user.
     """
 
     name: str
@@ -172,6 +237,7 @@ class Stage:
     outputs: tuple[str, ...]
     work: Callable[[Run], Iterator[Event]]
     scratch: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.scoring import network_costs
 from nas.stages.base import (
     DATA_FILE,
-    OBSERVATIONS_FILE,
     PREDICTOR_FILE,
     PROBES,
     PROFILE_FILE,
@@ -26,6 +25,7 @@ from nas.stages.base import (
     Run,
     size_text,
 )
+from nas.stages.carried import take_profile
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
@@ -42,7 +42,7 @@ def declare(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
     describe_device(run.spec.device)  # refuses a device that is not there
     _check_size(run.space)
-    limits.check_request(run.spec)
+    limits.check_request(run.spec, run.carried)
     task = run.task
     for training in (run.spec.budget.supernet, run.spec.budget.retrain):
         task.check(training)
@@ -59,9 +59,12 @@ def declare(run: Run) -> Iterator[Event]:
 
 
 def measure_latency(run: Run) -> Iterator[Event]:
-    """Time a sample of networks and fit the latency predictor."""
+    """Time a sample of networks and fit the latency predictor, or take both from a profile."""
+    if run.carried is not None:
+        yield from take_profile(run, run.carried)
+        return
     meter = run.meter()
-    rows = run.observed_rows[: run.spec.budget.latency_samples]
+    rows = run.sampled_rows[: run.spec.budget.latency_samples]
     networks = run.space.decode(rows)
     fresh = [network for network in networks if not meter.known(network)]
     yield Progress("latency", 0, len(networks), f"{len(fresh)} to time, the rest known")
@@ -110,19 +113,6 @@ def train_supernet(run: Run) -> Iterator[Event]:
         yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
     load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
     run.folder.write_json("supernet/history.json", trainer.history)
-
-
-def observe(run: Run) -> Iterator[Event]:
-    """Measure the inherited quality of sampled networks."""
-    known = run.observations()
-    networks = run.space.decode(run.observed_rows)
-    for number, network in enumerate(networks, start=1):
-        if network.id not in known:
-            quality = run.quality(network)
-            line = {"id": network.id, "architecture": network.to_json(), **quality}
-            run.folder.append(OBSERVATIONS_FILE, [line])
-            yield ArchitectureMeasured("observe", network.id, quality)
-        yield Progress("observe", number, len(networks))
 
 
 def rank(run: Run) -> Iterator[Event]:

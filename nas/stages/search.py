@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,14 @@ from latency.profile import read_profile
 from nas.events import ArchitectureMeasured, Event, FrontUpdated, Note, Progress
 from nas.evolution import EvolutionSettings, Generation, archive, evolve
 from nas.front import FRONT_FILE, FrontEntry, build_front
-from nas.objectives import BEST_BLEU, COSTS, LATENCY, QUALITY, objective
-from nas.pareto import crowding_distance
+from nas.holding import keeps
+from nas.objectives import COSTS, LATENCY, MEMORY, objective
+from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import PruningSettings, prune
 from nas.ranking import ReportCard
 from nas.scoring import network_costs
 from nas.stages.base import (
+    HOLDING_FILE,
     POPULATION_FILE,
     PROFILE_FILE,
     PRUNE,
@@ -26,12 +27,13 @@ from nas.stages.base import (
     Run,
     size_text,
 )
+from nas.stages.holding import hold_front, with_held
+from nas.stages.memory import memory_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.measurement import Measurement
-from search_spaces.operators import largest
 from search_spaces.space import Genotypes
 
 
@@ -51,6 +53,7 @@ def prune_space(run: Run) -> Iterator[Event]:
         objectives,
         seed=run.spec.seed * 16 + PRUNE,
         settings=PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy),
+        keep=run.folder.vetoes,
     )
     write_atomically(run.folder.path / "pruned_space.toml", dump_space(result.space))
     run.folder.write_json("pruning.json", result.to_json())
@@ -87,16 +90,24 @@ def evolve_population(run: Run) -> Iterator[Event]:
 
 
 def verify(run: Run) -> Iterator[Event]:
-    """Really measure the best candidates, in order, until enough keep the limits."""
+    """Really measure the best candidates, in order, until enough keep the limits.
+
+    Under a limit on latency those on the front are timed again, see `nas.holding`; the next
+    candidates take the places of those that break it.
+    """
     candidates = _candidates(run)
     lines = {line["id"]: line for line in run.folder.read_journal(VERIFICATION_FILE)}
     wanted = min(run.spec.budget.verified, len(candidates))
     position = 0
-    while position < len(candidates):
-        kept = sum(_keeps_limits(run, lines.get(c.id)) for c in candidates[:position])
-        if kept >= wanted:
-            break
+    while True:
+        kept = _num_kept(run, [lines[c.id] for c in candidates[:position] if c.id in lines])
         batch = candidates[position : position + wanted - kept]
+        if not batch:
+            yield from hold_front(run, lambda: measured_entries(run))
+            kept = _num_kept(run, [lines[c.id] for c in candidates[:position] if c.id in lines])
+            if kept >= wanted or position >= len(candidates):
+                break
+            continue
         missing = [candidate for candidate in batch if candidate.id not in lines]
         for line, fresh in _verified(run, missing):
             lines[line["id"]] = line
@@ -105,18 +116,25 @@ def verify(run: Run) -> Iterator[Event]:
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
-    if not (run.folder.path / VERIFICATION_FILE).exists():
-        run.folder.append(VERIFICATION_FILE, [])
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
+        if not (run.folder.path / name).exists():
+            run.folder.append(name, [])
 
 
 def find_front(run: Run) -> Iterator[Event]:
     """Put everything that was measured together and keep what nothing dominates."""
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
-    front = build_front(_measured(run), objectives, _reference(run), run.spec.limits)
+    entries = with_held(run, measured_entries(run))
+    device = run.elsewhere or ""
+    front = build_front(entries, objectives, run.reference, run.spec.limits, device)
     run.folder.write_json(FRONT_FILE, front.to_json())
-    points = tuple(dict(entry.measured) for entry in front.entries)
+    points = tuple(_shown(entry, run.spec.objectives) for entry in front.entries)
     yield FrontUpdated("front", points, front.hypervolume)
     yield Progress("front", 1, 1, f"{len(front.entries)} networks")
+
+
+def _shown(entry: FrontEntry, names: Sequence[str]) -> dict[str, float]:
+    return dict(entry.measured) | {name: entry.value(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -127,11 +145,24 @@ class _Candidate:
 
 
 def _candidates(run: Run) -> list[_Candidate]:
-    """The evolved networks that nothing dominates in prediction, roomiest first."""
-    lines = run.folder.read_journal(POPULATION_FILE)
-    best = archive([Generation.from_json(line) for line in lines])
-    rows = run.pruned.translate(best.genotypes, run.space)
-    order = np.argsort(-crowding_distance(best.objectives), kind="stable")
+    """Networks that nothing dominates as far as is known, roomiest first.
+
+    Those that were observed count with their real quality, those that only were evolved with the
+    predicted one. Costs that take a measurement are predicted.
+    """
+    rows, qualities = run.observed_rows, run.qualities()
+    if run.spec.ranks:
+        lines = run.folder.read_journal(POPULATION_FILE)
+        evolved = archive([Generation.from_json(line) for line in lines])
+        found = run.pruned.translate(evolved.genotypes, run.space)
+        known = {row.tobytes() for row in rows}
+        new = [row.tobytes() not in known for row in found]
+        rows = np.concatenate([rows, found[new]])
+        qualities = np.concatenate([qualities, evolved.objectives[new, 0]])
+    costs = run.costs.score(rows)
+    points = np.column_stack([qualities, costs.objectives])
+    best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
+    order = best[np.argsort(-crowding_distance(points[best]), kind="stable")]
     networks = run.space.decode(rows)
     return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
 
@@ -161,6 +192,7 @@ def _verified(
     known = run.observations()
     times, untimed = _times(run, networks)
     predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
+    remembered = run.memory_mb()
     for index, network in enumerate(networks):
         before, time = known.get(network.id), times[index]
         fresh = {} if before else run.quality(network)
@@ -168,6 +200,9 @@ def _verified(
         if time is not None:
             measured[LATENCY] = time.value
             fresh |= {LATENCY: time.value} if network.id in untimed else {}
+        if run.spec.needs_memory and run.elsewhere is None:
+            measured[MEMORY] = remembered.get(network.id) or memory_of(run, network)
+            fresh |= {} if network.id in remembered else {MEMORY: measured[MEMORY]}
         line = {
             "id": network.id,
             "architecture": network.to_json(),
@@ -186,7 +221,7 @@ def _times(
     Raises:
         DataError: when the run's other networks were timed on another device.
     """
-    if not run.spec.needs_latency:
+    if not run.spec.needs_latency or run.elsewhere is not None:
         return [None] * len(networks), set()
     meter = run.meter()
     other = read_profile(run.folder.path / PROFILE_FILE).header.difference(meter.header)
@@ -199,20 +234,23 @@ def _times(
     return meter.measure(networks), untimed
 
 
-def _keeps_limits(run: Run, line: Mapping[str, Any] | None) -> bool:
-    limits_ = run.spec.limits.items()
-    return line is not None and all(line["measured"][name] <= most for name, most in limits_)
+def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the verified networks keep the limits, as far as is known."""
+    entries = with_held(run, [_front_entry(line) for line in lines])
+    return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
 
 
-def _measured(run: Run) -> list[FrontEntry]:
-    """Every network all of whose objectives were really measured."""
+def measured_entries(run: Run) -> list[FrontEntry]:
+    """Every network all of whose objectives were measured, as far as they can be."""
     verified = run.folder.read_journal(VERIFICATION_FILE)
     entries = {line["id"]: _front_entry(line) for line in verified}
-    times = run.timed()
-    rows = [i for i, n in enumerate(run.space.decode(run.observed_rows)) if n.id not in entries]
-    if run.spec.needs_latency:
-        networks = run.space.decode(run.observed_rows)
-        rows = [i for i in rows if networks[i].id in times]
+    known_costs = {LATENCY: run.timed(), MEMORY: run.memory_mb()}
+    needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
+    needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
+    networks = run.space.decode(run.observed_rows)
+    rows = [i for i, network in enumerate(networks) if network.id not in entries]
+    if run.elsewhere is None:
+        rows = [i for i in rows if all(networks[i].id in values for values in needed)]
     if rows:
         chosen = run.observed_rows[rows]
         known = run.observations()
@@ -221,8 +259,9 @@ def _measured(run: Run) -> list[FrontEntry]:
         for network, predicted, cost_values in details:
             line = known[network.id]
             measured = inherited(line)
-            if network.id in times:
-                measured[LATENCY] = times[network.id]
+            for name, values in known_costs.items():
+                if network.id in values:
+                    measured[name] = values[network.id]
             measured |= cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
     return list(entries.values())
@@ -236,17 +275,3 @@ def inherited(line: Mapping[str, Any]) -> dict[str, float]:
 def _front_entry(line: Mapping[str, Any]) -> FrontEntry:
     architecture = Architecture.from_json(line["architecture"])
     return FrontEntry(line["id"], architecture, line["measured"], line["predicted"])
-
-
-def _reference(run: Run) -> list[float]:
-    """A network that guesses and costs as much as the largest: nothing worse is of use."""
-    top = largest(run.space)
-    params, flops = network_costs(run.space, top)[0]
-    values = {
-        QUALITY: BEST_BLEU if run.spec.quality == "bleu" else math.log(run.task.num_outcomes),
-        "params": float(params),
-        "flops": float(flops),
-    }
-    if run.spec.needs_latency:
-        values[LATENCY] = run.timed()[run.space.decode(top)[0].id]
-    return [values[name] for name in run.spec.objectives]

@@ -1,0 +1,153 @@
+"""`nas profile`: what this device does with the networks of a space, as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from nas.cli import options
+from nas.cli.consoles import out, print_json, say, tell
+from nas.cli.failures import terminable
+from nas.cli.options import Device
+from nas.cli.tables import table
+from search_spaces.loading import load_space
+
+if TYPE_CHECKING:
+    from nas.device_profile import CarriedProfile, WorkloadProfile
+
+
+def profile(
+    space: str = options.SPACE,
+    device: Device = typer.Option(Device.cpu, help="Which device of this machine."),
+    name: str = typer.Option(
+        None, metavar="NAME", help="What to call it in results.", show_default="the device's own"
+    ),
+    workload: list[str] = typer.Option(
+        [],
+        metavar="KEY=VALUE,…",
+        help="What is timed, over the space's own: batch, source, target, beam, dtype, mode. "
+        "Repeat it for several, such as source=256 and source=1024.",
+        show_default="the space's own",
+    ),
+    samples: int = typer.Option(100, help="Networks to time for each workload, at least 8."),
+    out_file: Path = typer.Option(..., "--out", metavar="FILE", help="The profile to write."),
+    report: Path = typer.Option(
+        None,
+        metavar="FILE",
+        help="Also write a page that draws latency by length, and where linear attention "
+        "overtakes softmax.",
+    ),
+    seed: int = typer.Option(0, min=0, max=2**31 - 1, help="Seed of everything random."),
+    threads: int = typer.Option(
+        None, min=1, help="CPU threads.", show_default="the space's quick preset's, or all cores"
+    ),
+    quiet: bool = options.QUIET,
+    as_json: bool = options.JSON,
+) -> None:
+    """Time networks on this device and fit predictors, for nas search --device-profile.
+
+    The same command goes on where it was stopped.
+    """
+    from nas.presets import budget_for
+
+    chosen = load_space(space)
+    used = threads or budget_for(chosen, "quick", {}).threads
+    options.use_threads(used)
+    from latency.workload import Workload
+    from nas.profile_device import ProfileRequest, profile_device  # imports torch
+
+    request = ProfileRequest(
+        space=chosen,
+        device=device.value,
+        name=name,
+        workloads=tuple(Workload.parse(text, chosen.workload) for text in workload or [""]),
+        samples=samples,
+        seed=seed,
+        threads=used,
+    )
+    with terminable():
+        made = _followed(profile_device(request, out_file), quiet or as_json)
+    if report is not None:
+        from nas.report.profile_page import write_profile_report
+
+        write_profile_report(made, report)
+    if as_json:
+        print_json(summary(made))
+        return
+    if not quiet:
+        for one in made.workloads:
+            out().print(accuracy_table(one))
+        _say_crossings(made)
+    say(f"Profile {out_file}")
+    if report is not None:
+        say(f"Report  {report} (open it in a browser)")
+    say(f"Next    nas search --space {space} --device-profile {out_file}")
+
+
+def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
+    from nas.device_profile import CarriedProfile
+
+    for step in steps:
+        if isinstance(step, CarriedProfile):
+            return step
+        if not quiet:
+            tell(f"{step.workload.label}: {step.done} of {step.wanted} networks timed")
+    raise AssertionError("profiling ended without a profile")
+
+
+def _say_crossings(made: CarriedProfile) -> None:
+    from nas.attention_crossing import latencies_by_length
+    from nas.report.profile_page import crossing_sentence
+
+    for lines in latencies_by_length(made):
+        for one in lines.crossings:
+            say(crossing_sentence(one, lines))
+
+
+def accuracy_table(one: WorkloadProfile) -> Table:
+    """Error and rank correlation by number of samples, beside the two baselines."""
+    heads = ["samples", "MAPE", "τ", "linear MAPE", "linear τ", "depth MAPE", "depth τ"]
+    made = table(f"{one.workload.label}: held-out error of the latency predictor", heads, heads)
+    for row in one.report["sizes"]:
+        made.add_row(str(row["samples"]), *_cells(row))
+    chosen = one.latency.report
+    baselines = {"predictor": chosen.candidates[chosen.chosen], **chosen.baselines}
+    made.add_row(
+        f"all {chosen.num_observations}, cross-validated",
+        *_cells(
+            {name: {"mape": s.mape, "kendall_tau": s.kendall_tau} for name, s in baselines.items()}
+        ),
+    )
+    return made
+
+
+def _cells(row: Any) -> list[str]:
+    return [
+        text
+        for name in ("predictor", "linear", "depth")
+        for text in (f"{row[name]['mape']:.1%}", f"{row[name]['kendall_tau']:.3f}")
+    ]
+
+
+def summary(made: CarriedProfile) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {
+        "name": made.name,
+        "device": made.device.to_json(),
+        "space": made.space_name,
+        "digest": made.digest,
+        "workloads": [
+            {
+                "workload": one.workload.to_json(),
+                "samples": len(one.measured),
+                "latency_predictor": one.latency.report.to_json(),
+                "memory_predictor": one.memory.report.to_json(),
+                "report": dict(one.report),
+            }
+            for one in made.workloads
+        ],
+    }

@@ -1,0 +1,337 @@
+"""A device's measurements and predictors as one JSON file that another machine can search with.
+
+`latency.profile` keeps single measurements of one workload in the user's cache; this file holds
+one or several workloads with everything a search needs of them, and is written once, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latency.device import DeviceFingerprint
+from latency.predictor import LatencyPredictor
+from latency.profile import ProfileHeader
+from latency.workload import Workload
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError, NasError, UsageError
+from search_spaces.files import write_atomically
+from search_spaces.measurement import Measurement
+from search_spaces.space import SearchSpace
+
+SCHEMA = 1
+KIND = "nas device profile"
+
+Floats = NDArray[np.float64]
+
+
+def settings_digest(space: SearchSpace) -> str:
+    """sha256 of what all networks of a space share and timings depend on."""
+    return _digest([space.task, asdict(space.model)])
+
+
+def genes_digest(space: SearchSpace) -> str:
+    """sha256 of the choices of a space, which are the columns of its features."""
+    return _digest([[slot.name, list(slot.choices)] for slot in space.slots])
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """One network at its work.
+
+    Attributes:
+        architecture: the network.
+        latency: median milliseconds, drift divided out, with the interquartile range as spread.
+        peak_memory_mb: the most memory it needed, see `latency.memory`.
+        session: number of the session it was timed in, from 0.
+    """
+
+    architecture: Architecture
+    latency: Measurement
+    peak_memory_mb: float
+    session: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "id": self.architecture.id,
+            "architecture": self.architecture.to_json(),
+            "latency": self.latency.to_json(),
+            "peak_memory_mb": self.peak_memory_mb,
+            "session": self.session,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read the JSON form.
+
+        Raises:
+            DataError: when the id is not the architecture's or a number is not one.
+        """
+        architecture = Architecture.from_json(data["architecture"])
+        if data["id"] != architecture.id:
+            raise DataError(f"the id {data['id']!r} is not that of its architecture")
+        latency = Measurement.from_json(data["latency"])
+        memory = float(data["peak_memory_mb"])
+        if not (latency.value > 0 and 0 < memory < np.inf):
+            raise DataError(f"the network {architecture.id} has no positive time and memory")
+        return cls(architecture, latency, memory, int(data["session"]))
+
+
+@dataclass(frozen=True)
+class Session:
+    """A spell of timing without a break.
+
+    Attributes:
+        reference_ms: median of the reference network, as it was; by how much it differs between
+            sessions is how much the device's speed did, and is divided out.
+        clock_mhz: clock frequency before the session, None where it cannot be read.
+    """
+
+    reference_ms: float
+    clock_mhz: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadProfile:
+    """Everything known of one workload.
+
+    Attributes:
+        workload: what was timed.
+        measured: the networks, the reference first.
+        sessions: in order.
+        latency: predicts milliseconds.
+        memory: predicts megabytes.
+        report: error and rank correlation by number of samples, see `nas.profile_report`.
+    """
+
+    workload: Workload
+    measured: tuple[MeasuredNetwork, ...]
+    sessions: tuple[Session, ...]
+    latency: LatencyPredictor
+    memory: LatencyPredictor
+    report: Mapping[str, Any]
+
+    @cached_property
+    def by_id(self) -> dict[str, MeasuredNetwork]:
+        """Architecture id → measurement."""
+        return {one.architecture.id: one for one in self.measured}
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "workload": self.workload.to_json(),
+            "measured": [one.to_json() for one in self.measured],
+            "sessions": [asdict(session) for session in self.sessions],
+            "predictors": {
+                "latency_ms": self.latency.to_json(),
+                "peak_memory_mb": self.memory.to_json(),
+            },
+            "report": dict(self.report),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read the JSON form; the predictors are fitted again."""
+        measured = tuple(MeasuredNetwork.from_json(one) for one in data["measured"])
+        if not measured:
+            raise DataError("a workload has no measured network")
+        return cls(
+            workload=Workload.from_json(data["workload"]),
+            measured=measured,
+            sessions=tuple(Session(**one) for one in data["sessions"]),
+            latency=LatencyPredictor.from_json(data["predictors"]["latency_ms"]),
+            memory=LatencyPredictor.from_json(data["predictors"]["peak_memory_mb"]),
+            report=dict(data["report"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CarriedProfile:
+    """What one device does with the networks of one space, to be carried to another machine.
+
+    Attributes:
+        name: what people call the device.
+        device: its fingerprint.
+        space_name: of the space that was profiled.
+        settings: `settings_digest` of that space.
+        genes: `genes_digest` of that space.
+        seed: of what was random in it.
+        workloads: at least one.
+    """
+
+    name: str
+    device: DeviceFingerprint
+    space_name: str
+    settings: str
+    genes: str
+    seed: int
+    workloads: tuple[WorkloadProfile, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the JSON form."""
+        return _digest(self.to_json())
+
+    def header(self, workload: Workload) -> ProfileHeader:
+        """What single measurements of a workload have in common, for `latency.profile`."""
+        return ProfileHeader(self.device, workload, self.settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "name": self.name,
+            "device": self.device.to_json(),
+            "space": {"name": self.space_name, "settings": self.settings, "genes": self.genes},
+            "seed": self.seed,
+            "workloads": [one.to_json() for one in self.workloads],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read the JSON form.
+
+        Raises:
+            DataError: for something else, another schema or damaged content.
+        """
+        if not isinstance(data, Mapping) or data.get("kind") != KIND:
+            raise DataError("it is no device profile made by nas profile")
+        if data.get("schema") != SCHEMA:
+            raise DataError(f"it has schema {data.get('schema')!r}; this version reads {SCHEMA}")
+        try:
+            workloads = tuple(WorkloadProfile.from_json(one) for one in data["workloads"])
+            if not workloads:
+                raise DataError("it holds no workload")
+            return cls(
+                name=str(data["name"]),
+                device=DeviceFingerprint.from_json(data["device"]),
+                space_name=str(data["space"]["name"]),
+                settings=str(data["space"]["settings"]),
+                genes=str(data["space"]["genes"]),
+                seed=int(data["seed"]),
+                workloads=workloads,
+            )
+        except KeyError as error:
+            raise DataError(f"it is damaged: {error} is missing") from error
+        except (TypeError, ValueError, AttributeError, NasError) as error:
+            raise DataError(f"it is damaged: {error}") from error
+
+    # -- for a search ---------------------------------------------------------------------------
+
+    def check_space(self, space: SearchSpace) -> None:
+        """Refuse a space whose networks the profile knows nothing of.
+
+        Raises:
+            UsageError: saying what differs.
+        """
+        again = f"make one with nas profile --space {space.name}"
+        if settings_digest(space) != self.settings:
+            raise UsageError(
+                f"the device profile of {self.name} was made for the space {self.space_name}, "
+                f"whose task or [model] settings are not those of {space.name}: {again}"
+            )
+        if genes_digest(space) != self.genes:
+            raise UsageError(
+                f"the device profile of {self.name} was made for the space {self.space_name}, "
+                f"which offers other choices than {space.name}: {again}"
+            )
+
+    def choose(self, wanted: Workload | None, usual: Mapping[str, Any]) -> WorkloadProfile:
+        """The workload to search for.
+
+        Args:
+            wanted: as asked for; None where nothing was.
+            usual: the ``[workload]`` of the space, taken where the profile holds it.
+
+        Raises:
+            UsageError: when there is none such, or it is not clear which; lists what there is.
+        """
+        there = ", or ".join(_as_option(one.workload) for one in self.workloads)
+        if wanted is None:
+            if len(self.workloads) == 1:
+                return self.workloads[0]
+            wanted = Workload.from_mapping(usual) if usual else None
+        for one in self.workloads:
+            if one.workload == wanted:
+                return one
+        asked = "several workloads" if wanted is None else f"no workload {_as_option(wanted)}"
+        raise UsageError(
+            f"the device profile of {self.name} holds {asked}: choose --workload {there}"
+        )
+
+    def only(self, workload: WorkloadProfile) -> CarriedProfile:
+        """The same with that workload alone."""
+        return CarriedProfile(
+            self.name,
+            self.device,
+            self.space_name,
+            self.settings,
+            self.genes,
+            self.seed,
+            (workload,),
+        )
+
+
+def read_device_profile(path: Path) -> CarriedProfile:
+    """Read a file made by `nas profile`.
+
+    Raises:
+        UsageError: when there is no such file.
+        DataError: when it cannot be read, is damaged or something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no device profile {path}: make one with nas profile --out {path}"
+        ) from None
+    except OSError as error:
+        raise DataError(f"cannot read the device profile {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"the device profile {path} cannot be used: it is damaged or no JSON ({error})"
+        ) from error
+    try:
+        return CarriedProfile.from_json(data)
+    except DataError as error:
+        raise DataError(f"the device profile {path} cannot be used: {error}") from error
+
+
+def write_device_profile(path: Path, profile: CarriedProfile) -> None:
+    """Write the file, in full or not at all."""
+    write_atomically(path, dumped(profile))
+
+
+def dumped(profile: CarriedProfile) -> str:
+    """The content of the file."""
+    return json.dumps(profile.to_json(), allow_nan=False) + "\n"
+
+
+def trust(measured: Sequence[MeasuredNetwork]) -> Floats:
+    """How far each time is trusted, ``(N,)`` in (0, 1]: one that scattered more counts less.
+
+    The weight is 1 up to the usual relative spread, then falls in proportion to it, to a tenth.
+    """
+    spread_N = np.array([one.latency.spread / one.latency.value for one in measured])
+    usual = float(np.median(spread_N))
+    if usual <= 0:
+        return np.ones(len(spread_N))
+    return np.asarray(np.clip(usual / np.maximum(spread_N, usual), 0.1, 1.0), dtype=np.float64)
+
+
+def _as_option(workload: Workload) -> str:
+    return ",".join(f"{key}={value}" for key, value in workload.to_json().items())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,106 @@
+"""When a network keeps a limit on a number that is never measured twice alike.
+
+A single timing is no proof. Candidates are taken by an upper confidence bound of the prediction.
+What is on the front under a limit is timed again in several short sessions, each with the networks
+built anew beside a reference, and is judged by an upper confidence bound of the median session.
+Where nothing can be timed, because the device is another one, the prediction
+has to keep the limit with a larger margin.
+
+Why sessions: within one, rounds repeat each other, but where a network's tensors lie in memory
+and what else the machine does stay as they are. On a shared processor, with more work than cores,
+sessions of 5 rounds scatter as much as sessions of 15 (3.5 and 3.2 %, median of the rounds'
+ratios), so eight short ones tell more than two long ones: their median scatters by 1.2 %.
+
+Why all of the front, and not only what was measured near the limit: on the same machine a slow
+spell once made a network's single measurement 0.39 of what it took afterwards, and another one,
+measured at 0.77 of its limit, took 1.11 of it (`experiments.limits_hold`).
+
+What this does not do: with three times as much work as cores, eight sessions in a row can fall into
+one slow spell. Then a held time was off by more than a third, so keep such a machine free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nas.objectives import STD_NAMES, UPPER_NAMES
+
+# Standard deviations on top of a prediction: where finalists are measured afterwards a candidate
+# that breaks the limit only costs its measurement; where they are not it would be wrong.
+MEASURED_STDS = 1.0
+PREDICTED_STDS = 2.0
+
+SESSIONS = 8
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A network timed in several sessions.
+
+    Attributes:
+        latency_ms: of the median session.
+        upper_ms: the true median is below with a confidence of at least 95 %.
+        sessions: how many.
+    """
+
+    latency_ms: float
+    upper_ms: float
+    sessions: int
+
+    def to_json(self, architecture_id: str) -> dict[str, Any]:
+        """A line of the journal."""
+        return {
+            "id": architecture_id,
+            "latency_ms": self.latency_ms,
+            "latency_upper_ms": self.upper_ms,
+            "sessions": self.sessions,
+        }
+
+
+def upper_rank(count: int) -> int:
+    """Which of `count` values, sorted and counted from 1, bounds their median from above.
+
+    The number of values below the median is binomial, whatever they are spread like: of eight,
+    the seventh is above the median with a probability of 1 - 9/256, or 96.5 %.
+
+    Returns:
+        The smallest rank with a confidence of at least 95 %; `count` where even the largest value
+        has less, which takes fewer than five.
+
+    Source: David and Nagaraja, Order Statistics (2003), section 7.1.
+    """
+    total = 0.0
+    for rank in range(1, count + 1):
+        total += math.comb(count, rank - 1) / 2**count
+        if total >= CONFIDENCE:
+            return rank
+    return count
+
+
+def upper_of_median(values: Sequence[float]) -> float:
+    """The value of that rank."""
+    return sorted(values)[upper_rank(len(values)) - 1]
+
+
+def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float:
+    """What a limit on `name` is held against: the largest value that has to be expected.
+
+    Args:
+        measured: of a network; of what was timed in sessions, their upper bound is taken.
+        predicted: of the network; stands in, with its margin, for what is not measured.
+        name: of an objective.
+    """
+    if name in measured:
+        return measured.get(UPPER_NAMES.get(name, name), measured[name])
+    return predicted[name] + PREDICTED_STDS * predicted.get(STD_NAMES.get(name, ""), 0.0)
+
+
+def keeps(
+    measured: Mapping[str, float], predicted: Mapping[str, float], limits: Mapping[str, float]
+) -> bool:
+    """Whether a network keeps all limits."""
+    return all(upper_value(measured, predicted, name) <= most for name, most in limits.items())

@@ -1,0 +1,87 @@
+"""The Pareto front of a run as far as it is known, also while it is still measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nas.front import Front, FrontEntry, points_of
+from nas.objectives import Objective, objective
+from nas.pareto import non_dominated
+from nas.report.contents import RunContents
+from nas.report.reading import read_contents
+from nas.run_folder import RunFolder
+from nas.spec import SearchSpec
+
+
+@dataclass(frozen=True)
+class LiveFront:
+    """What nothing dominates among everything measured so far.
+
+    Attributes:
+        front: the run's result, once it has one.
+        objectives: what is minimised.
+        entries: of the result, or of what was measured so far; best quality first.
+        measured: every network with a value for each objective, the dominated ones included.
+        predicted: the best networks of the evolution, by prediction.
+        retrained: ids of the networks that were trained from scratch.
+    """
+
+    front: Front | None
+    objectives: tuple[Objective, ...]
+    entries: tuple[FrontEntry, ...]
+    measured: tuple[FrontEntry, ...]
+    predicted: tuple[FrontEntry, ...]
+    retrained: tuple[str, ...]
+
+
+def live_front(folder: RunFolder) -> LiveFront:
+    """Read how far a run's front is; changes nothing.
+
+    Raises:
+        DamagedRunError: for a file that is there and cannot be read.
+    """
+    return front_so_far(read_contents(folder))
+
+
+def front_so_far(contents: RunContents) -> LiveFront:
+    """How far the front of a run is that was read already."""
+    spec = contents.spec
+    objectives = tuple(objective(name, spec.quality) for name in spec.objectives)
+    measured = _measured(contents, spec)
+    front = contents.front
+    entries = _best(measured, objectives, spec) if front is None else front.entries
+    retrained = tuple(result.id for result in contents.retrained)
+    return LiveFront(front, objectives, entries, measured, contents.population, retrained)
+
+
+def find_network(contents: RunContents, identity: str) -> FrontEntry | None:
+    """A network of a run by its id: from the front, else verified, observed or evolved."""
+    front = () if contents.front is None else contents.front.entries
+    for entries in (front, contents.verified, contents.observed, contents.population):
+        for entry in entries:
+            if entry.id == identity:
+                return entry
+    return None
+
+
+def _measured(contents: RunContents, spec: SearchSpec) -> tuple[FrontEntry, ...]:
+    """Verified networks replace their observations."""
+    known = {entry.id: entry for entry in (*contents.observed, *contents.verified)}
+    wanted = {*spec.objectives, *spec.limits}
+    return tuple(entry for entry in known.values() if wanted <= entry.measured.keys())
+
+
+def _best(
+    measured: Iterable[FrontEntry], objectives: tuple[Objective, ...], spec: SearchSpec
+) -> tuple[FrontEntry, ...]:
+    kept = [
+        entry
+        for entry in measured
+        if all(entry.measured[name] <= most for name, most in spec.limits.items())
+    ]
+    if not kept:
+        return ()
+    marks = non_dominated(points_of(kept, objectives))
+    best = [entry for entry, good in zip(kept, marks, strict=True) if good]
+    return tuple(sorted(best, key=lambda e: (e.measured[objectives[0].name], e.id)))

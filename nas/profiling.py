@@ -1,0 +1,278 @@
+"""Profiles a device: which networks to time, timing them in sessions, fitting the predictors.
+
+The first half of the networks is spread over the space, its ends included; the rest comes in
+rounds from where the predictor is least sure. Every session times a reference network in the same
+rounds, so that the device's slow spells are divided out: a network's time is its ratio to the
+reference, times what the reference takes in the median session.
+
+N: networks; F: features; S: slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latency.predictor import LatencyPredictor
+from latency.workload import Workload
+from nas.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
+from nas.kinds import cheapest_rows, largest_rows, middle
+from nas.profile_report import learning_curve
+from search_spaces.encoding import encode_features
+from search_spaces.errors import UsageError
+from search_spaces.measurement import Measurement
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.space import Genotypes, SearchSpace
+
+Floats = NDArray[np.float64]
+
+MIN_SAMPLES = 8
+SESSION_SIZE = 10
+POOL_SIZE = 4096
+# Networks among which a round spreads its choice: this many times as many as it takes.
+UNSURE_SHARE = 6
+
+
+@dataclass(frozen=True)
+class TimedSession:
+    """What a session brought: the networks with their times as they were.
+
+    Attributes:
+        session: what all have in common.
+        networks: in the order timed, without the reference.
+    """
+
+    session: Session
+    networks: tuple[MeasuredNetwork, ...]
+
+
+# Times networks together with the reference: (networks, session number) → session.
+TimeThem = Callable[[Genotypes, int], TimedSession]
+
+
+def check_samples(samples: int) -> None:
+    """Refuse a profile of too few networks.
+
+    Raises:
+        UsageError: for fewer than 8.
+    """
+    if samples < MIN_SAMPLES:
+        raise UsageError(
+            f"--samples {samples} is too few: a predictor needs at least {MIN_SAMPLES} timed "
+            "networks, and 100 are usual"
+        )
+
+
+def profile_workload(
+    space: SearchSpace,
+    workload: Workload,
+    samples: int,
+    seed: int,
+    done: Sequence[TimedSession],
+    time_them: TimeThem,
+) -> Iterator[TimedSession | WorkloadProfile]:
+    """Time networks until there are enough, then fit the predictors.
+
+    Which networks are timed follows from the seed and the times so far, so a profile that was
+    stopped goes on as if it had not been.
+
+    Args:
+        space: whose networks are timed.
+        workload: what they do.
+        samples: networks to time, at least 8; a smaller space is timed whole.
+        seed: of the pool of networks and the folds.
+        done: sessions of an earlier try, in order.
+        time_them: times some networks together with the reference.
+
+    Yields:
+        Each new session, and at last the profile.
+
+    Raises:
+        UsageError: for too few samples, or a space of fewer than 8 networks.
+    """
+    check_samples(samples)
+    pool = Pool.of(space, seed)
+    wanted = min(samples, len(pool.rows))
+    check_samples(wanted)
+    sessions = list(done)
+    while (count := sum(len(one.networks) for one in sessions)) < wanted:
+        known = space.encode([one.architecture for s in sessions for one in s.networks])
+        first_half = -(-wanted // 2)
+        if count < max(first_half, MIN_SAMPLES):
+            size = min(SESSION_SIZE, max(first_half, MIN_SAMPLES) - count)
+            picked = spread(pool, known, size)
+        else:
+            size = min(SESSION_SIZE, wanted - count)
+            measured = corrected(sessions)
+            picked = unsure(pool, known, fit_latency(space, measured, seed), size)
+        sessions.append(time_them(picked, len(sessions)))
+        yield sessions[-1]
+    yield fitted(space, workload, sessions, seed)
+
+
+def fitted(
+    space: SearchSpace, workload: Workload, sessions: Sequence[TimedSession], seed: int
+) -> WorkloadProfile:
+    """The profile that some sessions make."""
+    measured = corrected(sessions)
+    rows = space.encode([one.architecture for one in measured])
+    features = encode_features(space, rows)
+    depth = space.depths(rows, space.stacks[-1]).astype(np.float64)
+    times = [one.latency.value for one in measured]
+    memory = [one.peak_memory_mb for one in measured]
+    return WorkloadProfile(
+        workload=workload,
+        measured=tuple(measured),
+        sessions=tuple(one.session for one in sessions),
+        latency=fit_latency(space, measured, seed),
+        memory=LatencyPredictor.fit(features, memory, baselines={"depth": depth}, seed=seed),
+        report=learning_curve(features, np.array(times), depth, trust(measured), seed),
+    )
+
+
+def fit_latency(
+    space: SearchSpace, measured: Sequence[MeasuredNetwork], seed: int
+) -> LatencyPredictor:
+    """The latency predictor of some measured networks."""
+    rows = space.encode([one.architecture for one in measured])
+    return LatencyPredictor.fit(
+        encode_features(space, rows),
+        [one.latency.value for one in measured],
+        baselines={"depth": space.depths(rows, space.stacks[-1])},
+        weights=trust(measured),
+        seed=seed,
+    )
+
+
+def corrected(sessions: Sequence[TimedSession]) -> list[MeasuredNetwork]:
+    """All networks with the drift between sessions divided out, the reference first."""
+    usual = float(np.median([one.session.reference_ms for one in sessions]))
+    found = []
+    for one in sessions:
+        factor = usual / one.session.reference_ms
+        found += [_scaled(network, factor) for network in one.networks]
+    return found
+
+
+def _scaled(network: MeasuredNetwork, factor: float) -> MeasuredNetwork:
+    old = network.latency
+    latency = replace(old, value=old.value * factor, spread=old.spread * factor)
+    return replace(network, latency=latency)
+
+
+# -- which networks -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Networks to choose from.
+
+    Attributes:
+        space: of the rows.
+        rows: ``(N, S)``, distinct; the reference first, then the ends of the space.
+        num_first: how many of them are timed in any case.
+        features: ``(N, F)``, as the predictor sees them.
+        points: ``(N, F)``, the same standardised.
+    """
+
+    space: SearchSpace
+    rows: Genotypes
+    num_first: int
+    features: Floats
+    points: Floats
+
+    @classmethod
+    def of(cls, space: SearchSpace, seed: int) -> Pool:
+        """A random pool with the reference and the ends of the space."""
+        rng = np.random.default_rng([seed, POOL_SIZE])
+        ends = [largest_rows(space), cheapest_rows(space), largest(space), smallest(space)]
+        first = distinct(np.concatenate([middle(space), *ends]))
+        rows = distinct(np.concatenate([first, sample_distinct(space, rng, POOL_SIZE)]))
+        features = encode_features(space, rows)
+        return cls(space, rows, len(first), features, _standardised(features))
+
+    def missing(self, known: Genotypes) -> NDArray[np.int64]:
+        """Indices of the rows that are not among `known`."""
+        keys = {row.tobytes() for row in np.ascontiguousarray(known, dtype=np.int16)}
+        here = np.ascontiguousarray(self.rows, dtype=np.int16)
+        return np.array([i for i, row in enumerate(here) if row.tobytes() not in keys], np.int64)
+
+
+def spread(pool: Pool, known: Genotypes, count: int) -> Genotypes:
+    """The next networks of a sample spread over the space: each is far from all before it.
+
+    The reference and the ends of the space come first.
+
+    Args:
+        pool: to choose from.
+        known: ``(K, S)`` networks timed so far.
+        count: how many to choose.
+
+    Source: Gonzalez, Clustering to minimize the maximum intercluster distance (1985): the farthest
+    point first.
+    """
+    missing = pool.missing(known)
+    first = missing[missing < pool.num_first][:count]
+    rest = _farthest_first(pool, known, first, missing, count - len(first))
+    return _rows(pool, first, rest)
+
+
+def unsure(pool: Pool, known: Genotypes, predictor: LatencyPredictor, count: int) -> Genotypes:
+    """The networks whose predicted time is least sure, spread among themselves.
+
+    Without the spreading a round would take ten copies of one idea.
+    """
+    missing = pool.missing(known)
+    mean_N, std_N = predictor.predict(pool.features[missing])
+    order = np.argsort(-std_N / mean_N, kind="stable")
+    doubtful = missing[order[: max(count, UNSURE_SHARE * count)]]
+    chosen = doubtful[:1]
+    rest = _farthest_first(pool, known, chosen, np.sort(doubtful), count - 1)
+    return _rows(pool, chosen, rest)
+
+
+def _rows(pool: Pool, *parts: NDArray[np.int64]) -> Genotypes:
+    rows: Genotypes = pool.rows[np.concatenate(parts)]
+    return rows
+
+
+def _farthest_first(
+    pool: Pool,
+    known: Genotypes,
+    chosen: NDArray[np.int64],
+    among: NDArray[np.int64],
+    count: int,
+) -> NDArray[np.int64]:
+    """Indices from `among`, each the farthest from what is known or chosen."""
+    known_mask = np.ones(len(pool.rows), dtype=bool)
+    known_mask[pool.missing(known)] = False
+    centres = [*np.flatnonzero(known_mask), *chosen]
+    distance = np.full(len(among), np.inf)
+    for centre in centres:
+        distance = np.minimum(distance, _distances(pool, among, int(centre)))
+    taken: list[int] = []
+    for _ in range(min(count, len(among) - int(np.isin(among, chosen).sum()))):
+        best = int(among[np.argmax(distance)])
+        taken.append(best)
+        distance = np.minimum(distance, _distances(pool, among, best))
+    return np.array(taken, dtype=np.int64)
+
+
+def _distances(pool: Pool, among: NDArray[np.int64], centre: int) -> Floats:
+    squares: Floats = np.square(pool.points[among] - pool.points[centre]).sum(axis=1)
+    # A network is not chosen twice, even where another has the same features.
+    squares[among == centre] = -1.0
+    return squares
+
+
+def _standardised(features: Floats) -> Floats:
+    width = features.std(axis=0)
+    return np.asarray((features - features.mean(axis=0)) / np.where(width > 0, width, 1.0))
+
+
+def measurement(median_ms: float, iqr_ms: float, count: int, device: str) -> Measurement:
+    """A network's time in a session."""
+    return Measurement("latency_ms", median_ms, iqr_ms, count, "ms", device)

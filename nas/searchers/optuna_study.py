@@ -1,0 +1,170 @@
+"""Optuna: its samplers as searchers, and every run as a study that its tools can open.
+
+A network is a trial with one parameter for each slot of the space. Sizes are integer positions in
+the slot's choices, which have an order; attention kinds are categories. Parameters of layers that a
+network has not are drawn all the same and ignored, because Optuna's genetic samplers only cross
+what all trials have in common.
+
+Shapes: N networks, S slots, M objectives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, create_trial
+
+from nas.searchers.base import Floats, Problem, Searcher
+from search_spaces.architecture import Architecture
+from search_spaces.space import Genotypes, SearchSpace
+
+SamplerName = Literal["random", "nsga2", "tpe"]
+# So many known networks in a row, and a space is taken to be used up.
+MOST_REPEATS = 2000
+
+
+class OptunaSearcher(Searcher):
+    """One of Optuna's samplers, asked for one network at a time.
+
+    A network that was observed before is answered with its known quality and costs nothing.
+
+    Args:
+        problem: what is searched.
+        sampler: ``random``, ``nsga2`` or ``tpe``.
+        budget: networks that are observed.
+        seed: decides everything random.
+        population: of ``nsga2``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        sampler: SamplerName,
+        budget: int,
+        seed: int,
+        population: int = 50,
+    ) -> None:
+        super().__init__(problem)
+        self.name = sampler
+        self._budget = budget
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(
+            directions=["minimize"] * len(problem.reference),
+            sampler=_sampler(sampler, seed, population),
+        )
+        self._slots = distributions(problem.space)
+        self._known: dict[bytes, float] = {}
+        self._trial: optuna.Trial | None = None
+
+    def ask(self) -> Genotypes:
+        """See `Searcher.ask`; one network."""
+        if self.done >= self._budget:
+            return self.rows[:0]
+        for _ in range(MOST_REPEATS):
+            trial = self._study.ask(self._slots)
+            row = self.problem.space.canonical(_row(self.problem.space, trial.params))
+            if row.tobytes() not in self._known:
+                self._trial = trial
+                return row
+            self._answer(trial, row, self._known[row.tobytes()])
+        return self.rows[:0]
+
+    def tell(self, rows: Genotypes, qualities: Floats) -> None:
+        """See `Searcher.tell`."""
+        super().tell(rows, qualities)
+        assert self._trial is not None and len(rows) == 1
+        self._known[rows.tobytes()] = float(qualities[0])
+        self._answer(self._trial, rows, float(qualities[0]))
+
+    def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float) -> None:
+        found = self.problem.points(row, np.array([quality]))
+        trial.set_constraint("limits", float(found.violations[0]))
+        self._study.tell(trial, found.objectives[0].tolist())
+
+
+def _sampler(name: SamplerName, seed: int, population: int) -> optuna.samplers.BaseSampler:
+    match name:
+        case "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        case "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed, population_size=population)
+        case "tpe":
+            return optuna.samplers.TPESampler(seed=seed)
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Slot name → what may stand there."""
+    return {
+        slot.name: CategoricalDistribution(slot.choices)
+        if slot.gene.endswith("attention")
+        else IntDistribution(0, len(slot.choices) - 1)
+        for slot in space.slots
+    }
+
+
+def _row(space: SearchSpace, params: Mapping[str, Any]) -> Genotypes:
+    values = [
+        slot.choices.index(params[slot.name])
+        if slot.gene.endswith("attention")
+        else params[slot.name]
+        for slot in space.slots
+    ]
+    return np.array([values], dtype=np.int16)
+
+
+def write_study(
+    path: Path,
+    name: str,
+    space: SearchSpace,
+    objectives: Sequence[str],
+    networks: Iterable[tuple[Architecture, Mapping[str, float]]],
+) -> None:
+    """Write measured networks as an Optuna study, for ``optuna-dashboard PATH``.
+
+    Sizes stand there as themselves; what a network has not is left out.
+
+    Args:
+        path: the journal file; replaced if it is there.
+        name: of the study.
+        space: of the networks.
+        objectives: names of the values, all minimised.
+        networks: with what was measured of each, every objective among it.
+    """
+    path.unlink(missing_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name=name,
+        storage=JournalStorage(JournalFileBackend(str(path))),
+        directions=["minimize"] * len(objectives),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # so that charts name their axes
+        study.set_metric_names(list(objectives))
+    study.add_trials([_trial(space, objectives, *network) for network in networks])
+
+
+def _trial(
+    space: SearchSpace,
+    objectives: Sequence[str],
+    network: Architecture,
+    measured: Mapping[str, float],
+) -> FrozenTrial:
+    row = space.encode([network])
+    active = space.active(row)[0]
+    slots = [slot for slot, there in zip(space.slots, active, strict=True) if there]
+    chosen = row[0, active]
+    return create_trial(
+        params={s.name: s.choices[i] for s, i in zip(slots, chosen, strict=True)},
+        distributions={slot.name: CategoricalDistribution(slot.choices) for slot in slots},
+        values=[measured[name] for name in objectives],
+        user_attrs={"architecture": network.id, **measured},
+    )

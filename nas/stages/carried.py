@@ -1,0 +1,37 @@
+"""Latency from a device profile that the search was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from latency.device import describe_device
+from latency.profile import open_profile
+from nas.device_profile import CarriedProfile
+from nas.events import Event, Note, Progress
+from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run
+
+
+def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
+    """Leave the profile's measurements and its predictor where a timed run leaves its own."""
+    (workload,) = carried.workloads
+    path = run.folder.path / PROFILE_FILE
+    path.unlink(missing_ok=True)
+    measured = [(one.architecture, one.latency) for one in workload.measured]
+    open_profile(path, carried.header(workload.workload)).record(measured)
+    run.folder.write_json(PREDICTOR_FILE, workload.latency.to_json())
+    if run.elsewhere is not None:
+        here = describe_device(run.spec.device).to_json()
+        there = carried.device.to_json()
+        names = [name for name in here if here[name] != there[name]]
+        yield Note(
+            "latency",
+            f"latency is predicted for {run.elsewhere} and not measured: this device differs in "
+            f"{', '.join(names)} (here {_values(here, names)}; there {_values(there, names)})",
+        )
+    report = workload.latency.report
+    message = f"{len(measured)} from the profile, {report.chosen}, error {report.mape:.1%}"
+    yield Progress("latency", len(measured), len(measured), message)
+
+
+def _values(device: dict[str, object], names: list[str]) -> str:
+    return ", ".join(str(device[name]) for name in names)

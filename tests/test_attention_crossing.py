@@ -1,0 +1,89 @@
+"""Where a kind of attention overtakes softmax, as numbers, words and a page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latency.workload import Workload
+from nas.attention_crossing import crossing_length, latencies_by_length
+from nas.device_profile import CarriedProfile, WorkloadProfile
+from nas.kinds import kind_of
+from nas.report.profile_page import crossing_sentence, render_profile, write_profile_report
+from tests.profile_cases import made_profile, made_workload
+
+
+def by_kind(one: WorkloadProfile, length: int) -> WorkloadProfile:
+    """The same networks at a length: softmax pays for its square."""
+    cost = {"softmax": length**2 / 100, "linear": float(length), "omni": 0.5 * length}
+    measured = tuple(
+        replace(n, latency=replace(n.latency, value=n.latency.value * cost.get(kind or "", 1.0)))
+        for n in one.measured
+        for kind in [kind_of(n.architecture)]
+    )
+    workload = Workload(batch=4, source_length=length)
+    return replace(one, workload=workload, measured=measured)
+
+
+@pytest.fixture(scope="module")
+def profile() -> CarriedProfile:
+    made = made_workload()
+    lengths = (256, 16, 64, 1024)
+    return replace(made_profile(), workloads=tuple(by_kind(made, n) for n in lengths))
+
+
+def test_a_crossing_between_two_lengths_is_interpolated_as_a_power() -> None:
+    assert crossing_length([10, 1000], [1.0, 100.0], [10.0, 10.0]) == pytest.approx(100)
+    assert crossing_length([1, 2, 4], [1.0, 1.0, 4.0], [2.0, 0.5, 8.0]) is None
+    assert crossing_length([1, 2, 4, 8], [1, 1, 1, 1], [2, 0.5, 2, 0.5]) == pytest.approx(2**2.5)
+
+
+@pytest.mark.parametrize("fast", [[0.5, 0.5], [2.0, 2.0]])
+def test_lines_that_do_not_cross(fast: list[float]) -> None:
+    assert crossing_length([1, 2], [1.0, 1.0], fast) is None
+
+
+def test_lengths_are_sorted_and_the_crossing_found(profile: CarriedProfile) -> None:
+    (lines,) = latencies_by_length(profile)
+    assert lines.lengths == (16, 64, 256, 1024)
+    assert set(lines.latency_ms) == {"linear", "omni", "softmax"}
+    linear, omni = lines.crossings
+    # The planted times of the kinds differ a little at one shape, so the crossing is near 100.
+    assert linear.kind == "linear" and linear.length == pytest.approx(100, rel=0.3)
+    assert omni.length == pytest.approx(50, rel=0.3)
+    assert "From about" in crossing_sentence(linear, lines)
+
+
+def test_what_does_not_cross_is_told(profile: CarriedProfile) -> None:
+    longer = [one for one in profile.workloads if one.workload.source_length >= 256]
+    (lines,) = latencies_by_length(replace(profile, workloads=tuple(longer)))
+    linear, _ = lines.crossings
+    assert linear.length is None and linear.faster
+    assert crossing_sentence(linear, lines).startswith("From 256 to 1024 tokens, linear")
+
+
+def test_other_workloads_are_not_mixed_in(profile: CarriedProfile) -> None:
+    other = replace(profile.workloads[0], workload=Workload(batch=8, source_length=16))
+    assert len(latencies_by_length(replace(profile, workloads=(*profile.workloads, other)))) == 1
+    assert latencies_by_length(replace(profile, workloads=(profile.workloads[0], other))) == []
+
+
+def test_the_page_draws_it_and_needs_no_network(profile: CarriedProfile, tmp_path: Path) -> None:
+    file = tmp_path / "board.html"
+    write_profile_report(profile, file)
+    text = file.read_text(encoding="utf-8")
+    assert "From about" in text and 'data-chart="chart-lengths-0"' in text
+    assert "<title>board: device profile</title>" in text
+    assert "default-src 'none'" in text
+    assert render_profile(profile) == text
+
+
+def test_one_length_says_what_is_missing() -> None:
+    assert "This takes workloads of two lengths" in render_profile(made_profile())
+
+
+def test_a_name_is_no_markup() -> None:
+    page = render_profile(replace(made_profile(), name="<script>alert(1)</script>"))
+    assert "<script>alert" not in page

@@ -1,0 +1,153 @@
+"""Searches with a device profile: of another device, of this one, and of the wrong things."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from latency.device import describe_device
+from latency.workload import Workload
+from nas import latency_meter
+from nas.cli.app import app
+from nas.device_profile import CarriedProfile, write_device_profile
+from nas.front import Front, read_front
+from nas.holding import keeps
+from nas.run_folder import RunFolder
+from search_spaces.errors import DamagedRunError
+from tests.pipeline_cases import NUMBERS, TINY, logged
+from tests.profile_cases import WORKLOAD, made_profile
+
+RUN = Path("run")
+OTHER = Workload(batch=9, source_length=4)
+THIRD = Workload(batch=10, source_length=4)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY, encoding="utf-8")
+    return tmp_path
+
+
+def search(*arguments: str, out: Path = RUN, numbers: dict[str, str] | None = None) -> Result:
+    settings = [f"--set={name}={value}" for name, value in (NUMBERS | (numbers or {})).items()]
+    given = ("--space", "./tiny.toml", "--out", str(out), "--preset", "smoke", *settings)
+    return CliRunner().invoke(app, ["search", *given, *arguments])
+
+
+def carried(profile: CarriedProfile, *arguments: str, out: Path = RUN) -> Result:
+    write_device_profile(Path("board.json"), profile)
+    return search("--device-profile", "board.json", *arguments, out=out)
+
+
+def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency_meter, "time_networks", None)
+
+
+def test_another_device_is_predicted_and_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_timing(monkeypatch)
+    done = carried(made_profile(), "--limit", "latency_ms=0.6")
+    assert done.exit_code == 0, done.output
+    front = json.loads((RUN / "pareto.json").read_text())
+    assert front["schema"] == 2 and front["predicted_for"] == {"latency_ms": "board"}
+    entries = read_front(RunFolder.open(RUN)).entries
+    assert any("latency_ms" not in entry.measured for entry in entries)
+    assert all(keeps(e.measured, e.predicted, {"latency_ms": 0.6}) for e in entries)
+    assert "predicted for board" in done.stdout and "±" in done.stdout
+    assert "this device differs in name" in done.stderr
+    assert "predicted for board" in (RUN / "report.html").read_text()
+
+
+def test_resuming_needs_nothing_but_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_timing(monkeypatch)
+    assert carried(made_profile()).exit_code == 0
+    before = (RUN / "pareto.json").read_bytes()
+    Path("board.json").unlink()
+    shutil.rmtree(RUN / "latency")
+    (RUN / "pareto.json").unlink()
+    done = CliRunner().invoke(app, ["resume", str(RUN)])
+    assert done.exit_code == 0, done.output
+    assert (RUN / "pareto.json").read_bytes() == before
+
+
+def test_the_profile_is_part_of_the_request() -> None:
+    assert carried(made_profile()).exit_code == 0
+    done = carried(replace(made_profile(), seed=1))
+    assert done.exit_code == 2 and "another request (device_profile differs)" in done.stderr
+
+
+def test_a_damaged_copy_is_named() -> None:
+    assert carried(made_profile()).exit_code == 0
+    (RUN / "device_profile.json").write_text("{}")
+    shutil.rmtree(RUN / "latency")
+    done = CliRunner().invoke(app, ["resume", str(RUN)])
+    assert done.exit_code == 1 and "run/device_profile.json" in done.stderr
+    assert "put the profile back" in done.stderr
+
+
+def test_on_its_own_device_finalists_are_timed() -> None:
+    own = made_profile(device=describe_device("cpu"))
+    done = carried(own)
+    assert done.exit_code == 0, done.output
+    front = read_front(RunFolder.open(RUN))
+    assert not front.predicted_for and "differs in" not in done.stderr
+    assert all("latency_ms" in entry.measured for entry in front.entries)
+    events = logged(RunFolder.open(RUN))
+    assert not any(e["stage"] == "latency" and "architecture_id" in e for e in events)
+
+
+def test_the_workload_is_chosen_or_overridden() -> None:
+    assert carried(made_profile(WORKLOAD, OTHER), "--workload", "batch=9").exit_code == 0
+    assert RunFolder.open(RUN).spec.space.workload["batch"] == 9
+    assert (
+        search("--workload", "batch=3", "--objectives", "quality,flops", out=Path("b")).exit_code
+        == 0
+    )
+    assert RunFolder.open(Path("b")).spec.space.workload["batch"] == 3
+
+
+def refused(done: Result, code: int, message: str) -> None:
+    assert done.exit_code == code and message in done.stderr, done.output
+    assert len(done.stderr.splitlines()) == 1 and not RUN.exists()
+
+
+def test_profiles_that_do_not_fit_are_one_sentence() -> None:
+    refused(carried(made_profile(OTHER, THIRD)), 2, "choose --workload")
+    refused(carried(made_profile(), "--workload", "batch=7"), 2, "no workload batch=7")
+    refused(carried(made_profile(), "--objectives", "quality,flops"), 2, "name latency_ms")
+    Path("tiny.toml").write_text(TINY.replace("num_layers = [1, 2]", "num_layers = [1]"))
+    refused(carried(made_profile()), 2, "other choices")
+    Path("board.json").write_text("no")
+    refused(search("--device-profile", "board.json"), 1, "damaged or no JSON")
+    refused(search("--device-profile", "none.json"), 2, "there is no device profile")
+
+
+def test_a_limit_that_the_profile_rules_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_timing(monkeypatch)
+    done = carried(made_profile(), "--limit", "latency_ms=0.01")
+    assert done.exit_code == 2 and "no network of the space meets latency_ms=0.01" in done.stderr
+    assert not RUN.exists()
+
+
+@pytest.mark.parametrize("change", [{"schema": 1}, {"predicted_for": {}}, {"schema": 3}])
+def test_a_front_of_mixed_schemas_is_damaged(change: dict[str, Any]) -> None:
+    assert carried(made_profile()).exit_code == 0
+    data = json.loads((RUN / "pareto.json").read_text())
+    with pytest.raises(DamagedRunError):
+        Front.from_json(data | change)
+
+
+def test_its_result_fits_the_schema() -> None:
+    from tests.test_front import PARETO, valid
+
+    assert carried(made_profile()).exit_code == 0
+    data = json.loads((RUN / "pareto.json").read_text())
+    assert valid(PARETO, data) and not valid(PARETO, data | {"schema": 1})
+    del data["predicted_for"]
+    assert not valid(PARETO, data) and valid(PARETO, data | {"schema": 1})

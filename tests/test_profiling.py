@@ -1,0 +1,155 @@
+"""Which networks a profile times, drift that is divided out, and what it says of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nas.device_profile import WorkloadProfile, trust
+from nas.kinds import cheapest_rows, kind_of, kinds, largest_rows, middle, of_kind
+from nas.profile_report import learning_curve, sizes
+from nas.profiling import (
+    Pool,
+    TimedSession,
+    corrected,
+    fit_latency,
+    profile_workload,
+    spread,
+    unsure,
+)
+from search_spaces.encoding import encode_features
+from search_spaces.errors import UsageError
+from search_spaces.loading import load_space, parse_space
+from search_spaces.operators import enumerate_all, sample
+from tests.pipeline_cases import edited
+from tests.profile_cases import SPACE, WORKLOAD, fake_timer, made_workload, planted_ms
+
+DIGITS = load_space("digits")
+
+
+def keys(rows: np.ndarray) -> set[bytes]:
+    return {row.tobytes() for row in np.ascontiguousarray(rows, dtype=np.int16)}
+
+
+def test_the_reference_and_the_ends_come_first() -> None:
+    pool = Pool.of(DIGITS, seed=0)
+    ends = [middle(DIGITS), largest_rows(DIGITS), cheapest_rows(DIGITS)]
+    first = spread(pool, pool.rows[:0], 10)
+    assert keys(np.concatenate(ends)) <= keys(first)
+    assert keys(first[:1]) == keys(middle(DIGITS))
+
+
+def test_spread_networks_are_further_apart_than_random_ones() -> None:
+    pool = Pool.of(DIGITS, seed=0)
+    chosen = spread(pool, pool.rows[:0], 40)
+    assert len(keys(chosen)) == 40
+    index = {key: i for i, key in enumerate(map(bytes, pool.rows.astype(np.int16)))}
+    points = pool.points[[index[row.tobytes()] for row in chosen.astype(np.int16)]]
+    others = pool.points[np.random.default_rng(0).permutation(len(pool.points))[:40]]
+    assert nearest(points) > 1.5 * nearest(others)
+
+
+def nearest(points: np.ndarray) -> float:
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    np.fill_diagonal(distances, np.inf)
+    return float(distances.min(axis=1).min())
+
+
+def test_unsure_networks_are_new_and_less_sure_than_most() -> None:
+    pool = Pool.of(DIGITS, seed=0)
+    measured = corrected([fake_timer(DIGITS)(spread(pool, pool.rows[:0], 20), 0)])
+    known = DIGITS.encode([one.architecture for one in measured])
+    predictor = fit_latency(DIGITS, measured, 0)
+    chosen = unsure(pool, known, predictor, 10)
+    assert len(keys(chosen) - keys(known)) == 10
+    doubts = [
+        std / mean
+        for mean, std in (
+            predictor.predict(encode_features(DIGITS, r)) for r in (chosen, pool.rows)
+        )
+    ]
+    assert doubts[0].min() > np.median(doubts[1])
+
+
+def test_as_many_networks_as_asked_for_each_once() -> None:
+    made = made_workload(samples=33)
+    assert len({one.architecture.id for one in made.measured}) == len(made.measured) == 33
+    assert made.measured[0].architecture == SPACE.decode(middle(SPACE))[0]
+
+
+def test_a_small_space_is_timed_whole() -> None:
+    made = made_workload(samples=10_000)
+    assert len(made.measured) == SPACE.size
+
+
+def test_going_on_ends_where_an_unbroken_profile_does() -> None:
+    whole = list(profile_workload(SPACE, WORKLOAD, 40, 3, (), fake_timer()))
+    done = [step for step in whole[:2] if isinstance(step, TimedSession)]
+    rest = list(profile_workload(SPACE, WORKLOAD, 40, 3, done, fake_timer()))
+    assert len(rest) == len(whole) - 2
+    assert isinstance(rest[-1], WorkloadProfile) and isinstance(whole[-1], WorkloadProfile)
+    assert rest[-1].to_json() == whole[-1].to_json()
+
+
+def test_slow_spells_are_divided_out() -> None:
+    def speed(number: int) -> float:
+        return 2.0 if number == 1 else 1.0
+
+    steps = list(profile_workload(SPACE, WORKLOAD, 40, 0, (), fake_timer(speed=speed)))
+    made = steps[-1]
+    assert isinstance(made, WorkloadProfile)
+    rows = SPACE.encode([one.architecture for one in made.measured])
+    found = [one.latency.value for one in made.measured]
+    np.testing.assert_allclose(found, planted_ms(SPACE, rows))
+    assert made.sessions[1].reference_ms == pytest.approx(2 * made.sessions[0].reference_ms)
+
+
+def test_a_planted_cost_is_learnt_and_told() -> None:
+    report = made_workload(samples=100).report
+    assert [row["samples"] for row in report["sizes"]] == [10, 20, 40, 80]
+    last = report["sizes"][-1]
+    assert last["predictor"]["mape"] < 0.5 * last["depth"]["mape"]
+    assert last["predictor"]["kendall_tau"] > last["depth"]["kendall_tau"]
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(7, []), (8, [8]), (10, [10]), (80, [10, 20, 40, 80])]
+)
+def test_sizes_of_the_learning_curve(most: int, expected: list[int]) -> None:
+    assert sizes(most) == expected
+
+
+def test_a_curve_of_too_few_networks_is_empty() -> None:
+    numbers = np.arange(8.0)
+    curve = learning_curve(numbers[:, None], 1 + numbers, numbers, np.ones(8), 0)
+    assert curve["sizes"] == []
+
+
+def test_scattered_times_are_trusted_less() -> None:
+    measured = list(made_workload().measured)
+    steady = trust(measured)
+    assert (steady > 0.5).all()
+    one = measured[3]
+    wild = type(one)(one.architecture, type(one.latency)("latency_ms", 1.0, 0.5), 1.0, 0)
+    weights = trust([*measured[:3], wild, *measured[4:]])
+    assert weights[3] == 0.1 and (np.delete(weights, 3) > 0.5).all()
+
+
+@pytest.mark.parametrize("samples", [7, 0, -1])
+def test_too_few_samples_are_refused(samples: int) -> None:
+    with pytest.raises(UsageError, match="at least 8"):
+        list(profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer()))
+
+
+def test_networks_of_one_kind() -> None:
+    assert kinds(SPACE) == ("linear", "omni", "softmax")
+    row = sample(SPACE, np.random.default_rng(0), 1)
+    for kind in kinds(SPACE):
+        assert kind_of(SPACE.decode(of_kind(SPACE, row, kind))[0]) == kind
+    mixed = [net for net in SPACE.decode(enumerate_all(SPACE, 1000)) if kind_of(net) is None]
+    assert mixed
+
+
+def test_one_kind_alone_has_one_end() -> None:
+    space = parse_space(edited(('["softmax", "linear", "omni"]', '["omni"]')), "space")
+    assert len(largest_rows(space)) == len(cheapest_rows(space)) == 1
