@@ -1,0 +1,94 @@
+"""The API as an application: ``create_app(settings)``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI
+
+from nas.cli.app import version
+from service import problems
+from service.access import Context, authenticate
+from service.catalog import Catalog
+from service.dashboard import router as dashboard
+from service.limits import RateLimit, Streams
+from service.metrics import Metrics
+from service.middleware import Gate
+from service.problems import RESPONSES, ProblemDocument
+from service.routes import datasets, events, health, jobs, profiles, results, spaces
+from service.settings import Settings
+from service.store import Store, open_store
+
+PREFIX = "/api/v1"
+
+
+def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
+    """The application over a database whose tables are made.
+
+    Args:
+        settings: of the service.
+        store: opened from the settings unless given.
+    """
+    store = store or open_store(settings.url)
+    metrics = Metrics()
+    app = FastAPI(
+        title="nas-service",
+        version=version(),
+        description="Submit architecture searches and follow their Pareto fronts.",
+        openapi_url=None,
+        lifespan=_closing(store),
+        redirect_slashes=False,
+    )
+    app.state.context = Context(
+        settings=settings,
+        store=store,
+        catalog=Catalog(settings),
+        requests=RateLimit(settings.requests_per_minute),
+        failures=RateLimit(settings.failed_logins_per_minute),
+        streams=Streams(settings.streams_per_token),
+        metrics=metrics,
+    )
+    for module in (jobs, events, results, spaces, datasets, profiles):
+        app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
+    app.include_router(health.router, responses=RESPONSES)
+    app.include_router(dashboard, include_in_schema=False)
+    _describe(app)
+    problems.install(app)
+    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Serve the description of the API to those who may use it."""
+
+    @app.get(
+        f"{PREFIX}/openapi.json", include_in_schema=False, dependencies=[Depends(authenticate)]
+    )
+    def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    plain = app.openapi
+
+    def whole() -> dict[str, Any]:
+        document = plain()
+        schemas = document["components"]["schemas"]
+        if "ProblemDocument" not in schemas:
+            described = ProblemDocument.model_json_schema(
+                ref_template="#/components/schemas/{model}"
+            )
+            schemas |= described.pop("$defs")
+            schemas["ProblemDocument"] = described
+        return document
+
+    app.openapi = whole  # type: ignore[method-assign]
+
+
+def _closing(store: Store) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        store.database.close()
+
+    return lifespan

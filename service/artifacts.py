@@ -1,0 +1,80 @@
+"""The files of a run that may be looked at."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from nas.run_folder import checksum
+from service.schemas import ArtifactOut
+
+LONGEST_PATH = 300
+
+
+def list_artifacts(folder: Path) -> list[ArtifactOut]:
+    """All files of a run, by path, with the checksums that its stages have recorded."""
+    recorded = _recorded(folder)
+    found = []
+    for path in sorted(_files(folder)):
+        name = path.relative_to(folder).as_posix()
+        stage, sha256 = recorded.get(name, (None, None))
+        found.append(ArtifactOut(path=name, size=path.stat().st_size, sha256=sha256, stage=stage))
+    return found
+
+
+def find_artifact(folder: Path, name: str) -> Path | None:
+    """The file of that name, if it is a plain file of the run.
+
+    Hidden files, links of any kind on the way, and names that lead elsewhere are not there.
+    """
+    parts = name.split("/")
+    if len(name) > LONGEST_PATH or "\\" in name or "\0" in name:
+        return None
+    if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        return None
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            return None
+    inside = path.resolve().is_relative_to(folder.resolve())
+    return path if inside and path.is_file() else None
+
+
+def digest_header(path: Path) -> str:
+    """The checksum of a file for the header ``Repr-Digest``.
+
+    Source: RFC 9530.
+    """
+    status = path.stat()
+    return (
+        f"sha-256=:{base64.b64encode(_sha256(path, status.st_mtime_ns, status.st_size)).decode()}:"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _sha256(path: Path, changed_ns: int, size: int) -> bytes:
+    del changed_ns, size  # a file that has changed is another one
+    return bytes.fromhex(checksum(path))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not hidden and find_artifact(folder, path.relative_to(folder).as_posix()):
+            yield path
+
+
+def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
+    """File → the stage that wrote it and its checksum."""
+    found: dict[str, tuple[str, str]] = {}
+    for record in sorted((folder / "stages").glob("*.json")):
+        try:
+            outputs = json.loads(record.read_text(encoding="utf-8"))["outputs"]
+            found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # a damaged record records nothing
+    return found

@@ -1,0 +1,184 @@
+"""One attempt at a job: start its process, pass on what it tells, see it to its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from nas.run_folder import EVENTS_FILE, RunFolder
+from nas.spec import build_spec
+from search_spaces.errors import NasError
+from service.jobs import Action, Job, Kind, LeaseLostError
+from service.progress import summarise
+from service.retention import disk_bytes
+from service.runner import Child, Outcome, Runner
+from service.settings import Settings
+from service.store import Store
+from service.store.database import DatabaseAwayError
+from service.tail import read_new
+
+LOOK_S = 0.25  # between two looks at a job's process and its events
+AGAIN_S = 0.5  # before the database, or a run that somebody else holds, is tried again
+GIVE_UP = 0.8  # of the time after which a silent worker counts as gone
+DISK_S = 30.0
+
+T = TypeVar("T")
+
+log = logging.getLogger("service.attempt")
+
+
+class Attempt:
+    """A job in the hands of a worker.
+
+    Args:
+        job: as it was claimed.
+        store: where to tell.
+        settings: of the service.
+        runner: starts the job's process.
+        stopping: set when the worker has to end.
+        beat: the worker's own sign of life.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        store: Store,
+        settings: Settings,
+        runner: Runner,
+        stopping: threading.Event,
+        beat: Callable[[str | None], None],
+    ) -> None:
+        self._job = job
+        self._store = store
+        self._settings = settings
+        self._runner = runner
+        self._stopping = stopping
+        self._beat = beat
+        self._folder = settings.runs / job.run
+        self._beaten = self._weighed = time.monotonic()
+
+    def finish(self) -> Job:
+        """Do the job.
+
+        Returns:
+            The job as it was left: ended, or waiting again because the worker has to end.
+
+        Raises:
+            LeaseLostError: when it was given to another worker.
+        """
+        if self._job.cancel_requested:
+            return self._end(Action.stop)
+        try:
+            self._prepare()
+            self._tell()
+            return self._work()
+        except LeaseLostError:
+            raise
+        except NasError as error:
+            return self._end(Action.fail, self._hidden(error))
+        except Exception as error:
+            # Whatever is wrong with this job, the worker is needed for others.
+            log.exception("a job could not be worked on", extra={"job": self._job.id})
+            what = f"this should not have happened: {type(error).__name__}: {error}"
+            return self._end(Action.fail, self._hidden(what))
+
+    def _work(self) -> Job:
+        child = self._runner.start(self._job, self._folder)
+        try:
+            return self._follow(child)
+        except BaseException:
+            child.stop(0.0)
+            raise
+
+    def _hidden(self, error: object) -> str:
+        """A sentence that does not tell where the server keeps things."""
+        return str(error).replace(str(self._settings.home), "HOME")
+
+    def _prepare(self) -> None:
+        """Make the run folder, or take it up again."""
+        if self._job.kind is Kind.search:
+            text = self._patiently(lambda: self._store.jobs.spec(self._job.run))
+            RunFolder.create(self._folder, build_spec(**json.loads(text)))
+        else:
+            RunFolder.open(self._folder)
+        if self._job.events_offset < 0:
+            journal = self._folder / EVENTS_FILE
+            begun = self._job.kind is Kind.retrain and journal.exists()
+            self._append([], journal.stat().st_size if begun else 0)
+
+    def _follow(self, child: Child) -> Job:
+        while True:
+            outcome = child.wait(LOOK_S)
+            if outcome is not None:
+                ended = self._after(outcome)
+                if ended is not None:
+                    return ended
+                self._stopping.wait(AGAIN_S)
+                child = self._runner.start(self._job, self._folder)
+            self._tell()
+            self._give_signs()
+            if self._job.cancel_requested or self._stopping.is_set():
+                child.stop(self._settings.stop_grace_s)
+                self._tell()
+                cancelled = self._job.cancel_requested
+                return self._end(Action.stop if cancelled else Action.release)
+
+    def _after(self, outcome: Outcome) -> Job | None:
+        """End the job, or None when its run is still held by a process that is about to end."""
+        self._tell()
+        if outcome.ok:
+            return self._end(Action.succeed)
+        if outcome.busy:
+            return None
+        return self._end(Action.fail, outcome.error)
+
+    def _tell(self) -> None:
+        """Pass on everything that is new in the run's journal."""
+        while True:
+            offset, home = self._job.events_offset, self._settings.home
+            events, after = read_new(self._folder / EVENTS_FILE, offset, home)
+            if after == offset:
+                return
+            self._append(events, after)
+
+    def _append(self, events: list[dict[str, object]], offset: int) -> None:
+        summary = summarise(self._job.summary, events)
+        self._keep(lambda: self._store.leases.append(self._job, events, offset, summary))
+
+    def _give_signs(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten >= self._settings.heartbeat_s:
+            self._keep(lambda: self._store.leases.beat(self._job))
+            self._patiently(lambda: self._beat(self._job.id))
+        if now - self._weighed >= DISK_S:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        size = disk_bytes(self._folder)
+        self._patiently(lambda: self._store.retention.note(self._job.run, size))
+        self._weighed = time.monotonic()
+
+    def _end(self, action: Action, error: str | None = None) -> Job:
+        self._weigh()
+        return self._keep(lambda: self._store.leases.end(self._job, action, error))
+
+    def _keep(self, call: Callable[[], Job]) -> Job:
+        """Write something that only the holder of the job may write."""
+        sent = time.monotonic()
+        self._job = self._patiently(call)
+        self._beaten = sent
+        return self._job
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Ask the database again while it does not answer and the job is still surely ours."""
+        while True:
+            try:
+                return call()
+            except DatabaseAwayError as error:
+                if time.monotonic() - self._beaten > GIVE_UP * self._settings.stale_s:
+                    raise LeaseLostError("the database did not answer for too long") from error
+                time.sleep(AGAIN_S)

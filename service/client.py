@@ -1,0 +1,127 @@
+"""Talks to a service over its API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+import httpx
+
+from search_spaces.errors import NasError, UsageError
+
+PREFIX = "/api/v1"
+TIMEOUT_S = 30.0
+SILENCE_S = 60.0  # a stream says at least that often that it is still there
+AGAIN_S = 1.0
+TRIES = 30
+
+
+class Client:
+    """The API of a service as functions.
+
+    Args:
+        server: its address, for example ``http://127.0.0.1:8321``.
+        token: None where the service asks for none.
+    """
+
+    def __init__(self, server: str, token: str | None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._server = server.rstrip("/")
+        try:
+            self._http = httpx.Client(
+                base_url=self._server + PREFIX, headers=headers, timeout=TIMEOUT_S
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise UsageError(f"--server or --token cannot be used: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def ask(self, method: str, path: str, **options: Any) -> Any:
+        """Ask for something; the answer's JSON.
+
+        Raises:
+            UsageError: when the service refuses, with its words.
+            NasError: when it does not answer, or fails.
+        """
+        answer = self.answer(method, path, **options)
+        return answer.json() if answer.content else None
+
+    def answer(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Ask for something; see `ask`."""
+        try:
+            answer = self._http.request(method, path, **options)
+        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+            raise self._silent(error) from None
+        if answer.is_error:
+            raise _refusal(answer)
+        return answer
+
+    def follow(self, job: str) -> Iterator[dict[str, Any]]:
+        """Everything that happens to a job until it ends, also over lost connections.
+
+        Yields:
+            Events as the service tells them; the last one is ``{"state": …}``.
+        """
+        last, failures = 0, 0
+        while True:
+            try:
+                for number, data in self._stream(job, last):
+                    last, failures = number or last, 0
+                    yield data
+                    if number is None:
+                        return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures >= TRIES:
+                    raise self._silent(error) from None
+                time.sleep(AGAIN_S)
+
+    def _stream(self, job: str, last: int) -> Iterator[tuple[int | None, dict[str, Any]]]:
+        headers = {"Last-Event-ID": str(last)}
+        path = f"/jobs/{job}/events"
+        with self._http.stream("GET", path, headers=headers, timeout=SILENCE_S) as answer:
+            if answer.is_error:
+                answer.read()
+                raise _refusal(answer)
+            if answer.status_code == 204:
+                yield None, {"state": self.ask("GET", f"/jobs/{job}")["state"]}
+                return
+            yield from _messages(answer.iter_lines())
+
+    def _silent(self, error: Exception) -> NasError:
+        return NasError(
+            f"{self._server} does not answer ({error}); is the service running there? "
+            "nas serve starts one here"
+        )
+
+
+def _messages(lines: Iterator[str]) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    """The numbers and data of a stream's messages; the last one has no number."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        elif "data" in fields:
+            number = fields.get("id")
+            yield None if number is None else int(number), json.loads(fields["data"])
+            fields = {}
+        else:
+            fields = {}
+
+
+def _refusal(answer: httpx.Response) -> NasError:
+    try:
+        detail = str(answer.json()["detail"])
+    except (ValueError, LookupError, TypeError):
+        detail = "it gave no reason"
+    text = f"the service refused ({answer.status_code}): {detail}"
+    if answer.status_code == 401:
+        text += "; give the token with --token or in NAS_TOKEN"
+    return NasError(text) if answer.is_server_error else UsageError(text)

@@ -1,0 +1,229 @@
+"""`nas submit`, `jobs`, `watch`, `cancel` and `front`: the commands that talk to a service."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nas.cli import options
+from nas.cli.consoles import out, print_json, say, tell, tell_error
+from nas.cli.failures import FAILED
+from nas.cli.options import Device
+from nas.cli.progress import choose_screen
+from nas.cli.tables import front_table, table
+from nas.cli.wording import NOTHING
+from nas.events import event_from_json
+from nas.front import Front
+from search_spaces.errors import UsageError
+from search_spaces.toml_source import read_text
+from service.commands import installed
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+DEFAULT_SERVER = "http://127.0.0.1:8321"
+SERVER: Any = typer.Option(
+    DEFAULT_SERVER, "--server", envvar="NAS_SERVER", metavar="URL", help="Where the service is."
+)
+TOKEN: Any = typer.Option(
+    None,
+    "--token",
+    envvar="NAS_TOKEN",
+    metavar="TOKEN",
+    help="The token to come with; better in NAS_TOKEN, where nobody else sees it.",
+    show_envvar=False,
+)
+JOB: Any = typer.Argument(..., metavar="JOB", help="A job's id, as nas submit prints it.")
+
+
+def submit(
+    space: str = options.SPACE,
+    preset: str = typer.Option("quick", metavar="smoke|quick|standard|paper", help="How much."),
+    objectives: str = typer.Option("quality,latency_ms", metavar="NAME,NAME", help="To minimise."),
+    limit: list[str] = typer.Option([], metavar="NAME=VALUE", help="Largest value. Repeatable."),
+    device: Device = typer.Option(Device.cpu, help="Where networks are trained and timed."),
+    seed: int = typer.Option(0, min=0, max=2**31 - 1, help="Seed of everything random."),
+    dataset: str = typer.Option(
+        None, metavar="NAME", help="A data set of the server.", show_default="the space's own"
+    ),
+    pick: str = options.PICK,
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="Override a number of the preset. Repeatable."
+    ),
+    title: str = typer.Option("", help="Your own words for it."),
+    priority: int = typer.Option(5, min=0, max=9, help="Larger ones go first."),
+    follow: bool = typer.Option(False, "--watch", "-w", help="Follow it until it ends."),
+    quiet: bool = options.QUIET,
+    server: str = SERVER,
+    token: str = TOKEN,
+) -> None:
+    """Submit a search to a service; the last line is the job's id.
+
+    Example: nas submit --space digits --preset smoke --watch
+    """
+    request = {
+        **_space(space),
+        "preset": preset,
+        "objectives": [name.strip() for name in objectives.split(",")],
+        "limits": options.read_limits(limit),
+        "device": device.value,
+        "seed": seed,
+        "pick": options.read_pick(pick),
+        "settings": options.read_settings(settings),
+        "title": title,
+        "priority": priority,
+        **({} if dataset is None else {"dataset": dataset}),
+    }
+    with _client(server, token) as client:
+        job = str(client.ask("POST", "/jobs", json=request)["id"])
+        if follow:
+            tell(f"job {job}")
+            _watch(client, job, quiet, json_lines=False)
+    say(job)
+
+
+def jobs(
+    state: list[str] = typer.Option([], help="Only those in that state. Repeatable."),
+    space: str = typer.Option(None, help="Only those of that space."),
+    text: str = typer.Option(None, help="Only those with that in title, space, data set or id."),
+    limit: int = typer.Option(20, min=1, max=200, help="How many."),
+    as_json: bool = options.JSON,
+    server: str = SERVER,
+    token: str = TOKEN,
+) -> None:
+    """List the jobs of a service, newest first.
+
+    Example: nas jobs --state running
+    """
+    given = {"state": state, "space": space, "text": text, "limit": limit}
+    params = {name: value for name, value in given.items() if value}
+    with _client(server, token) as client:
+        page = client.ask("GET", "/jobs", params=params)
+    if as_json:
+        print_json(page["jobs"])
+        return
+    made = table("", ["job", "kind", "state", "space", "preset", "owner", "at", "title"])
+    for job in page["jobs"]:
+        names = ("id", "kind", "state", "space", "preset", "owner")
+        made.add_row(*(str(job[name]) for name in names), _at(job), job["title"] or NOTHING)
+    out().print(made)
+    if page["next"]:
+        tell("there are more: raise --limit, or narrow it with --state, --space or --text")
+
+
+def watch(
+    job: str = JOB,
+    quiet: bool = options.QUIET,
+    json_lines: bool = options.EVENTS,
+    server: str = SERVER,
+    token: str = TOKEN,
+) -> None:
+    """Follow a job with the progress bars of a search on this machine; it goes on without you.
+
+    Example: nas watch 01a1fea91e56c8caa9ec
+    """
+    with _client(server, token) as client:
+        _watch(client, _checked(job), quiet, json_lines)
+
+
+def cancel(job: str = JOB, server: str = SERVER, token: str = TOKEN) -> None:
+    """Cancel a job; what it has done is kept, and a retry goes on from there.
+
+    Example: nas cancel 01a1fea91e56c8caa9ec
+    """
+    with _client(server, token) as client:
+        told = client.ask("POST", f"/jobs/{_checked(job)}/cancel")
+    stopping = told["state"] == "running"
+    say(f"{told['id']} {'is being cancelled' if stopping else told['state']}")
+
+
+def front(
+    job: str = JOB,
+    as_json: bool = options.JSON,
+    as_csv: bool = typer.Option(False, "--csv", help="Print CSV."),
+    server: str = SERVER,
+    token: str = TOKEN,
+) -> None:
+    """Show the Pareto front of a job, as far as it is known.
+
+    Example: nas front 01a1fea91e56c8caa9ec --csv
+    """
+    form = "csv" if as_csv else "json"
+    with _client(server, token) as client:
+        path = f"/jobs/{_checked(job)}/front"
+        answer = client.answer("GET", path, params={"format": form})
+    if as_csv:
+        sys.stdout.write(answer.text)
+    elif as_json:
+        print_json(answer.json())
+    else:
+        _show(answer.json())
+
+
+def _client(server: str, token: str | None) -> Client:
+    with installed():
+        from service.client import Client
+
+    return Client(server, token)
+
+
+def _space(name: str) -> dict[str, str]:
+    """A space by its name on the server, or the text of a file of one's own."""
+    if name.endswith(".toml") or "/" in name:
+        return {"space_toml": read_text(Path(name))}
+    return {"space": name}
+
+
+def _checked(job: str) -> str:
+    """A job's id, which becomes part of a path.
+
+    Raises:
+        UsageError: when it cannot be one.
+    """
+    if len(job) != 20 or not set(job) <= set("0123456789abcdef"):
+        raise UsageError(f"{job!r} is no job's id; nas jobs lists them")
+    return job
+
+
+def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
+    state = "unknown"
+    with choose_screen(quiet, json_lines) as screen:
+        for data in client.follow(job):
+            if json_lines:
+                sys.stdout.write(json.dumps(data) + "\n")
+                sys.stdout.flush()
+            elif (event := event_from_json(data)) is not None:
+                screen.show(event)
+            state = data["state"] if data.keys() == {"state"} else state
+    if state == "succeeded":
+        if not quiet and not json_lines:
+            tell(f"{state}; nas front {job} shows what was found")
+        return
+    why = client.ask("GET", f"/jobs/{job}")["error"]
+    tell_error(f"the job {job} has {state}" + (f": {why}" if why else ""))
+    raise typer.Exit(FAILED)
+
+
+def _show(told: dict[str, Any]) -> None:
+    if not told["front"]:
+        say("nothing is known of the front yet")
+        return
+    if told["final"]:
+        out().print(front_table(Front.from_json({**told, "schema": 1}), None, out().width))
+        return
+    names = [objective["name"] for objective in told["objectives"]]
+    made = table("So far", ["id", *names], right=names)
+    for entry in told["front"]:
+        made.add_row(entry["id"], *(f"{entry['measured'][name]:.4g}" for name in names))
+    out().print(made)
+
+
+def _at(job: dict[str, Any]) -> str:
+    progress = job["progress"]
+    if job["state"] != "running" or not progress["stage"]:
+        return NOTHING
+    return f"{progress['label'] or progress['stage']} {progress['done']}/{progress['total']}"

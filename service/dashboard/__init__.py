@@ -1,0 +1,14 @@
+"""The pages of the service: jobs, one job, fronts side by side.
+
+They are written on the server and can be read without JavaScript. Charts are those of the report.
+"""
+
+from fastapi import APIRouter
+
+from service.dashboard import comparison, job_list, job_page, session, static, submission
+
+router = APIRouter()
+for _module in (session, static, job_list, submission, job_page, comparison):
+    router.include_router(_module.router)
+
+__all__ = ["router"]

@@ -1,0 +1,93 @@
+"""The page of jobs: how each stands, and filters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.access import AnyJob, Context, InContext, authenticate
+from service.auth import Role, Token
+from service.dashboard.pages import Page, page
+from service.dashboard.session import log_in
+from service.jobs import Job, Kind, State
+from service.problems import ProblemError
+from service.routes.results import folder_of
+from service.schemas import JobId, Text
+from service.store.jobs import Filter
+
+PER_PAGE = 25
+
+router = APIRouter(route_class=Page)
+
+
+@router.get("/")
+def jobs(
+    request: Request,
+    context: InContext,
+    token: Annotated[str | None, Query(max_length=200)] = None,
+    state: Annotated[str, Query(max_length=20)] = "",
+    kind: Annotated[str, Query(max_length=20)] = "",
+    space: Annotated[str, Query(max_length=100)] = "",
+    text: Annotated[Text, Query()] = "",
+    before: Annotated[JobId | None, Query()] = None,
+) -> Response:
+    """The jobs, newest first; with a token in the address it logs in instead."""
+    if token is not None:
+        return log_in(request, context, token)
+    viewer = authenticate(request, context, None)
+    chosen = {"state": state, "kind": kind, "space": space, "text": text}
+    found = context.store.jobs.list(_filter(viewer, chosen, before), PER_PAGE + 1)
+    shown = found[:PER_PAGE]
+    return page(
+        request,
+        "jobs",
+        jobs=shown,
+        chosen=chosen,
+        filtered=any(chosen.values()) or before is not None,
+        next=shown[-1].id if len(found) > PER_PAGE else None,
+        states=list(State),
+        kinds=list(Kind),
+        spaces=context.catalog.space_names(),
+        counts=context.store.jobs.counts(_owner(viewer)),
+        workers=len(context.store.workers.alive(context.settings.stale_s)),
+        moving=any(not job.state.ended for job in shown),
+    )
+
+
+def _owner(viewer: Token) -> str | None:
+    return None if viewer.role is Role.admin else viewer.name
+
+
+def _filter(viewer: Token, chosen: dict[str, str], before: str | None) -> Filter:
+    for name, known in (("state", State), ("kind", Kind)):
+        if chosen[name] and chosen[name] not in list(known):
+            raise ProblemError(422, f"{name} is one of {', '.join(known)}")
+    return Filter(
+        owner=_owner(viewer),
+        states=(State(chosen["state"]),) if chosen["state"] else (),
+        kind=Kind(chosen["kind"]) if chosen["kind"] else None,
+        space=chosen["space"] or None,
+        text=chosen["text"] or None,
+        before=before,
+    )
+
+
+@router.get("/jobs/{job_id}/curve.svg")
+def curve(job: AnyJob, context: InContext) -> Response:
+    """How the hypervolume of a search has grown, as a small line."""
+    from service.dashboard.run_views import sparkline  # brings along what plots reports
+
+    svg = sparkline(_curve(job, context))
+    # The address names the job's last event, so what it shows never changes.
+    headers = {"Cache-Control": "private, max-age=86400"}
+    return Response(svg, media_type="image/svg+xml; charset=utf-8", headers=headers)
+
+
+def _curve(job: Job, context: Context) -> Any:
+    from nas.growth import hypervolume_curve
+    from nas.live_front import front_so_far
+    from nas.report.reading import read_contents
+
+    contents = read_contents(folder_of(job, context))
+    return hypervolume_curve(contents, front_so_far(contents))

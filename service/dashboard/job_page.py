@@ -1,0 +1,136 @@
+"""The page of a job, its networks, and what can be done with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from service.access import AnyJob, Context, InContext, Submitter
+from service.artifacts import list_artifacts
+from service.dashboard.pages import Form, Page, page
+from service.jobs import Job, Kind, State
+from service.problems import ProblemError
+from service.routes import jobs
+from service.routes.results import REPORT, folder_of
+from service.schemas import ArtifactOut, RetrainRequest
+from service.store.jobs import Filter
+
+LAST_EVENTS = 100
+MOST_CARDS = 12
+MOST_JOBS = 100
+
+router = APIRouter(prefix="/jobs/{job_id}", route_class=Page)
+
+
+@router.get("")
+def show(request: Request, job: AnyJob, context: InContext) -> Response:
+    """A job as it stands; a script asks for it again while the job goes on."""
+    files = _files(job, context)
+    return page(
+        request,
+        "job",
+        job=job,
+        related=_related(job, context),
+        events=context.store.events.after(job.id, job.last_seq - LAST_EVENTS, LAST_EVENTS)[::-1],
+        files=files,
+        report=any(file.path == REPORT for file in files),
+        retryable=job.state in (State.failed, State.cancelled),
+        **_run_parts(job, context),
+    )
+
+
+def _run_parts(job: Job, context: Context) -> dict[str, Any]:
+    """What the page shows of the run; nothing where there are no files."""
+    try:
+        folder = folder_of(job, context)
+    except ProblemError as error:
+        return {"view": None, "why_not": error.detail}
+    from service.dashboard import run_views as views  # brings along what reads and plots runs
+
+    view = views.read_run(folder)
+    if job.kind is Kind.retrain:
+        cards = views.network_cards(view, [job.pick])
+        return {"view": view, "cards": cards, "key": views.colour_key()}
+    return {
+        "view": view,
+        "charts": views.front_charts(view),
+        "table": views.choice_table(view, job.id),
+        "growth": views.growth_chart(view),
+        "stages": views.stages(view, job),
+        "evidence": views.evidence(view),
+        "front_size": views.front_size(view),
+        "measured": views.measured_count(view),
+    }
+
+
+def _related(job: Job, context: Context) -> list[Job]:
+    """Other jobs on the same run."""
+    found = context.store.jobs.list(Filter(run=job.run), MOST_JOBS)
+    return [other for other in found if other.id != job.id]
+
+
+def _files(job: Job, context: Context) -> list[ArtifactOut]:
+    try:
+        return list_artifacts(folder_of(job, context).path)
+    except ProblemError:  # there are none yet, or none any more
+        return []
+
+
+@router.get("/networks")
+def networks(
+    request: Request,
+    job: AnyJob,
+    context: InContext,
+    id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
+) -> Response:
+    """Networks of a run side by side."""
+    from service.dashboard import run_views as views
+
+    view = views.read_run(folder_of(job, context))
+    cards = views.network_cards(view, list(dict.fromkeys(id))[:MOST_CARDS])
+    if id and not cards:
+        raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
+    retrainable = job.kind is Kind.search and job.state is State.succeeded
+    return page(
+        request, "networks", job=job, cards=cards, key=views.colour_key(), retrainable=retrainable
+    )
+
+
+@router.post("/retrain")
+def retrain(
+    job: AnyJob, token: Submitter, context: InContext, form: Form, request: Request
+) -> Response:
+    """Train the chosen networks from scratch: a job for each."""
+    picks = list(dict.fromkeys(form.get("id", [])))[:MOST_CARDS]
+    if not picks:
+        raise ProblemError(422, "no network is chosen: tick one in the table of the front")
+    try:
+        requests = [RetrainRequest(pick=pick) for pick in picks]
+    except ValueError as error:
+        raise ProblemError(422, "a network is named by its id") from error
+    made = [jobs.retrain(job, one, token, context, Response()) for one in requests]
+    target = made[0].id if len(made) == 1 else job.id
+    return RedirectResponse(f"/jobs/{target}", status_code=303)
+
+
+@router.post("/cancel")
+def cancel(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Cancel the job."""
+    jobs.cancel(job, token, context)
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.post("/retry")
+def retry(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Let it go on where it stopped."""
+    jobs.retry(job, token, context)
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.post("/delete")
+def delete(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Delete it with its files."""
+    jobs.delete(job, token, context)
+    return RedirectResponse("/", status_code=303)

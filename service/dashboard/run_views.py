@@ -1,0 +1,270 @@
+"""Parts of pages that show a run, made of the report's charts, tables and pictures.
+
+Imported where it is used: it brings along what reads and plots runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nas.front import Front, FrontEntry
+from nas.growth import hypervolume_curve, reference
+from nas.live_front import LiveFront, find_network, front_so_far
+from nas.report import words
+from nas.report.charts import axis, chart
+from nas.report.contents import RETRAIN, STAGES, RunContents, stage_label
+from nas.report.cost_section import training_section
+from nas.report.front_section import cost_chart, front_table
+from nas.report.markup import Html, join, missing, tag
+from nas.report.network_pictures import card, key, widest_ffn
+from nas.report.pruning_section import pruning_section
+from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.report.reading import read_contents
+from nas.run_folder import RunFolder
+from service.jobs import Job, State
+
+WIDTH, HEIGHT = 120, 28
+SKETCH = (
+    "<style>polyline{fill:none;stroke:#0072b2;stroke-width:2}circle{fill:#0072b2}"
+    "@media(prefers-color-scheme:dark){polyline{stroke:#56b4e9}circle{fill:#56b4e9}}</style>"
+)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run and what is known of its front.
+
+    Attributes:
+        contents: with the front so far as its front, once anything was measured.
+        found: the same front and all that was measured.
+        curve: hypervolume over measured networks.
+    """
+
+    contents: RunContents
+    found: LiveFront
+    curve: list[tuple[int, float]]
+
+    @property
+    def final(self) -> bool:
+        """Whether the front is the run's result."""
+        return self.found.front is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """A line of the timeline.
+
+    Attributes:
+        label: in words.
+        state: ``done``, ``now`` or ``open``.
+        seconds: what it has taken.
+        share: of the longest stage, 0 to 1.
+    """
+
+    label: str
+    state: str
+    seconds: float | None
+    share: float
+
+
+def read_run(folder: RunFolder) -> RunView:
+    """Read a run, finished or not."""
+    contents = read_contents(folder)
+    found = front_so_far(contents)
+    curve = hypervolume_curve(contents, found)
+    if found.front is None and found.entries:
+        corner = tuple(reference(contents, found))
+        front = Front(found.objectives, corner, found.entries, curve[-1][1])
+        contents = replace(contents, front=front)
+    return RunView(contents, found, curve)
+
+
+# -- the front ----------------------------------------------------------------------------------
+
+
+def front_charts(view: RunView) -> Html:
+    """A chart for each cost; a click on a point shows its network."""
+    if view.contents.front is None:
+        return missing("No network was measured for all objectives yet.")
+    charts = [cost_chart(view.contents, cost) for cost in view.contents.costs]
+    return tag("div", charts, class_="charts")
+
+
+def choice_table(view: RunView, job: str) -> Html:
+    """The front as a table, with a box to tick for each network."""
+    if view.contents.front is None:
+        return Html("")
+
+    def named(entry: FrontEntry) -> Html:
+        box = tag(
+            "input",
+            type="checkbox",
+            name="id",
+            value=entry.id,
+            id=f"tick-{entry.id}",
+            aria_label=f"choose {entry.id}",
+        )
+        link = tag("a", entry.id, href=f"/jobs/{job}/networks?id={entry.id}", data_network=entry.id)
+        return join(Html(box.removesuffix("</input>")), " ", link)
+
+    return front_table(view.contents, named)
+
+
+def growth_chart(view: RunView) -> Html:
+    """Hypervolume over the networks that were measured."""
+    if not view.curve:
+        return missing("No network was measured for all objectives yet.")
+    volumes = [volume for _, volume in view.curve]
+    trace = {
+        "type": "scatter",
+        "mode": "lines" if len(view.curve) > 1 else "markers",
+        "x": [number for number, _ in view.curve],
+        "y": volumes,
+        "line": {"color": "var(--front)", "width": 2.5, "shape": "hv"},
+        "hovertemplate": "%{y:.4f} after %{x} networks<extra></extra>",
+    }
+    room = 0.1 * (max(volumes) - min(volumes)) or 0.02
+    shown = [max(0.0, min(volumes) - room), min(1.0, max(volumes) + room)]
+    layout = {
+        "xaxis": axis("networks measured", rangemode="tozero"),
+        "yaxis": axis("hypervolume", tickformat="~g", range=shown),
+        "showlegend": False,
+    }
+    caption = (
+        "How much of the box between nothing and a useless network the front covers, after each "
+        "network that was measured in every objective."
+    )
+    if not view.final:
+        caption += " The box may still change until the search has ended."
+    return chart("growth", [trace], layout, caption, 18)
+
+
+def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
+    """The same as a small picture of its own."""
+    label = "no hypervolume yet"
+    drawing: list[Html] = []
+    if curve:
+        label = f"hypervolume {curve[-1][1]:.3f} after {curve[-1][0]} networks"
+        values = [volume for _, volume in curve]
+        low, room = min(values), (max(values) - min(values)) or 1.0
+        last = max(1, curve[-1][0] - curve[0][0])
+        places = [
+            (
+                3 + (WIDTH - 7) * (number - curve[0][0]) / last,
+                HEIGHT - 4 - (HEIGHT - 8) * (volume - low) / room,
+            )
+            for number, volume in curve
+        ]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        x, y = places[-1]
+        drawing = [
+            tag("polyline", points=points),
+            tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3),
+        ]
+    return tag(
+        "svg",
+        Html(SKETCH),
+        tag("title", label),
+        drawing,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+# -- networks -----------------------------------------------------------------------------------
+
+
+def network_cards(view: RunView, wanted: Sequence[str]) -> list[tuple[FrontEntry, bool, Html]]:
+    """Networks side by side: each with whether it is on the front, and its picture.
+
+    Ids that the run does not know are left out.
+    """
+    run = view.contents
+    found = [entry for identity in wanted if (entry := find_network(run, identity))]
+    on_front = {entry.id for entry in run.front.entries} if run.front else set()
+    widest = widest_ffn(run)
+    return [
+        (entry, view.final and entry.id in on_front, card(run, entry, widest, _facts(run, entry)))
+        for entry in found
+    ]
+
+
+def _facts(run: RunContents, entry: FrontEntry) -> Html:
+    """Predicted beside measured, and what came of training it from scratch."""
+    names = [name for name in words.LABELS if name in {**entry.measured, **entry.predicted}]
+    rows = [
+        tag(
+            "tr",
+            tag("th", run.label(name), scope="row"),
+            tag("td", words.value(name, entry.measured.get(name)), class_="number"),
+            tag("td", words.value(name, entry.predicted.get(name)), class_="number"),
+        )
+        for name in names
+    ]
+    for result in run.retrained:
+        if result.id == entry.id:
+            rows += [
+                tag(
+                    "tr",
+                    tag("th", f"test {words.SCORES[name]}, trained from scratch", scope="row"),
+                    tag("td", words.score(name, number), class_="number"),
+                    tag("td", "–", class_="number"),
+                )
+                for name, number in result.test_scores.items()
+                if name in words.SCORES
+            ]
+    head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
+    return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
+
+
+def colour_key() -> Html:
+    """What the colours of the pictures mean."""
+    return key()
+
+
+# -- the rest -----------------------------------------------------------------------------------
+
+
+def stages(view: RunView, job: Job) -> list[StageView]:
+    """The timeline: every stage, done, going on or still to come."""
+    run = view.contents
+    names = [name for name in STAGES if name != "latency" or run.spec.needs_latency]
+    names += [name for name in run.seconds if name not in STAGES]
+    now = job.summary.stage if job.state is State.running else None
+    if now and now.startswith(RETRAIN) and now not in names:
+        names.append(now)
+    longest = max([*run.seconds.values(), 0.1])
+    shown = []
+    for name in names:
+        seconds = run.seconds.get(name)
+        state = "done" if seconds is not None else "now" if name == now else "open"
+        shown.append(StageView(stage_label(name), state, seconds, (seconds or 0.0) / longest))
+    return shown
+
+
+def evidence(view: RunView) -> Html:
+    """Why the predictions may be believed, what was cut, and how the supernet learnt."""
+    run = view.contents
+    return join(
+        card_section(run),
+        importances_section(run),
+        latency_section(run),
+        pruning_section(run),
+        training_section(run),
+    )
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def front_size(view: RunView) -> int:
+    """How many networks are on the front."""
+    return 0 if view.contents.front is None else len(view.contents.front.entries)
+
+
+def measured_count(view: RunView) -> int:
+    """Of how many networks the quality was measured."""
+    return len({entry.id for entry in (*view.contents.observed, *view.contents.verified)})

@@ -1,0 +1,212 @@
+"use strict";
+// Keeps a page up to date, shows networks that are clicked in charts, and counts what a form keeps.
+// Everything it does can be had without it by loading pages and sending forms.
+(() => {
+  // -- parts of the page that are written anew -------------------------------------------------
+
+  // What the reader has done to a part goes on: drawn charts, ticks, opened details, the focus.
+  function keepState(old, fresh) {
+    for (const plot of old.querySelectorAll(".plot[id]")) {
+      const twin = fresh.querySelector(`#${CSS.escape(plot.id)}`);
+      if (twin) twin.replaceWith(plot);
+    }
+    for (const box of old.querySelectorAll("input[type=checkbox][id]")) {
+      const twin = fresh.querySelector(`#${CSS.escape(box.id)}`);
+      if (twin) twin.checked = box.checked;
+    }
+    for (const details of old.querySelectorAll("details[id]")) {
+      const twin = fresh.querySelector(`#${CSS.escape(details.id)}`);
+      if (twin) twin.open = details.open;
+    }
+  }
+
+  const written = new Map();  // part → its text as it came from the server
+
+  function remember() {
+    for (const part of document.querySelectorAll("[data-part]")) {
+      if (!written.has(part.id)) written.set(part.id, part.outerHTML);
+    }
+  }
+
+  function swap(fresh) {
+    const old = document.getElementById(fresh.id);
+    const text = fresh.outerHTML;
+    if (!old || written.get(fresh.id) === text) return;
+    written.set(fresh.id, text);
+    const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+    const scrolled = old.scrollTop;
+    keepState(old, fresh);
+    old.replaceWith(fresh);
+    fresh.scrollTop = scrolled;
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  }
+
+  // False when the page has to be loaded as a whole: it has other parts now, or the login is over.
+  async function refresh() {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!answer.ok) return false;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const parts = [...page.querySelectorAll("[data-part]")];
+    const names = (all) => [...all].map((part) => part.id).join();
+    if (names(parts) !== names(document.querySelectorAll("[data-part]"))) return false;
+    parts.forEach(swap);
+    arrange();
+    return true;
+  }
+
+  // At most once a second, and less often where the page takes long.
+  let waiting = null;
+  let pauseMs = 1000;
+
+  function refreshSoon() {
+    if (waiting) return;
+    waiting = setTimeout(async () => {
+      const began = performance.now();
+      const whole = await refresh().catch(() => null);
+      pauseMs = Math.max(1000, 3 * (performance.now() - began));
+      waiting = null;
+      if (whole === false) location.reload();
+    }, pauseMs);
+  }
+
+  // -- what happens to a job --------------------------------------------------------------------
+
+  function follow() {
+    const { follow: address } = document.body.dataset;
+    let after = document.body.dataset.after;
+    let source = null;
+
+    function open() {
+      source = new EventSource(`${address}?after=${after}`);
+      source.onmessage = (message) => {
+        after = message.lastEventId || after;
+        refreshSoon();
+      };
+      source.addEventListener("end", () => {
+        source.close();
+        location.reload();
+      });
+    }
+
+    // A browser holds few connections to one server, and a hidden page needs none.
+    function visible() {
+      source?.close();
+      if (!document.hidden) open();
+    }
+    document.addEventListener("visibilitychange", visible);
+    window.addEventListener("pagehide", () => source?.close());
+    visible();
+  }
+
+  function poll(seconds) {
+    setInterval(() => { if (!document.hidden) refreshSoon(); }, 1000 * seconds);
+  }
+
+  // -- networks ---------------------------------------------------------------------------------
+
+  const chosen = document.getElementById("chosen");
+  const picked = [];  // ids, the last two that were clicked
+
+  async function show(id) {
+    if (picked.includes(id)) return;
+    picked.push(id);
+    if (picked.length > 2) picked.shift();
+    const query = picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
+    const answer = await fetch(`${chosen.dataset.networks}?${query}`);
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const clear = document.createElement("button");
+    clear.type = "button";
+    clear.textContent = "Close";
+    clear.addEventListener("click", () => {
+      picked.length = 0;
+      chosen.replaceChildren();
+    });
+    chosen.replaceChildren(page.getElementById("networks"), clear);
+    chosen.scrollIntoView({ block: "nearest" });
+  }
+
+  function bind(plot) {
+    if (plot.dataset.bound || !plot.on) return;
+    plot.dataset.bound = "yes";
+    plot.on("plotly_click", (event) => {
+      const id = event.points.map((point) => point.customdata).find(Boolean);
+      if (id) show(id);
+    });
+  }
+
+  function bindAll() {
+    if (chosen) document.querySelectorAll("#front .plot").forEach(bind);
+  }
+
+  function arrange() {
+    document.dispatchEvent(new Event("contents"));  // draws charts and sorts tables
+    bindAll();
+  }
+
+  if (chosen) {
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[data-network]");
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      show(link.dataset.network);
+    });
+  }
+
+  // -- the form of a new search -----------------------------------------------------------------
+
+  function restriction(form) {
+    const kept = {};
+    for (const box of form.querySelectorAll('input[name^="gene:"]')) {
+      const gene = (kept[box.name.slice(5)] ??= { all: 0, ticked: [] });
+      gene.all += 1;
+      if (box.checked) gene.ticked.push("number" in box.dataset ? Number(box.value) : box.value);
+    }
+    return Object.fromEntries(
+      Object.entries(kept)
+        .filter(([, gene]) => gene.ticked.length < gene.all)
+        .map(([name, gene]) => [name, gene.ticked])
+    );
+  }
+
+  // As the report writes counts: whole, or as a power of ten.
+  function written10(size) {
+    if (size.length <= 10) return Number(size).toLocaleString("en-US");
+    const raised = [...String(size.length - 1)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
+    return `${size[0]}.${size[1]} × 10${raised}`;
+  }
+
+  async function count(form, shown) {
+    const restrict = restriction(form);
+    if (Object.values(restrict).some((ticked) => !ticked.length)) {
+      shown.textContent = "Each gene needs at least one choice.";
+      return;
+    }
+    const answer = await fetch("/api/v1/spaces/check", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ space: form.elements.space.value, restrict }),
+    });
+    const found = await answer.json();
+    const number = document.createElement("strong");
+    number.textContent = answer.ok ? written10(found.size) : "";
+    shown.replaceChildren(number, answer.ok ? " networks remain" : found.detail);
+  }
+
+  const form = document.querySelector("form.search");
+  if (form) {
+    const shown = document.getElementById("remaining");
+    document.getElementById("count").hidden = true;
+    form.addEventListener("change", (event) => {
+      if (event.target.name.startsWith("gene:")) count(form, shown);
+    });
+    const space = document.querySelector("[data-submit]");
+    space.addEventListener("change", () => space.form.submit());
+    space.form.querySelector("button").hidden = true;
+  }
+
+  remember();
+  bindAll();
+  if (document.body.dataset.follow) follow();
+  if (document.body.dataset.poll) poll(Number(document.body.dataset.poll));
+})();

@@ -1,0 +1,148 @@
+"""What happens to every request: hosts and origins are checked, headers set, a line is logged."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.metrics import Metrics
+from service.problems import problem_response, unexpected
+from service.settings import Settings, is_loopback
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+
+log = logging.getLogger("service.requests")
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._hosts = _hosts(settings)
+        self._most = settings.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        identity, began, status = secrets.token_hex(8), time.perf_counter(), 500
+        began_to_answer = False
+
+        async def send_more(message: Message) -> None:
+            nonlocal status, began_to_answer
+            if message["type"] == "http.response.start":
+                status, began_to_answer = message["status"], True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers["X-Request-ID"] = identity
+                self._count(scope, status, time.perf_counter() - began)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        try:
+            await (refusal or self._app)(scope, self._limited(receive), send_more)
+        except Exception:
+            if began_to_answer:
+                raise
+            log.exception("unexpected error", extra={"request": identity})
+            await unexpected()(scope, receive, send_more)
+        finally:
+            _log(scope, identity, status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """The answer to a request that was sent to another name, or by another site's page."""
+        headers = Headers(scope=scope)
+        host = _name(headers.get("host", ""))
+        if self._hosts is not None and host not in self._hosts:
+            detail = f"this service is not known as {host[:100]!r}; NAS_ALLOWED_HOSTS names others"
+            return problem_response(421, detail)
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._most:
+            return problem_response(413, self._too_large)
+        origin = headers.get("origin")
+        if scope["method"] in SAFE or origin is None:
+            return None
+        if urlsplit(origin).netloc != headers.get("host"):
+            return problem_response(403, "a page of another site may not change anything here")
+        return None
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body is larger than {self._most} bytes"
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Stop reading a body that is longer than it may be, whatever length it was said to have.
+
+        Raises:
+            HTTPException: 413, where the body is read.
+        """
+        seen = 0
+
+        async def receive_some() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._most:
+                raise HTTPException(413, self._too_large)
+            return message
+
+        return receive_some
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope.get("route")
+        self._metrics.count(scope["method"], getattr(route, "path", "-"), status, seconds)
+
+
+def _hosts(settings: Settings) -> Collection[str] | None:
+    """Names the service answers to; None for any, where a proxy or the network decides.
+
+    On a loopback address a page that has its own name point here must not get in.
+    """
+    if settings.allowed_hosts:
+        return {*settings.allowed_hosts, settings.host}
+    if is_loopback(settings.host):
+        return {"127.0.0.1", "localhost", "::1", settings.host}
+    return None
+
+
+def _name(host: str) -> str:
+    """The host of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _log(scope: Scope, identity: str, status: int, seconds: float) -> None:
+    token = scope.get("state", {}).get("token")
+    log.info(
+        "request",
+        extra={
+            "request": identity,
+            "method": scope["method"],
+            "path": scope["path"],  # never the query, which may hold a token
+            "status": status,
+            "ms": round(1000 * seconds, 1),
+            "token": getattr(token, "id", None),
+            "client": (scope.get("client") or ("?",))[0],
+        },
+    )

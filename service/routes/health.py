@@ -1,0 +1,57 @@
+"""Whether the service lives, is ready, and how it does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+
+from service.access import AnyRole, Context, InContext
+
+router = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    """That the service answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(Health):
+    """That it can take requests, and who works on them."""
+
+    workers: int
+
+
+@router.get("/healthz", response_model=Health)
+def healthz() -> Health:
+    """Whether the process answers; asks nobody else."""
+    return Health()
+
+
+@router.get("/readyz", response_model=Ready)
+def readyz(context: InContext) -> Ready:
+    """Whether the database answers; 503 while it does not."""
+    context.store.database.ping()
+    return Ready(workers=len(context.store.workers.alive(context.settings.stale_s)))
+
+
+@router.get(
+    "/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+)
+def metrics(token: AnyRole, context: InContext) -> Response:
+    """Numbers for Prometheus."""
+    _measure(context)
+    return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _measure(context: Context) -> None:
+    """Read what is not counted as it happens."""
+    numbers = context.metrics
+    for state, count in context.store.jobs.counts().items():
+        numbers.jobs.labels(state).set(count)
+    numbers.workers.set(len(context.store.workers.alive(context.settings.stale_s)))
+    numbers.streams.set(context.streams.total)
+    numbers.disk.set(context.store.retention.total())

@@ -1,0 +1,165 @@
+"""What a job has found: front, networks, report, files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import FileResponse
+
+from nas.front import FRONT_FILE, Front, FrontEntry, read_front
+from nas.objectives import Objective
+from nas.run_folder import SPEC_FILE, RunFolder
+from service.access import AnyJob, Context, InContext
+from service.artifacts import digest_header, find_artifact, list_artifacts
+from service.jobs import Job
+from service.problems import ProblemError
+from service.schemas import ArchitectureOut, ArtifactOut, EntryOut, FrontOut, ObjectiveOut
+
+REPORT = "report.html"
+# The report brings its own scripts and pictures along; it may do nothing else, and nothing with
+# the rights of this site.
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; img-src data: blob:; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+)
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["results"])
+
+
+def folder_of(job: Job, context: Context) -> RunFolder:
+    """The run folder of a job.
+
+    Raises:
+        ProblemError: 404 when there is none yet, or none any more.
+    """
+    path = context.settings.runs / job.run
+    if not (path / SPEC_FILE).is_file():
+        gone = job.started_at is not None
+        raise ProblemError(
+            404,
+            f"the job {job.id} has no files: "
+            + ("they were deleted to make room" if gone else "it has not begun"),
+        )
+    return RunFolder.open(path)
+
+
+@router.get(
+    "/front",
+    response_model=FrontOut,
+    responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+)
+def front(
+    job: AnyJob,
+    context: InContext,
+    form: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
+    accept: Annotated[str, Header(max_length=1000)] = "*/*",
+) -> Any:
+    """The Pareto front, of what was measured so far while the search goes on.
+
+    As CSV with `?format=csv` or `Accept: text/csv`.
+    """
+    final, objectives, entries = _front_of(folder_of(job, context))
+    if form == "csv" or (form is None and accept.startswith("text/csv")):
+        return _csv(entries, f"{job.id}.csv")
+    references = final.reference if final else (None,) * len(objectives)
+    return FrontOut(
+        final=final is not None,
+        objectives=[
+            ObjectiveOut(**o.to_json(), reference=reference)
+            for o, reference in zip(objectives, references, strict=True)
+        ],
+        front=[_entry(entry) for entry in entries],
+        hypervolume=final.hypervolume if final else None,
+    )
+
+
+def _front_of(
+    folder: RunFolder,
+) -> tuple[Front | None, tuple[Objective, ...], tuple[FrontEntry, ...]]:
+    """The result of a run, or what nothing dominates so far."""
+    if (folder.path / FRONT_FILE).is_file():
+        front = read_front(folder)
+        return front, front.objectives, front.entries
+    from nas.live_front import live_front  # brings along what plots reports
+
+    found = live_front(folder)
+    return found.front, found.objectives, found.entries
+
+
+@router.get("/architectures/{arch_id}", response_model=ArchitectureOut)
+def architecture(
+    job: AnyJob,
+    context: InContext,
+    arch_id: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")],
+) -> ArchitectureOut:
+    """A network that the search has looked at: its layers, costs and scores."""
+    from nas.live_front import find_network
+    from nas.report.reading import read_contents
+
+    folder = folder_of(job, context)
+    contents = read_contents(folder)
+    entry = find_network(contents, arch_id)
+    if entry is None:
+        raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
+    members = () if contents.front is None else contents.front.entries
+    result = folder.path / "retrained" / arch_id / "result.json"
+    name = result.relative_to(folder.path).as_posix()
+    return ArchitectureOut(
+        **_entry(entry).model_dump(),
+        on_front=any(one.id == arch_id for one in members),
+        retrained=folder.read_json(name) if result.is_file() else None,
+    )
+
+
+@router.get("/report", response_class=FileResponse)
+def report(job: AnyJob, context: InContext) -> Response:
+    """The report of a finished search, as one page."""
+    file = find_artifact(folder_of(job, context).path, REPORT)
+    if file is None:
+        raise ProblemError(404, f"the job {job.id} has no report yet")
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+
+
+@router.get("/artifacts", response_model=list[ArtifactOut])
+def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
+    """The files of the job's run."""
+    return list_artifacts(folder_of(job, context).path)
+
+
+@router.get("/artifacts/{path:path}", response_class=FileResponse)
+def artifact(job: AnyJob, context: InContext, path: str) -> Response:
+    """A file of the job's run, or a range of it; its checksum is in `Repr-Digest`."""
+    file = find_artifact(folder_of(job, context).path, path)
+    if file is None:
+        raise ProblemError(404, f"the job {job.id} has no file {path[:100]!r}")
+    digest = digest_header(file)
+    headers = {"Repr-Digest": digest, "ETag": f'"{digest[9:-1]}"', "Accept-Ranges": "bytes"}
+    return FileResponse(
+        file, media_type="application/octet-stream", filename=file.name, headers=headers
+    )
+
+
+def _entry(entry: FrontEntry) -> EntryOut:
+    return EntryOut(
+        id=entry.id,
+        architecture=entry.architecture.to_json(),
+        measured=dict(entry.measured),
+        predicted=dict(entry.predicted),
+    )
+
+
+def _csv(entries: tuple[FrontEntry, ...], name: str) -> Response:
+    measured = list(dict.fromkeys(key for entry in entries for key in entry.measured))
+    predicted = list(dict.fromkeys(key for entry in entries for key in entry.predicted))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["id", *measured, *(f"predicted_{key}" for key in predicted)])
+    for entry in entries:
+        values = [entry.measured.get(key, "") for key in measured]
+        writer.writerow([entry.id, *values, *(entry.predicted.get(key, "") for key in predicted)])
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

@@ -1,0 +1,143 @@
+"""What an operator can set, from the environment and the command line."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from search_spaces.errors import UsageError
+
+PREFIX = "NAS_"
+GIB = 2**30
+
+
+def default_home() -> Path:
+    """Where a service keeps everything unless it is told otherwise."""
+    return Path(platformdirs.user_data_dir("nas-service", appauthor=False))
+
+
+class Settings(BaseModel):
+    """A service's settings; each is also the environment variable ``NAS_`` and its name.
+
+    Attributes:
+        home: folder of the database, the runs, registered data sets and spaces, and timings.
+            All API processes and workers of a service need the same one.
+        database_url: SQLAlchemy's; a file in `home` unless given.
+        host: address the API listens on.
+        port: its port; 0 for any free one.
+        no_auth: whether everybody is an administrator; only on a loopback address.
+        allowed_hosts: further names under which the API is reached, for example behind a proxy.
+        heartbeat_s: seconds between two signs of life of a worker.
+        stale_s: seconds without one after which a job is given to another worker.
+        poll_s: seconds an idle worker waits before it asks for work again.
+        stop_grace_s: seconds a job's process has to end by itself when it is cancelled.
+        jobs_per_owner: jobs of one owner that run at once.
+        max_losses: workers that may die over a job before it counts as failed.
+        quota_gib: disk space of all runs; see docs/service.md for what is deleted above it.
+        max_body_bytes: largest body of a request.
+        requests_per_minute: of one token; others wait.
+        failed_logins_per_minute: of one address.
+        streams_per_token: event streams that one token may hold open.
+        runner: module that does a job in a process of its own, run as ``python -m``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Field(default_factory=default_home)
+    database_url: str | None = Field(default=None, repr=False)
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8321
+    no_auth: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    stale_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5
+    stop_grace_s: Annotated[float, Field(ge=0, le=4)] = 2.0
+    jobs_per_owner: Annotated[int, Field(ge=1)] = 2
+    max_losses: Annotated[int, Field(ge=1)] = 10
+    quota_gib: Annotated[float, Field(gt=0)] = 20.0
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
+    requests_per_minute: Annotated[int, Field(ge=1)] = 1200
+    failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
+    streams_per_token: Annotated[int, Field(ge=1)] = 16
+    runner: str = "service.child"
+
+    @property
+    def url(self) -> str:
+        """The database, as SQLAlchemy wants it."""
+        given = self.database_url or f"sqlite:///{self.home / 'service.db'}"
+        for prefix in ("postgres://", "postgresql://"):
+            if given.startswith(prefix):
+                return "postgresql+psycopg://" + given.removeprefix(prefix)
+        return given
+
+    @property
+    def runs(self) -> Path:
+        """Where the run folders are."""
+        return self.home / "runs"
+
+    @property
+    def logs(self) -> Path:
+        """Where the processes of jobs write."""
+        return self.home / "logs"
+
+    @property
+    def cache(self) -> Path:
+        """Where timings are kept between runs."""
+        return self.home / "cache"
+
+    @property
+    def quota_bytes(self) -> int:
+        """The quota in bytes."""
+        return int(self.quota_gib * GIB)
+
+    @property
+    def address(self) -> str:
+        """Where the API is reached from this machine."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def read_settings(environment: Mapping[str, str] | None = None, **given: Any) -> Settings:
+    """Settings from the environment; what is given and not None takes precedence.
+
+    Raises:
+        UsageError: for a value that cannot be, or for no authentication on an open address.
+    """
+    environment = os.environ if environment is None else environment
+    names = {name: PREFIX + name.upper() for name in Settings.model_fields}
+    values: dict[str, Any] = {
+        name: environment[variable] for name, variable in names.items() if environment.get(variable)
+    }
+    if isinstance(values.get("allowed_hosts"), str):
+        values["allowed_hosts"] = tuple(values["allowed_hosts"].split(","))
+    values |= {name: value for name, value in given.items() if value is not None}
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        shown = "" if name == "database_url" else f" is {problem['input']!r}"
+        raise UsageError(f"{names.get(name, name)}{shown}: {problem['msg']}") from None
+    if settings.no_auth and not is_loopback(settings.host):
+        raise UsageError(
+            f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "
+            "addresses such as 127.0.0.1 only: leave it out, and make tokens with nas token create"
+        )
+    return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,111 @@
+"""From what a client asks for to what a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nas.cli.options import setting_names
+from nas.presets import budget_for
+from nas.spec import SearchSpec, build_spec
+from search_spaces.errors import NasError, UsageError
+from search_spaces.loading import dump_space, parse_space
+from search_spaces.space import SearchSpace
+from search_spaces.toml_source import unknown_name
+from service.catalog import Catalog
+from service.problems import ProblemError
+from service.schemas import JobRequest, SpaceSource
+
+MAX_DEPTH = 6  # a space needs three
+
+
+def read_space(given: SpaceSource, catalog: Catalog) -> SearchSpace:
+    """The space that a request names or brings along.
+
+    Raises:
+        ProblemError: naming the field at fault.
+    """
+    if given.space is not None:
+        with _blaming("/space"):
+            space = catalog.space(given.space)
+    else:
+        assert given.space_toml is not None  # the schema asks for one of the two
+        with _blaming("/space_toml"):
+            _check_depth(given.space_toml)
+            space = parse_space(given.space_toml, "space_toml")
+    with _blaming("/restrict"):
+        return space.restrict(given.restrict) if given.restrict else space
+
+
+def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, SearchSpace]:
+    """The spec of a search, and its space, which takes a while to read out of the spec again.
+
+    Raises:
+        ProblemError: naming the field at fault.
+    """
+    space = read_space(given, catalog)
+    name = given.dataset or space.data.get("dataset")
+    with _blaming("/dataset"):
+        if not isinstance(name, str):
+            raise UsageError(f"the space {space.name} names no data set; name one")
+        dataset = catalog.dataset(name)
+    known = setting_names()
+    for setting in given.settings:
+        if setting not in known:
+            raise ProblemError(422, unknown_name(setting, known), f"/settings/{setting}")
+    with _blaming("/settings"):
+        budget = budget_for(space, given.preset, _texts(given))
+    with _blaming("/objectives"):
+        spec = build_spec(
+            space_toml=dump_space(space),
+            dataset=dataset.name,
+            data=None if dataset.path is None else str(dataset.path),
+            device=given.device,
+            objectives=tuple(given.objectives),
+            quality=given.quality,
+            preset=given.preset,
+            budget=budget,
+            seed=given.seed,
+            pick=given.pick,
+        )
+    with _blaming("/limits"):
+        spec = build_spec(**{**spec.model_dump(), "limits": given.limits})
+    if given.limits or given.quality != "loss":
+        _check_reach(spec, space)
+    return spec, space
+
+
+def _check_reach(spec: SearchSpec, space: SearchSpace) -> None:
+    """Refuse what no network of the space can do."""
+    # Imported late: it brings along what fits rankers, for which most requests have no use.
+    from nas.limits import check_costs, check_quality
+
+    with _blaming("/limits"):
+        check_costs(space, spec.limits)
+    with _blaming("/quality"):
+        check_quality(spec)
+
+
+def _texts(given: JobRequest) -> dict[str, str]:
+    """Settings as the command line would give them; null leaves the preset's."""
+    values = {name: value for name, value in given.settings.items() if value is not None}
+    return {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in values.items()}
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before a parser follows it down."""
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    dots = max((line.split("=")[0].count(".") for line in text.splitlines()), default=0)
+    if max(deepest, dots) > MAX_DEPTH:
+        raise UsageError(f"a space is nested at most {MAX_DEPTH} deep")
+
+
+@contextmanager
+def _blaming(field: str) -> Iterator[None]:
+    try:
+        yield
+    except NasError as error:
+        raise ProblemError(422, str(error), field) from error

@@ -1,0 +1,141 @@
+"""Connections and transactions, and the little in which the two databases differ."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.sql.elements import ColumnElement
+
+from search_spaces.errors import NasError, UsageError
+
+BUSY_MS = 30_000
+POOL_SIZE, POOL_OVERFLOW = 20, 30
+CLAIMING = 7_321_001  # any number that nothing else in the database locks on
+
+
+class DatabaseAwayError(NasError):
+    """The database does not answer; it may in a moment."""
+
+
+class Database:
+    """One database.
+
+    On SQLite a writing transaction takes the lock at its start, since one that begins by reading
+    can find at its first write that it has to be done all over. Writers of this process wait for
+    each other here, in order, rather than in SQLite, where who waits longest may starve.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = _engine(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._writers: Any = threading.Lock() if self.is_sqlite else nullcontext()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads.
+
+        Raises:
+            DatabaseAwayError: when the database does not answer.
+        """
+        with _answering(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes; all of it is kept or nothing.
+
+        Raises:
+            DatabaseAwayError: when the database does not answer.
+        """
+        with (
+            _answering(),
+            self._writers,
+            self.engine.connect().execution_options(writes=True) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextmanager
+    def claiming(self) -> Iterator[Connection]:
+        """A writing transaction of which there is one at a time in the whole service."""
+        with self.writing() as connection:
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIMING})
+            yield connection
+
+    def now(self) -> ColumnElement[float]:
+        """The database's own clock, so that those of machines need not agree."""
+        if self.is_sqlite:
+            return func.julianday("now") * 86400.0 - 210866760000.0
+        return cast(func.extract("epoch", func.clock_timestamp()), Double)
+
+    def ping(self) -> None:
+        """Ask for nothing, to see whether the database answers and has our tables.
+
+        Raises:
+            DatabaseAwayError: when it does not.
+        """
+        with self.reading() as connection:
+            connection.execute(text("SELECT count(*) FROM jobs WHERE id = ''"))
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self.engine.dispose()
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Tell that the database did not answer apart from what we asked wrong."""
+    try:
+        yield
+    except DBAPIError as error:
+        if error.connection_invalidated or isinstance(error, OperationalError):
+            raise DatabaseAwayError(f"the database does not answer: {error.orig}") from error
+        raise
+
+
+def _engine(url: str) -> Engine:
+    try:
+        name = make_url(url).get_backend_name()
+        if name == "sqlite":
+            return _sqlite(url)
+        if name == "postgresql":
+            return create_engine(
+                url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True
+            )
+    except (ArgumentError, NoSuchModuleError):
+        name = "that"
+    raise UsageError(
+        f"{name} is no database this service can use; give postgresql://USER:PASSWORD@HOST/NAME "
+        "or sqlite:///FILE"
+    )
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we say ourselves where a transaction begins
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine

@@ -1,0 +1,36 @@
+"""Rows of the tables as the values the rest of the service knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from service.jobs import Job, JobEvent, Kind, State, Summary
+from service.store.tables import jobs
+
+JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
+
+
+def job_of(row: Mapping[Any, Any]) -> Job:
+    """A row of `JOB_COLUMNS`."""
+    return Job(
+        **{
+            **row,
+            "kind": Kind(row["kind"]),
+            "state": State(row["state"]),
+            "request": json.loads(row["request"]),
+            "summary": Summary(**json.loads(row["summary"])),
+        }
+    )
+
+
+def event_of(row: Mapping[Any, Any]) -> JobEvent:
+    """A row of the events."""
+    return JobEvent(row["seq"], row["time"], row["attempt"], json.loads(row["data"]))
+
+
+def summary_text(summary: Summary) -> str:
+    """The summary as it is kept."""
+    return json.dumps(asdict(summary))

@@ -1,0 +1,88 @@
+"""Takes jobs one after the other and sees each to its end.
+
+The work itself is done by a process of its own; the worker passes on what it tells, gives signs of
+life, and stops it when the job is cancelled or was given to somebody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+
+from service.attempt import Attempt
+from service.jobs import LeaseLostError
+from service.retention import make_room
+from service.runner import Runner
+from service.settings import Settings
+from service.store import Store
+from service.store.database import DatabaseAwayError
+
+HOUSEKEEPING_S = 60.0
+
+log = logging.getLogger("service.worker")
+
+
+def worker_name() -> str:
+    """Host and process, and something that tells two starts of one number apart."""
+    return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(2).hex()}"[:128]
+
+
+class Worker:
+    """One worker; it has one job at a time."""
+
+    def __init__(self, store: Store, settings: Settings, runner: Runner, name: str) -> None:
+        self._store = store
+        self._settings = settings
+        self._runner = runner
+        self._name = name
+        self._beaten = self._kept_house = -1e9
+
+    def run(self, stopping: threading.Event) -> None:
+        """Work until `stopping` is set; a job in hand is then given back."""
+        while not stopping.is_set():
+            try:
+                worked = self.work_once(stopping)
+                if not worked:
+                    self._keep_house()
+            except DatabaseAwayError as error:
+                log.warning("waiting for the database", extra={"error": str(error)[:200]})
+                worked = False
+            if not worked:
+                stopping.wait(self._settings.poll_s)
+        self._store.workers.leave(self._name)
+
+    def work_once(self, stopping: threading.Event) -> bool:
+        """Take one job and see it to its end; False when there was none."""
+        self._beat(None)
+        settings = self._settings
+        job = self._store.leases.claim(
+            self._name,
+            stale_s=settings.stale_s,
+            jobs_per_owner=settings.jobs_per_owner,
+            max_losses=settings.max_losses,
+        )
+        if job is None:
+            return False
+        log.info("job taken", extra={"job": job.id, "attempt": job.attempt})
+        try:
+            job = Attempt(job, self._store, settings, self._runner, stopping, self._beat).finish()
+        except LeaseLostError as lost:
+            log.warning("job lost", extra={"job": job.id, "reason": str(lost)})
+            return True
+        log.info("job left", extra={"job": job.id, "state": job.state, "attempt": job.attempt})
+        return True
+
+    def _beat(self, job: str | None) -> None:
+        now = time.monotonic()
+        if now - self._beaten >= self._settings.heartbeat_s:
+            self._store.workers.beat(self._name, job)
+            self._beaten = now
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        if now - self._kept_house >= HOUSEKEEPING_S:
+            make_room(self._store, self._settings)
+            self._kept_house = now

@@ -1,0 +1,94 @@
+"""The studies of the service: the job that only counts, what they check, and a little fuzzing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from experiments.instant_job import BUSY, STEPS, done_steps, work
+from experiments.service_fuzz import answered, fuzz
+from experiments.service_load import check_job
+from service.auth import Role
+from tests.service_cases import Server
+
+
+def test_a_counting_job_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "ran.jsonl").write_text('{"begin": 1}\n{"step": 1, "pid": 1}\n{"step": 2, "pi')
+    assert work(tmp_path, 0.0) == 0
+    lines = [json.loads(line) for line in (tmp_path / "ran.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == list(range(1, STEPS + 1))
+    assert done_steps(tmp_path / "ran.jsonl") == STEPS
+
+
+def test_a_counting_job_that_is_held_is_busy(tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert work(tmp_path, 0.0) == BUSY
+    assert work(tmp_path, 0.0) == 0
+
+
+class Told:
+    """A service that tells what it is given."""
+
+    def __init__(self, home: Path, lines: list[dict[str, Any]], events: list[dict[str, Any]]):
+        self.home = home
+        folder = home / "runs" / "1"
+        folder.mkdir(parents=True)
+        (folder / "ran.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        told = [*events, {"state": "succeeded"}]
+        self.text = "".join(f"data: {json.dumps(event)}\n\n" for event in told).encode()
+
+    def api(self) -> Any:
+        return SimpleNamespace(ask=lambda *_: (200, self.text))
+
+
+def checked(home: Path, lines: list[dict[str, Any]], numbers: list[int], done: list[int]) -> int:
+    events = [{"seq": n, "event": "Note"} for n in numbers[: -len(done) or None]]
+    events += [
+        {"seq": n, "event": "Progress", "done": d}
+        for n, d in zip(numbers[len(events) :], done, strict=True)
+    ]
+    job = {"id": "1", "run": "1", "state": "succeeded", "last_event": 6}
+    return len(check_job(Told(home, lines, events), job))  # type: ignore[arg-type]
+
+
+GOOD = [{"begin": 7}, *({"step": n, "pid": 7} for n in range(1, STEPS + 1)), {"end": 7}]
+ALL, SIX = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]
+
+
+def test_a_good_job_is_found_good(tmp_path: Path) -> None:
+    assert checked(tmp_path, GOOD, SIX, ALL) == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers", "done"),
+    [
+        (GOOD[:3] + GOOD[2:], SIX, ALL),  # a step twice
+        ([*GOOD[:3], {"begin": 8}, *GOOD[3:]], SIX, ALL),  # two at once
+        (GOOD, [1, 2, 3, 5, 6], [1, 2, 3, 4]),  # an event missing
+        (GOOD, SIX, [1, 2, 3, 3, 4]),  # told twice
+    ],
+)
+def test_what_is_wrong_with_a_job_is_found(
+    tmp_path: Path, lines: list[dict[str, Any]], numbers: list[int], done: list[int]
+) -> None:
+    assert checked(tmp_path, lines, numbers, done) > 0
+
+
+@pytest.mark.slow
+def test_generated_requests_are_answered_as_described(tmp_path: Path) -> None:
+    with Server(tmp_path, requests_per_minute=1_000_000) as server:
+        client = server.client("root", Role.admin)
+        server.finished(client)
+        secret = server.token("root", Role.admin)
+        passed, text = fuzz(server.url, secret, examples=3, seed=1)
+        counts = answered(int(server.url.rpartition(":")[2]), secret)
+    assert passed, text
+    assert sum(counts.values()) > 200
+    assert max(counts) < 500

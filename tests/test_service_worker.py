@@ -1,0 +1,217 @@
+"""The worker: every job to its end, also when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nas.presets import budget_for
+from nas.run_folder import RunFolder
+from nas.spec import build_spec
+from search_spaces.loading import dump_space, load_space
+from service import attempt
+from service.jobs import Action, Job, Kind, State
+from service.runner import Outcome
+from service.settings import Settings
+from service.store import Store
+from service.store.database import DatabaseAwayError
+from service.worker import Worker
+from tests.service_cases import Endless, InstantRunner, claim, fresh_store, must, submission
+
+
+class Shop:
+    """A store, a worker and a runner."""
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self.settings = Settings(home=home, heartbeat_s=0.001, poll_s=0.001, stop_grace_s=0)
+        self.store = store
+        self.runner = InstantRunner()
+        self.worker = Worker(store, self.settings, self.runner, "w1")
+        self.stopping = threading.Event()
+        space = load_space("digits")
+        self.spec = build_spec(
+            space_toml=dump_space(space), dataset="digits", budget=budget_for(space, "smoke", {})
+        ).model_dump_json()
+
+    def submit(self, **values: object) -> Job:
+        return self.store.jobs.submit(submission(**{"spec": self.spec, **values}))[0]
+
+    def work(self) -> bool:
+        return self.worker.work_once(self.stopping)
+
+    def get(self, job: Job) -> Job:
+        return must(self.store.jobs.get(job.id))
+
+    def names(self, job: Job) -> list[str]:
+        return [event.name for event in self.store.events.after(job.id, 0, 100)]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr(attempt, "AGAIN_S", 0.0)
+    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}") as store:
+        yield Shop(tmp_path, store)
+
+
+def test_without_work_there_is_none(shop: Shop) -> None:
+    assert not shop.work()
+
+
+def test_a_job_is_done_and_told_of(shop: Shop) -> None:
+    job = shop.submit()
+    assert shop.work()
+    done = shop.get(job)
+    assert (done.state, done.summary.measured, done.summary.stage) == (
+        State.succeeded,
+        1,
+        "supernet",
+    )
+    assert done.summary.hypervolume is not None
+    assert shop.names(job)[:3] == ["StateChanged", "StateChanged", "StageStarted"]
+    assert shop.names(job)[-2:] == ["FrontUpdated", "StateChanged"]
+    assert shop.store.retention.total() > 0
+
+
+def test_where_the_server_keeps_things_is_not_told(shop: Shop) -> None:
+    job = shop.submit()
+    shop.work()
+    told = json.dumps([dict(e.data) for e in shop.store.events.after(job.id, 0, 100)])
+    assert "HOME/runs" in told
+    assert str(shop.settings.home) not in told
+
+
+def test_a_job_that_fails_says_why_and_is_retried(shop: Shop) -> None:
+    job = shop.submit()
+    shop.runner.outcome = Outcome(ok=False, error="the data are gone")
+    shop.work()
+    assert (shop.get(job).state, shop.get(job).error) == (State.failed, "the data are gone")
+    shop.runner.outcome = Outcome(ok=True)
+    shop.store.jobs.retry(job.id)
+    shop.work()
+    assert shop.get(job).state is State.succeeded
+
+
+def test_a_request_that_cannot_be_read_fails_its_job(shop: Shop) -> None:
+    job = shop.submit(spec='{"dataset": "digits"}')
+    shop.work()
+    assert shop.get(job).state is State.failed
+    assert "space_toml" in str(shop.get(job).error)
+
+
+def test_a_job_that_breaks_the_worker_fails_alone(shop: Shop) -> None:
+    job = shop.submit()
+
+    def start(job: Job, folder: Path) -> None:
+        raise OSError("no process can be started")
+
+    shop.runner.start = start  # type: ignore[method-assign, assignment]
+    shop.work()
+    assert shop.get(job).state is State.failed
+    assert "no process" in str(shop.get(job).error)
+
+
+def follow(shop: Shop, monkeypatch: pytest.MonkeyPatch, meanwhile: object) -> Endless:
+    child = Endless(meanwhile)  # type: ignore[arg-type]
+    monkeypatch.setattr(shop.runner, "start", lambda job, folder: child)
+    shop.work()
+    return child
+
+
+def test_a_cancelled_job_is_stopped(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = shop.submit()
+    child = follow(shop, monkeypatch, lambda: shop.store.jobs.cancel(job.id, 20.0))
+    assert child.stopped
+    assert shop.get(job).state is State.cancelled
+    assert shop.names(job)[-2:] == ["CancelRequested", "StateChanged"]
+
+
+def test_a_worker_that_ends_gives_its_job_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = shop.submit()
+    child = follow(shop, monkeypatch, shop.stopping.set)
+    assert child.stopped
+    assert shop.get(job).state is State.queued
+
+
+def test_a_job_that_was_taken_away_is_let_go(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = shop.submit()
+    child = follow(shop, monkeypatch, lambda: claim(shop.store, "w2", stale_s=-1.0))
+    assert child.stopped
+    assert (shop.get(job).state, shop.get(job).worker) == (State.running, "w2")
+
+
+def test_what_a_dead_worker_left_untold_is_told_once(shop: Shop) -> None:
+    job = shop.submit()
+    lost = must(claim(shop.store, "dead"))
+    folder = RunFolder.create(shop.settings.runs / lost.run, build_spec(**json.loads(shop.spec)))
+    (folder.path / "events.jsonl").write_text('{"event": "Note", "message": "a"}\n{"event": "No')
+    expired = shop.settings.model_copy(update={"stale_s": 1e-9})
+    Worker(shop.store, expired, shop.runner, "w2").work_once(shop.stopping)
+    assert shop.get(job).state is State.succeeded
+    assert shop.names(job).count("Note") == 1
+    assert shop.get(job).attempt == 2
+
+
+def test_a_run_that_is_still_held_is_waited_for(shop: Shop) -> None:
+    shop.submit()
+    outcomes = [Outcome(ok=False, busy=True), Outcome(ok=False, busy=True), Outcome(ok=True)]
+
+    class Busy(InstantRunner):
+        def start(self, job: Job, folder: Path):  # type: ignore[no-untyped-def]
+            self.outcome = outcomes[len(self.ran)]
+            return super().start(job, folder)
+
+    runner = Busy()
+    Worker(shop.store, shop.settings, runner, "w1").work_once(shop.stopping)
+    assert len(runner.ran) == 3
+
+
+def test_a_retraining_tells_its_own_events_only(shop: Shop) -> None:
+    search = shop.submit()
+    shop.work()
+    front = json.loads((shop.settings.runs / search.run / "pareto.json").read_text())["front"]
+    pick = front[-1]["id"]
+    job = shop.submit(kind=Kind.retrain, spec=None, run=search.run, pick=pick)
+    shop.work()
+    assert shop.get(job).state is State.succeeded
+    assert shop.names(job) == ["StateChanged"] * 2 + [
+        "StageStarted",
+        "StageFinished",
+        "StateChanged",
+    ]
+
+
+def test_a_database_that_is_away_for_a_moment_is_asked_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = shop.submit()
+    end, failures = shop.store.leases.end, [1, 2, 3]
+
+    def unsteady(*arguments: object) -> Job:
+        if failures:
+            failures.pop()
+            raise DatabaseAwayError("gone away")
+        return end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shop.store.leases, "end", unsteady)
+    shop.work()
+    assert shop.get(job).state is State.succeeded
+
+
+def test_a_worker_works_until_it_is_asked_to_end(shop: Shop) -> None:
+    jobs = [shop.submit() for _ in range(3)]
+    last = shop.runner.start
+
+    def start(job: Job, folder: Path):  # type: ignore[no-untyped-def]
+        if job.id == jobs[-1].id:
+            shop.stopping.set()
+        return last(job, folder)
+
+    shop.runner.start = start  # type: ignore[method-assign]
+    shop.worker.run(shop.stopping)
+    assert [shop.get(job).state for job in jobs] == [State.succeeded] * 3
+    assert shop.store.workers.alive(20.0) == []
+    assert Action.release not in shop.names(jobs[-1])
