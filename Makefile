@@ -19,7 +19,7 @@ TORCH ?= $(shell grep '^torch==' constraints.txt)
 WORKERS ?= 8
 
 BIN := $(VENV)/bin
-PACKAGES := search_spaces supernet latency nas experiments
+PACKAGES := search_spaces supernet latency nas service experiments
 # The first interpreter that runs and is new enough.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -29,7 +29,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints
 # Running tests on one thread a process is faster than all processes fighting for all cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS)
 
-.PHONY: help install install-dev search test test-slow lint format clean
+.PHONY: help install install-dev search serve test test-slow lint format clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,9 @@ install-dev: $(VENV)/.installed-dev ## The same, with what the checks need
 
 search: $(VENV)/.installed ## Search the space of the handwritten digits (SPACE, PRESET, ARGS)
 	$(BIN)/nas search --space $(SPACE) $(if $(PRESET),--preset $(PRESET)) $(ARGS)
+
+serve: $(VENV)/.installed-service ## Serve searches over HTTP at 127.0.0.1:8321 (ARGS)
+	$(BIN)/nas serve $(ARGS)
 
 test: $(VENV)/.installed-dev ## Run the fast tests (ARGS)
 	$(PYTEST) $(ARGS)
@@ -72,6 +75,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(INSTALL) --editable .
 	@touch $@
 
+$(VENV)/.installed-service: $(VENV)/.installed
+	$(INSTALL) --editable '.[service]'
+	@touch $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,experiments]'
 	@touch $@

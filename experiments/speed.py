@@ -40,7 +40,7 @@ from nas.evolution import EvolutionSettings, evolve
 from nas.objectives import LATENCY, QUALITY
 from nas.presets import budget_for
 from nas.ranking import PairwiseLinear, PairwiseTrees, Ranker
-from nas.scoring import Scorer, network_costs
+from nas.scoring import CostScorer, Scorer, network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import NasError
@@ -133,7 +133,8 @@ def _scorer(space: SearchSpace, ranker: Ranker, objectives: Sequence[str]) -> Sc
     if LATENCY in objectives:
         ms = (1 + operations / operations.mean()) * rng.lognormal(0, 0.02, OBSERVATIONS)
         latency = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
-    return Scorer(space, ranker, latency, objectives, {"params": float(np.median(params))})
+    limits = {"params": float(np.median(params))}
+    return Scorer(ranker, CostScorer(space, latency, objectives, limits))
 
 
 # -- sequences --------------------------------------------------------------------------------

@@ -1,0 +1,267 @@
+"""Does it pay to mix kinds of attention, and where?
+
+``python -m experiments.attention_study --space listops``
+
+The mFormer paper's question on data that can be run here. One supernet of the whole space is
+trained. Four spaces are then searched with it, by the same number of real evaluations: softmax
+only, linear only, omni only, and all kinds mixed; for quality against FLOPs, and against latency
+under two workloads, predicted from 60 networks that are timed. From each space the best network,
+and the best one with at most a third of the largest network's FLOPs, are trained from scratch with
+three seeds and tested.
+
+Evaluations, timings and trainings are kept in the work folder and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.from_scratch import trained, untrained
+from experiments.front_measure import Floats, Measure
+from experiments.real_quality import Oracle, oracle, train_supernet, write_known
+from experiments.search_efficiency import SIZES
+from latency.predictor import LatencyPredictor
+from latency.timer import time_calls
+from latency.workload import Workload
+from nas.evolution import Scores
+from nas.pareto import non_dominated
+from nas.run_folder import RunFolder
+from nas.scoring import network_costs
+from nas.searchers.base import Problem, search
+from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from nas.timed_work import timed_call
+from search_spaces.architecture import Architecture
+from search_spaces.encoding import encode_features
+from search_spaces.files import write_atomically
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.space import Genotypes, SearchSpace
+from supernet.tasks.opening import open_task
+from supernet.tasks.scores import score
+
+RESULTS = Path(__file__).parent / "results"
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "softmax only": ("softmax",),
+    "linear only": ("linear",),
+    "omni only": ("omni",),
+    "mixed": ("softmax", "linear", "omni"),
+}
+WORKLOADS = {
+    "listops": (Workload(8, 128), Workload(8, 512)),
+    "digits": (Workload(1, 16), Workload(32, 16)),
+}
+BUDGET, FIRST = 120, 24
+TIMED, ROUNDS = 60, 9
+SEEDS = (1, 2, 3)
+SMALL = 1 / 3
+
+Costs = Callable[[Genotypes], Floats]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One network trained from scratch."""
+
+    work: str
+    network: Architecture
+    seed: int
+
+    @property
+    def file(self) -> Path:
+        """Its result."""
+        return Path(self.work) / "trained" / f"{self.network.id}-{self.seed}.json"
+
+
+def restricted(space: SearchSpace, kinds: Sequence[str]) -> SearchSpace:
+    """The space with these kinds of attention alone."""
+    return space.restrict({"encoder.attention": kinds})
+
+
+def costs_of(asked: Oracle, work: Path, space: str) -> dict[str, Costs]:
+    """What a network costs, by name of the cost; rows are those of the whole space."""
+    costs: dict[str, Costs] = {"FLOPs": lambda rows: network_costs(asked.space, rows)[:, 1:]}
+    for workload in WORKLOADS[space]:
+        costs[f"ms at {workload.label}"] = predicted_ms(asked.space, workload, work)
+    return costs
+
+
+def predicted_ms(space: SearchSpace, workload: Workload, work: Path) -> Costs:
+    """Rows ``(N, S)`` → predicted milliseconds ``(N, 1)``."""
+    predictor = fitted(space, workload, work)
+    return lambda rows: predictor.mean(encode_features(space, rows))[:, None]
+
+
+def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredictor:
+    """A latency predictor from networks timed here, or from the file of an earlier call."""
+    file = work / f"latency-{workload.digest[:8]}.json"
+    if not file.exists():
+        rows = sample_distinct(space, np.random.default_rng(3), TIMED)
+        rows = distinct(np.concatenate([largest(space), smallest(space), rows]))
+        calls = [timed_call(space, network, workload, "cpu") for network in space.decode(rows)]
+        times = [t.median_ms for t in time_calls(calls, "cpu", warmup=1, repeats=ROUNDS)]
+        made = LatencyPredictor.fit(encode_features(space, rows), times)
+        write_atomically(file, json.dumps(made.to_json()))
+    return LatencyPredictor.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
+def searched(asked: Oracle, space: SearchSpace, costs: Costs, seed: int) -> Genotypes:
+    """The rows, of the whole space, that a search of a part of it evaluated."""
+    whole = asked.space
+
+    def priced(rows: Genotypes) -> Scores:
+        return Scores(costs(space.translate(rows, whole)), np.zeros(len(rows)))
+
+    most = costs(largest(whole))[0]
+    problem = Problem(space, priced, np.array([asked.problem.reference[0], *most]))
+    rows = sample_distinct(space, np.random.default_rng([seed, 5]), FIRST)
+    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
+    searcher = RankEvolve(problem, start, RankEvolveSettings(BUDGET, patience=0), seed)
+    for _ in search(searcher, lambda rows: asked(space.translate(rows, whole))):
+        pass
+    return space.translate(searcher.rows, whole)
+
+
+def train(job: Training) -> dict[str, Any]:
+    """Train a network from scratch as a search would, and test it; once for all."""
+    if not job.file.exists():
+        torch.set_num_threads(1)
+        spec = RunFolder.open(Path(job.work) / "run").spec
+        space, settings = spec.space, spec.budget.retrain
+        task = open_task(space, spec.dataset, spec.data, spec.seed)
+        network = untrained(space, job.network, settings, job.seed)
+        trained(network, job.network, task, settings, job.seed)
+        found = score(task, network.network, job.network, task.open_test())
+        job.file.parent.mkdir(exist_ok=True)
+        write_atomically(job.file, json.dumps(dict(found.values)))
+    result: dict[str, Any] = json.loads(job.file.read_text(encoding="utf-8"))
+    return result
+
+
+def winners(asked: Oracle, rows: Genotypes) -> dict[str, Genotypes]:
+    """The best network, and the best small one, ``(1, S)`` each."""
+    qualities, flops = asked(rows), network_costs(asked.space, rows)[:, 1]
+    small = np.flatnonzero(flops <= SMALL * network_costs(asked.space, largest(asked.space))[0, 1])
+    best, cheap = int(np.argmin(qualities)), int(small[np.argmin(qualities[small])])
+    return {"best": rows[best : best + 1], "small": rows[cheap : cheap + 1]}
+
+
+def fronts_table(
+    asked: Oracle, found: Mapping[str, Mapping[str, Genotypes]], costs: Mapping[str, Costs]
+) -> list[dict[str, Any]]:
+    """For each cost and space: its front and the share of the common front's hypervolume."""
+    table = []
+    for cost, by_space in found.items():
+        points = {
+            name: np.column_stack([asked(rows), costs[cost](rows)])
+            for name, rows in by_space.items()
+        }
+        measure = Measure.of(np.concatenate(list(points.values())))
+        for name, mine in points.items():
+            front = mine[non_dominated(mine)]
+            table.append(
+                {
+                    "cost": cost,
+                    "space": name,
+                    "hypervolume": measure.share(mine),
+                    "front": sorted(front.tolist()),
+                }
+            )
+    return table
+
+
+def trained_table(
+    asked: Oracle, by_space: Mapping[str, Genotypes], work: Path, workers: int
+) -> list[dict[str, Any]]:
+    """The winners of each space, trained from scratch."""
+    table = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = []
+        for name, rows in by_space.items():
+            for which, row in winners(asked, rows).items():
+                network = asked.space.decode(row)[0]
+                jobs = [Training(str(work), network, seed) for seed in SEEDS]
+                waiting.append((name, which, row, network, [pool.submit(train, j) for j in jobs]))
+        for name, which, row, network, futures in waiting:
+            accuracy = [future.result()["accuracy"] for future in futures]
+            table.append(
+                {
+                    "space": name,
+                    "which": which,
+                    "id": network.id,
+                    "architecture": network.to_json(),
+                    "flops": float(network_costs(asked.space, row)[0, 1]),
+                    "inherited_loss": float(asked(row)[0]),
+                    "test_accuracy": accuracy,
+                }
+            )
+    return table
+
+
+def show(
+    fronts: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], console: Console
+) -> None:
+    """Print both tables."""
+    view = Table(title="hypervolume of each space's front, as a share of the common front's")
+    for head in ("cost", *KINDS):
+        view.add_column(head)
+    for cost in dict.fromkeys(row["cost"] for row in fronts):
+        shares = {row["space"]: row["hypervolume"] for row in fronts if row["cost"] == cost}
+        view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
+    console.print(view)
+    view = Table(title=f"winners from scratch, {len(SEEDS)} seeds")
+    for head in ("space", "winner", "FLOPs", "inherited loss", "test accuracy", "± seeds"):
+        view.add_column(head)
+    for row in trained:
+        accuracy = np.array(row["test_accuracy"])
+        view.add_row(
+            row["space"],
+            f"{row['which']} {row['id']}",
+            f"{row['flops']:.3g}",
+            f"{row['inherited_loss']:.3f}",
+            f"{accuracy.mean():.4f}",
+            f"{accuracy.std(ddof=1):.4f}",
+        )
+    console.print(view)
+
+
+def main() -> int:
+    """Search the four spaces, train the winners, print and write the tables."""
+    parser = argparse.ArgumentParser(description="Does mixing kinds of attention pay?")
+    parser.add_argument("--space", choices=list(WORKLOADS), default="listops")
+    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    work = Path(options.work) / options.space
+    train_supernet(options.space, SIZES[options.space].settings, work)
+    asked = oracle(str(work))
+    costs = costs_of(asked, work, options.space)
+    found: dict[str, dict[str, Genotypes]] = {}
+    for cost, price in costs.items():
+        for name, kinds in KINDS.items():
+            part = restricted(asked.space, kinds)
+            found.setdefault(cost, {})[name] = searched(asked, part, price, seed=0)
+            write_known(work, asked.known)
+    fronts = fronts_table(asked, found, costs)
+    trained = trained_table(asked, found["FLOPs"], work, options.workers)
+    show(fronts, trained, Console(width=140))
+    content = {"space": options.space, "fronts": fronts, "winners": trained}
+    file = RESULTS / f"attention_study_{options.space}.json"
+    write_atomically(file, json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

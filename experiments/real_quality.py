@@ -1,0 +1,111 @@
+"""Real qualities of the networks of a supernet, kept so that each is evaluated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nas.evolution import Scores
+from nas.presets import budget_for
+from nas.run_folder import RunFolder
+from nas.scoring import network_costs
+from nas.searchers.base import Problem
+from nas.spec import build_spec
+from nas.stage_runner import run_stage
+from nas.stages import Run, search_stages
+from search_spaces.loading import dump_space, load_space
+from search_spaces.operators import largest
+from search_spaces.space import Genotypes
+
+Floats = NDArray[np.float64]
+
+RUN = "run"
+
+
+class Oracle:
+    """Real qualities of networks, with what they cost.
+
+    Args:
+        work: where `train_supernet` left the supernet.
+
+    Attributes:
+        space: the networks.
+        known: row → quality of all that was evaluated, earlier or here.
+        fresh: those of them that were evaluated here.
+        problem: what a searcher is asked to solve, with FLOPs for cost.
+    """
+
+    def __init__(self, work: Path) -> None:
+        torch.set_num_threads(1)
+        self._run = Run(RunFolder.open(work / RUN))
+        self.space = self._run.space
+        self.known = read_known(work)
+        self.fresh: dict[bytes, float] = {}
+        largest_flops = float(network_costs(self.space, largest(self.space))[0, 1])
+        reference = np.array([np.log(self._run.task.num_outcomes), largest_flops])
+        self.problem = Problem(self.space, self._costs, reference)
+
+    def _costs(self, rows: Genotypes) -> Scores:
+        return Scores(network_costs(self.space, rows)[:, 1:], np.zeros(len(rows)))
+
+    def __call__(self, rows: Genotypes) -> Floats:
+        """Qualities ``(N,)`` of rows ``(N, S)``."""
+        return np.array([self._quality(row) for row in rows])
+
+    def _quality(self, row: Genotypes) -> float:
+        key = row.tobytes()
+        if key not in self.known:
+            network = self.space.decode(row[None])[0]
+            self.known[key] = self.fresh[key] = self._run.quality(network)["quality"]
+        return self.known[key]
+
+
+@cache
+def oracle(work: str) -> Oracle:
+    """The oracle of this process."""
+    return Oracle(Path(work))
+
+
+def train_supernet(space: str, settings: Mapping[str, str], work: Path) -> None:
+    """Train the supernet of a shipped space by its ``quick`` preset, unless that was done.
+
+    Args:
+        space: its name.
+        settings: numbers that are other ones than the preset's.
+        work: the folder to leave it in.
+    """
+    chosen = load_space(space)
+    spec = build_spec(
+        space_toml=dump_space(chosen),
+        dataset=str(chosen.data["dataset"]),
+        objectives=("quality", "flops"),
+        budget=budget_for(chosen, "quick", settings),
+    )
+    run = Run(RunFolder.create(work / RUN, spec))
+    for stage in search_stages(spec):
+        if stage.name in ("declare", "supernet"):
+            for _ in run_stage(run, stage):
+                pass
+
+
+def read_known(work: Path) -> dict[bytes, float]:
+    """Everything evaluated so far: row → quality."""
+    file = work / "evaluated.npz"
+    if not file.exists():
+        return {}
+    with np.load(file) as data:
+        rows, values = data["rows"], data["qualities"].tolist()
+        return {row.tobytes(): value for row, value in zip(rows, values, strict=True)}
+
+
+def write_known(work: Path, known: Mapping[bytes, float]) -> None:
+    """Keep everything evaluated so far."""
+    rows = np.array([np.frombuffer(key, dtype=np.int16) for key in known])
+    fresh = work / "evaluated.part.npz"
+    np.savez(fresh, rows=rows, qualities=np.array(list(known.values())))
+    fresh.replace(work / "evaluated.npz")

@@ -1,0 +1,190 @@
+"""A search's winner, retrained longer, beside its all-softmax and all-linear twins.
+
+``python -m experiments.retrained_twins --run RUN --preset standard --test``
+
+RUN is a finished search. Its winner is trained from scratch with the retraining of a larger preset,
+and so, alike in everything else, are the networks that have softmax, or linear, attention in every
+place. A training that is killed goes on from its last epoch; the test split is read once, when all
+are trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.from_scratch import trained, untrained
+from nas.front import pick, read_front
+from nas.presets import budget_for
+from nas.run_folder import RunFolder
+from search_spaces.architecture import Architecture, AttentionKind
+from search_spaces.costs import flops, params
+from search_spaces.files import write_atomically
+from supernet.extraction import StandAlone
+from supernet.tasks.base import Task
+from supernet.tasks.opening import open_task
+from supernet.tasks.scores import score
+from supernet.training.checkpoint import CheckpointFolder, load, save
+from supernet.training.settings import TrainingSettings
+
+RESULTS = Path(__file__).parent / "results" / "retrained_twins.json"
+TWINS: tuple[AttentionKind, ...] = ("softmax", "linear")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    name: str
+    run: str
+    architecture: Architecture
+    settings: TrainingSettings
+    seed: int
+    work: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its checkpoints and results are."""
+        return Path(self.work) / f"{self.architecture.id}-{self.seed}"
+
+
+def twin(network: Architecture, kind: AttentionKind) -> Architecture:
+    """The same network with one kind of attention in every place."""
+    encoder, decoder = network.encoder, network.decoder
+    if encoder is not None:
+        layers = [replace(layer, attention=kind) for layer in encoder.layers]
+        encoder = replace(encoder, layers=tuple(layers))
+    if decoder is not None:
+        crossed = [
+            replace(
+                layer,
+                self_attention=kind,
+                cross_attention=None if layer.cross_attention is None else kind,
+            )
+            for layer in decoder.layers
+        ]
+        decoder = replace(decoder, layers=tuple(crossed))
+    return Architecture(encoder, decoder)
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Train one network, or take what was trained; its scores on the validation split."""
+    torch.set_num_threads(1)
+    done = job.folder / "result.json"
+    if done.exists():
+        result: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        return result
+    task, network = _untrained(job)
+    started = time.perf_counter()
+    trained(
+        network,
+        job.architecture,
+        task,
+        job.settings,
+        job.seed,
+        job.name,
+        CheckpointFolder(job.folder, f"{job.architecture.id}:{asdict(job.settings)}"),
+    )
+    save(job.folder / "weights.pt", {"model": network.network.state_dict()})
+    valid = score(task, network.network, job.architecture, task.valid)
+    result = {
+        "name": job.name,
+        "id": job.architecture.id,
+        "architecture": job.architecture.to_json(),
+        "seed": job.seed,
+        "valid": dict(valid.values),
+        "minutes": round((time.perf_counter() - started) / 60, 1),
+    }
+    write_atomically(done, json.dumps(result, indent=1))
+    return result
+
+
+def score_test(job: Job) -> dict[str, Any]:
+    """A trained network's scores on the test split."""
+    torch.set_num_threads(1)
+    task, network = _untrained(job)
+    network.network.load_state_dict(load(job.folder / "weights.pt")["model"])
+    found = score(task, network.network, job.architecture, task.open_test())
+    return {"test": dict(found.values), "bleu_signature": found.bleu_signature}
+
+
+def _untrained(job: Job) -> tuple[Task[Any, Any], StandAlone]:
+    spec = RunFolder.open(Path(job.run)).spec
+    space = spec.space
+    network = untrained(space, job.architecture, job.settings, job.seed)
+    return open_task(space, spec.dataset, spec.data, spec.seed), network
+
+
+def show(rows: Sequence[Mapping[str, Any]], settings: TrainingSettings, console: Console) -> None:
+    """Print the table."""
+    table = Table(title=f"retrained alike for {settings.epochs} epochs, from scratch")
+    names = list(rows[0]["valid"])
+    heads = [f"{split} {name}" for split in ("valid", "test") for name in names if split in rows[0]]
+    for head in ("network", "id", "seed", "params", "FLOPs", *heads, "minutes"):
+        table.add_column(head, justify="left" if head in ("network", "id") else "right")
+    for row in rows:
+        values = [row[s][n] for s in ("valid", "test") if s in row for n in names]
+        table.add_row(
+            row["name"],
+            row["id"],
+            str(row["seed"]),
+            f"{row['params']:,}",
+            f"{row['flops']:.3g}",
+            *(f"{value:.3f}" for value in values),
+            str(row["minutes"]),
+        )
+    console.print(table)
+
+
+def main() -> int:
+    """Train, print the table and write it to `RESULTS`."""
+    parser = argparse.ArgumentParser(description="A winner beside its twins, retrained alike")
+    parser.add_argument("--run", required=True, help="the folder of a finished search")
+    parser.add_argument("--pick", default="best", help="best, knee or an id of its front")
+    parser.add_argument("--preset", default="standard", help="whose retraining is done")
+    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--work", default="runs/retrained_twins", help="checkpoints and weights")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
+    options = parser.parse_args()
+    spec = RunFolder.open(Path(options.run)).spec
+    overrides = dict(pair.split("=", 1) for pair in options.set)
+    settings = budget_for(spec.space, options.preset, overrides).retrain
+    winner = pick(read_front(RunFolder.open(Path(options.run))), options.pick).architecture
+    networks = {"winner": winner} | {f"all {kind}": twin(winner, kind) for kind in TWINS}
+    jobs = [
+        Job(name, options.run, network, settings, int(seed), options.work)
+        for seed in options.seeds.split(",")
+        for name, network in networks.items()
+    ]
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(train, jobs))
+        if options.test:
+            tests = list(pool.map(score_test, jobs))
+            rows = [row | found for row, found in zip(rows, tests, strict=True)]
+    for row, job in zip(rows, jobs, strict=True):
+        space = spec.space
+        length = int(space.workload["source"]) if space.task != "classification" else None
+        row["params"] = params(space.model, space.task, job.architecture)
+        row["flops"] = flops(space.model, space.task, job.architecture, source_length=length)
+    show(rows, settings, Console(width=160))
+    content = {"space": spec.space.name, "settings": asdict(settings), "networks": rows}
+    write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""How many real evaluations does each searcher need?
+
+``python -m experiments.search_efficiency --space digits``
+
+One supernet of the space is trained. Quality is what networks inherit from it, cost their FLOPs;
+both are real, nothing is predicted by a surrogate that the searchers could profit from. Every
+searcher runs with ten seeds. The reference is the front of everything that anybody evaluated: a
+large random sample, a long genetic search on real evaluations that starts from its front, and all
+runs. Hypervolume is measured as is usual in the field: objectives scaled so that the reference
+front reaches from 0 to 1, up to the point 1.1, and given as a share of the reference front's.
+
+A run that is stopped goes on where it was: evaluations and finished searches are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from experiments.efficiency_figure import draw
+from experiments.front_measure import Measure
+from experiments.real_quality import Oracle, oracle, read_known, train_supernet, write_known
+from nas.evolution import EvolutionSettings, evolve
+from nas.pareto import non_dominated
+from nas.searchers.base import Searcher, search
+from nas.searchers.one_shot import OneShot
+from nas.searchers.optuna_study import OptunaSearcher
+from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from search_spaces.files import write_atomically
+from search_spaces.loading import load_space
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.space import Genotypes
+
+Floats = NDArray[np.float64]
+
+RESULTS = Path(__file__).parent / "results"
+LEVELS = (0.9, 0.95, 0.98, 0.99)
+FIRST = 32
+# A search of RankNAS is planned for its size, so each size is a search of its own.
+ONE_SHOT_SIZES = (48, 96, 192, 384)
+VERIFIED_SHARE = 0.25
+TARGETS = {"random": 10.0, "nsga2": 4.0, "ranknas": 2.0}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything.
+
+    Attributes:
+        sample: random networks; the searches at random are orders of it.
+        generations: of the genetic search for the reference, 100 networks each.
+        budgets: evaluations by searcher.
+        settings: numbers of the supernet's preset that are other ones here.
+    """
+
+    sample: int
+    generations: int
+    budgets: Mapping[str, int]
+    settings: Mapping[str, str]
+
+
+SIZES = {
+    "digits": Sizes(6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {}),
+    "listops": Sizes(
+        1500,
+        10,
+        {"rank-evolve": 240, "nsga2": 800, "tpe": 160},
+        {
+            "threads": "1",
+            "valid_examples": "150",
+            "supernet.epochs": "60",
+            "supernet.sampling": "uniform",
+            "supernet.num_random": "1",
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One search."""
+
+    space: str
+    work: str
+    searcher: str
+    seed: int
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Name of its file."""
+        return f"{self.searcher}-{self.size}-{self.seed}"
+
+
+def sample_of(space: str, count: int) -> Genotypes:
+    """The large random sample."""
+    chosen = load_space(space)
+    return sample_distinct(chosen, np.random.default_rng(99), min(count, chosen.size))
+
+
+def evaluate_part(work: str, rows: Genotypes) -> dict[bytes, float]:
+    """Evaluate a part of the sample."""
+    asked = oracle(work)
+    asked(rows)
+    return asked.fresh
+
+
+def build(job: Job, asked: Oracle) -> Searcher:
+    """The searcher of a job."""
+    space, problem = asked.space, asked.problem
+    rng = np.random.default_rng([job.seed, 77])
+    match job.searcher:
+        case "rank-evolve":
+            rows = sample_distinct(space, rng, FIRST)
+            start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
+            settings = RankEvolveSettings(budget=job.size, patience=0)
+            return RankEvolve(problem, start, settings, job.seed)
+        case "ranknas":
+            verified = round(VERIFIED_SHARE * job.size)
+            rows = sample_distinct(space, rng, job.size - verified)
+            return OneShot(problem, rows, verified, job.seed)
+        case "nsga2" | "tpe" as sampler:
+            return OptunaSearcher(problem, sampler, job.size, job.seed)
+    raise ValueError(job.searcher)
+
+
+def run_job(job: Job) -> tuple[Job, Genotypes, dict[bytes, float]]:
+    """One search: the networks in the order they were evaluated."""
+    asked = oracle(job.work)
+    searcher = build(job, asked)
+    for _ in search(searcher, asked):
+        pass
+    return job, searcher.rows, asked.fresh
+
+
+def jobs_of(space: str, work: str, seeds: int) -> Iterator[Job]:
+    """All searches but the random ones, which are orders of the sample."""
+    for seed in range(seeds):
+        for name, size in SIZES[space].budgets.items():
+            yield Job(space, work, name, seed, size)
+        for size in ONE_SHOT_SIZES:
+            yield Job(space, work, "ranknas", seed, size)
+
+
+def evaluate_all(space: str, work: Path, seeds: int, workers: int, console: Console) -> None:
+    """Sample, genetic reference and all searches; what is there is not done again."""
+    sizes = SIZES[space]
+    known = read_known(work)
+    rows = sample_of(space, sizes.sample)
+    missing = np.array([row for row in rows if row.tobytes() not in known], dtype=np.int16)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        parts = np.array_split(missing, max(1, -(-len(missing) // 100))) if len(missing) else []
+        done = [pool.submit(evaluate_part, str(work), part) for part in parts]
+        for future in done:
+            known |= future.result()
+            write_known(work, known)
+        console.print(f"{space}: {len(rows):,} random networks evaluated")
+        todo = [
+            job
+            for job in jobs_of(space, str(work), seeds)
+            if not (work / f"{job.key}.npy").exists()
+        ]
+        for job, order, fresh in pool.map(run_job, todo):
+            known |= fresh
+            write_known(work, known)
+            np.save(work / f"{job.key}.npy", order)
+            console.print(f"{job.key}: {len(order)} evaluations")
+
+
+def evolve_reference(space: str, work: Path, console: Console) -> None:
+    """A long genetic search on real evaluations, from the front of all that was evaluated."""
+    asked = oracle(str(work))
+    rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
+    points = asked.problem.points(rows, asked(rows))
+    start = rows[non_dominated(points.objectives)]
+    settings = EvolutionSettings(population=100, generations=SIZES[space].generations)
+    for _ in evolve(
+        asked.space, lambda rows: asked.problem.points(rows, asked(rows)), settings, 5, start=start
+    ):
+        pass
+    write_known(work, asked.known)
+    console.print(f"{space}: {len(asked.known):,} networks evaluated in all")
+
+
+def trajectories(space: str, work: Path, seeds: int) -> dict[str, list[Floats]]:
+    """Searcher → for each of its runs the points in the order they were evaluated."""
+    asked = oracle(str(work))
+    found: dict[str, list[Floats]] = {"random": []}
+    rows = sample_of(space, SIZES[space].sample)
+    points = asked.problem.points(rows, asked(rows)).objectives
+    for seed in range(seeds):
+        found["random"].append(points[np.random.default_rng(seed).permutation(len(points))])
+    for job in jobs_of(space, str(work), seeds):
+        order = np.load(work / f"{job.key}.npy")
+        name = f"ranknas {job.size}" if job.searcher == "ranknas" else job.searcher
+        found.setdefault(name, []).append(asked.problem.points(order, asked(order)).objectives)
+    return found
+
+
+def needed(measure: Measure, runs: Mapping[str, Sequence[Floats]]) -> dict[str, Any]:
+    """Searcher → level → evaluations that each run needed."""
+    table: dict[str, Any] = {}
+    for level in LEVELS:
+        for name, orders in runs.items():
+            if not name.startswith("ranknas"):
+                reach = [measure.first_reach(points, level) for points in orders]
+                table.setdefault(name, {})[level] = reach
+        sized = [orders for name, orders in runs.items() if name.startswith("ranknas")]
+        reach = [_one_shot_reach(measure, list(same), level) for same in zip(*sized, strict=True)]
+        table.setdefault("ranknas", {})[level] = reach
+    return table
+
+
+def _one_shot_reach(measure: Measure, by_size: list[Floats], level: float) -> float:
+    """The smallest planned search that ends at this share or above."""
+    sizes = [len(points) for points in by_size if measure.share(points) >= level]
+    return float(min(sizes)) if sizes else np.inf
+
+
+def curves(measure: Measure, runs: Mapping[str, Sequence[Floats]]) -> dict[str, Any]:
+    """Searcher → evaluations, and the shares of every run there."""
+    lines: dict[str, Any] = {}
+    for name, orders in runs.items():
+        if name.startswith("ranknas"):
+            line = lines.setdefault("ranknas", {"evaluations": [], "shares": []})
+            line["evaluations"].append(int(np.median([len(points) for points in orders])))
+            line["shares"].append([measure.share(points) for points in orders])
+        else:
+            most = min(len(points) for points in orders)
+            steps = np.unique(np.geomspace(8, most, 40).astype(int)).tolist()
+            shares = [[measure.share(points[:n]) for points in orders] for n in steps]
+            lines[name] = {"evaluations": steps, "shares": shares}
+    return lines
+
+
+def words(count: float) -> str:
+    """A number of evaluations, or a cross where the budget did not do."""
+    return f"{count:.0f}" if np.isfinite(count) else "×"
+
+
+def show(space: str, table: Mapping[str, Any], console: Console) -> None:
+    """Print medians, ranges and ratios."""
+    best = float(np.median(table["rank-evolve"][LEVELS[-1]]))
+    view = Table(title=f"{space}: real evaluations to a share of the reference hypervolume")
+    for head in ("searcher", *(f"{level:.0%}" for level in LEVELS), "at 99 % to rank-evolve"):
+        view.add_column(head, justify="left" if head == "searcher" else "right")
+    for name, by_level in table.items():
+        cells = []
+        for level in LEVELS:
+            low, middle, high = np.quantile(by_level[level], [0.0, 0.5, 1.0], method="higher")
+            cells.append(f"{words(middle)} ({words(low)}–{words(high)})")
+        ratio = float(np.median(by_level[LEVELS[-1]])) / best
+        target = TARGETS.get(name)
+        verdict = "" if target is None else f", target {target:g}"
+        view.add_row(name, *cells, f"{ratio:.1f}{verdict}" if np.isfinite(ratio) else "not reached")
+    console.print(view)
+
+
+def main() -> int:
+    """Search, measure, print the table, write table and figure."""
+    parser = argparse.ArgumentParser(description="Evaluations that each searcher needs")
+    parser.add_argument("--space", choices=list(SIZES), default="digits")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    console = Console(width=140)
+    work = Path(options.work) / options.space
+    work.mkdir(parents=True, exist_ok=True)
+    train_supernet(options.space, SIZES[options.space].settings, work)
+    evaluate_all(options.space, work, options.seeds, options.workers, console)
+    evolve_reference(options.space, work, console)
+    asked = oracle(str(work))
+    rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
+    measure = Measure.of(asked.problem.points(rows, asked(rows)).objectives)
+    runs = trajectories(options.space, work, options.seeds)
+    table, lines = needed(measure, runs), curves(measure, runs)
+    show(options.space, table, console)
+    content = {"space": options.space, "seeds": options.seeds, "evaluated": len(rows)}
+    finite = {
+        name: {
+            str(level): [None if np.isinf(n) else n for n in reach] for level, reach in by.items()
+        }
+        for name, by in table.items()
+    }
+    content |= {"needed": finite, "curves": lines}
+    stem = RESULTS / f"search_efficiency_{options.space}"
+    write_atomically(stem.with_suffix(".json"), json.dumps(content) + "\n")
+    draw(options.space, lines, stem.with_suffix(".svg"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

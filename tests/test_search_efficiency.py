@@ -1,0 +1,45 @@
+"""The measure of the efficiency study, and what it makes of runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.efficiency_figure import draw
+from experiments.front_measure import Measure
+from experiments.search_efficiency import curves, needed
+
+FRONT = np.array([[0.0, 10.0], [1.0, 0.0]])
+BAD = np.array([[2.0, 20.0]])
+
+
+def test_the_reference_front_has_everything():
+    measure = Measure.of(np.vstack([FRONT, BAD]))
+    assert measure.share(FRONT) == pytest.approx(1.0)
+    assert measure.share(BAD) == 0.0
+    # Each end alone covers 1.1 × 0.1 of the 0.21 that both do.
+    assert measure.share(FRONT[:1]) == pytest.approx(0.11 / 0.21)
+
+
+def test_the_first_reach_is_the_shortest_run_that_will_do():
+    measure = Measure.of(FRONT)
+    run = np.vstack([BAD, FRONT[:1], BAD, FRONT[1:], BAD])
+    assert measure.first_reach(run, 0.5) == 2
+    assert measure.first_reach(run, 0.99) == 4
+    assert measure.first_reach(run[:3], 0.99) == np.inf
+
+
+def test_a_planned_search_needs_its_whole_size():
+    measure = Measure.of(FRONT)
+    long, short = np.vstack([FRONT, BAD, BAD]), np.vstack([BAD, BAD])
+    runs = {"rank-evolve": [long], "ranknas 2": [short], "ranknas 4": [long]}
+    table = needed(measure, runs)
+    assert table["rank-evolve"][0.99] == [2]
+    assert table["ranknas"][0.99] == [4]
+
+
+def test_the_figure_is_the_same_twice(tmp_path):
+    lines = curves(Measure.of(FRONT), {"random": [np.vstack([BAD] * 9 + [FRONT])] * 2})
+    draw("mine", lines, tmp_path / "a.svg")
+    draw("mine", lines, tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
