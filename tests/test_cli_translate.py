@@ -74,13 +74,20 @@ def test_lines_come_out_in_order(run: RunFolder) -> None:
     assert tree(run.path) == before
 
 
-def test_options_of_the_search_count(run: RunFolder) -> None:
-    lines = [LINES[0], LINES[2]]
-    plain = nas("translate", run.path, given="\n".join(lines)).stdout
+def test_options_of_the_search_count(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, seen = [LINES[0], LINES[2]], list[Any]()
+
+    def translate_text(*arguments: Any) -> list[str]:
+        seen.append(arguments[-2:])
+        return plainly(*arguments)
+
+    plainly = command.trained.translate_text
+    monkeypatch.setattr(command.trained, "translate_text", translate_text)
     options = ["--beam", "2", "--lenpen", "3", "--batch-tokens", "400"]
     changed = nas("translate", run.path, *options, given="\n".join(lines)).stdout
     beam = BeamSettings(beam_size=2, length_penalty=3.0)
-    assert changed.splitlines() == expected(run, lines, beam) != plain.splitlines()
+    assert seen == [(beam, 400)]
+    assert changed.splitlines() == expected(run, lines, beam)
 
 
 @pytest.mark.parametrize(
