@@ -54,6 +54,7 @@ def _not_installed(package: str) -> Callable[[], str | None]:
 MISSING: dict[str, Callable[[], str | None]] = {
     "gpu": _no_cuda,
     "postgres": _no_postgres,
+    "export": _not_installed("onnxruntime"),
     "ray": _not_installed("ray"),
     "fairseq": _not_installed("fairseq"),
 }
