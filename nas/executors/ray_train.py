@@ -1,0 +1,194 @@
+"""Trains a supernet with several processes of a Ray cluster, through Ray Train.
+
+Every rank opens the run folder itself, which therefore has to lie on a disk that all machines see;
+rank 0 writes the same checkpoints there that a training in one process writes. When a rank dies,
+Ray Train starts the group again, and it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train
+import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from nas.events import Note
+from nas.executors.ray_mail import Mailbox
+from nas.run_folder import SPEC_FILE, RunFolder
+from search_spaces.errors import ExecutorError, NasError, UsageError
+from supernet.training.parallel import ProcessGroup
+
+if TYPE_CHECKING:
+    from supernet.training.loop import EpochReport
+
+STORAGE = "supernet/ray"
+RESTARTS = 8
+# Gloo and NCCL wait so long for a rank that says nothing.
+SILENCE_S = 1800
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """The processes that train together.
+
+    Attributes:
+        workers: how many.
+        cpus: reserved for each.
+        gpu: whether each has a GPU of its own.
+        environment: variables set for each.
+    """
+
+    workers: int
+    cpus: int = 1
+    gpu: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def train_together(folder: RunFolder, settings: GroupSettings) -> Iterator[EpochReport | Note]:
+    """Train a run's supernet, or go on with it.
+
+    Args:
+        folder: the run.
+        settings: by whom; Ray has to be connected, and to have room for them.
+
+    Yields:
+        The reports of rank 0, and a note each time the group had to start again.
+
+    Raises:
+        NasError, OSError: what ended the training, as in one process.
+        ExecutorError: when workers died too often.
+    """
+    path, mailbox = folder.path.resolve(), Mailbox()
+    storage = path / STORAGE
+    shutil.rmtree(storage, ignore_errors=True)  # of a driver that was killed
+    trainer = TorchTrainer(
+        _train,
+        train_loop_config={"folder": str(path), "mailbox": mailbox},
+        torch_config=TorchConfig("nccl" if settings.gpu else "gloo", timeout_s=SILENCE_S),
+        scaling_config=ScalingConfig(
+            num_workers=settings.workers,
+            use_gpu=settings.gpu,
+            resources_per_worker={"CPU": settings.cpus} | ({"GPU": 1} if settings.gpu else {}),
+        ),
+        run_config=RunConfig(
+            name="train",
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=RESTARTS),
+            callbacks=[_Restarts(mailbox)],
+            worker_runtime_env={"env_vars": dict(settings.environment)},
+        ),
+    )
+    try:
+        yield from _followed(trainer, mailbox)
+    finally:
+        mailbox.close()  # if somebody still trains, because this was interrupted, they fail by it
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+def _followed(trainer: TorchTrainer, mailbox: Mailbox) -> Iterator[EpochReport | Note]:
+    """What the group says while it trains; in the end its failure, if it failed."""
+    failures: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except Exception as error:  # raised below, in the thread that asked
+            failures.append(error)
+
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    thread.start()
+
+    def ended(seconds: float) -> bool:
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    yield from mailbox.items(ended)
+    known = mailbox.failure
+    if known is not None:
+        raise known
+    if failures:
+        raise _explained(failures[0]) from failures[0]
+
+
+def _explained(error: Exception) -> Exception:
+    if not isinstance(error, TrainingFailedError):
+        return error
+    return ExecutorError(
+        f"the workers that train the supernet died {RESTARTS + 1} times, lastly: "
+        f"{_first_line(error)}; what is finished is kept: look after the cluster and go on with "
+        "nas resume"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The last line that says something: of a remote error that is its own message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+class _Restarts(UserCallback):  # type: ignore[misc]
+    """Tells the driver why a group ended; it runs in Ray Train's controller."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        if self._mailbox.failure is None:
+            ranks = ", ".join(map(str, sorted(worker_exceptions)))
+            error = worker_exceptions[min(worker_exceptions)]
+            details = {"ranks": sorted(worker_exceptions), "error": _first_line(error)}
+            self._mailbox.put(
+                Note(
+                    "supernet",
+                    f"the workers that train together were lost (rank {ranks}); they start again "
+                    "from the last checkpoint",
+                    details,
+                )
+            )
+
+
+# -- in the workers ---------------------------------------------------------------------------
+
+
+def _train(config: dict[str, Any]) -> None:
+    """What each rank does.
+
+    An error that would come again is left in the mailbox; a group that is started because of it
+    finds it there and ends.
+    """
+    mailbox: Mailbox = config["mailbox"]
+    if mailbox.failure is not None:
+        return
+    try:
+        _train_rank(Path(config["folder"]), mailbox)
+    except (NasError, OSError) as error:
+        mailbox.fail(error)
+        raise
+    except torch.OutOfMemoryError as error:
+        mailbox.fail(ExecutorError(f"a worker ran out of memory while training: {error}"))
+        raise
+
+
+def _train_rank(path: Path, mailbox: Mailbox) -> None:
+    from nas.stages.base import Run
+    from nas.stages.learn import supernet_trainer
+
+    if not (path / SPEC_FILE).exists():
+        raise UsageError(
+            f"a worker does not see the run folder {path}: put it on a disk that every machine of "
+            "the cluster sees under the same path"
+        )
+    device = get_device()
+    run = Run(RunFolder.open(path))
+    group = ProcessGroup(str(device))
+    for report in supernet_trainer(run, device=str(device), group=group).run():
+        if group.rank == 0:
+            mailbox.put(report)
