@@ -36,12 +36,13 @@ JOINTS = (
     "nas.timed_work",
     "nas.profile_device",
     "nas.latency_meter",
+    "nas.executors.ray*",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray", "nas.tuning"),
+    "ray": ("nas.executors.ray*", "nas.tuning"),
     "fairseq": ("supernet.export.fairseq_plugin",),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),

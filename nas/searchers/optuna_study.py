@@ -21,9 +21,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nas.searchers.base import Floats, Problem, Searcher
+from nas.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
 from search_spaces.space import Genotypes, SearchSpace
 
@@ -62,7 +62,7 @@ class OptunaSearcher(Searcher):
             sampler=_sampler(sampler, seed, population),
         )
         self._slots = distributions(problem.space)
-        self._known: dict[bytes, float] = {}
+        self._known: dict[bytes, float | None] = {}  # None: could not be evaluated
         self._trial: optuna.Trial | None = None
 
     def ask(self) -> Genotypes:
@@ -78,14 +78,18 @@ class OptunaSearcher(Searcher):
             self._answer(trial, row, self._known[row.tobytes()])
         return self.rows[:0]
 
-    def tell(self, rows: Genotypes, qualities: Floats) -> None:
-        """See `Searcher.tell`."""
-        super().tell(rows, qualities)
+    def tell(self, rows: Genotypes, qualities: Floats, failed: Flags | None = None) -> None:
+        """See `Searcher.tell`; a network that could not be evaluated is a failed trial."""
+        super().tell(rows, qualities, failed)
         assert self._trial is not None and len(rows) == 1
-        self._known[rows.tobytes()] = float(qualities[0])
-        self._answer(self._trial, rows, float(qualities[0]))
+        quality = None if self.failed[-1] else float(qualities[0])
+        self._known[rows.tobytes()] = quality
+        self._answer(self._trial, rows, quality)
 
-    def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float) -> None:
+    def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float | None) -> None:
+        if quality is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
         found = self.problem.points(row, np.array([quality]))
         trial.set_constraint("limits", float(found.violations[0]))
         self._study.tell(trial, found.objectives[0].tolist())

@@ -1,0 +1,61 @@
+"""Evaluates and times networks by workers of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
+from nas.executors.ray_cluster import RayCluster
+from nas.run_folder import RunFolder
+from search_spaces.architecture import Architecture
+from search_spaces.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from latency.device import DeviceFingerprint
+    from nas.device_profile import CarriedProfile
+    from nas.spec import SearchSpec
+
+
+class RayExecutor(Executor):
+    """See the module.
+
+    Attributes:
+        cluster: the connection, for others who want to compute there; `release` before that, so
+            that what evaluation holds is free.
+    """
+
+    def __init__(self, settings: ExecutorSettings, folder: RunFolder) -> None:
+        super().__init__(settings)
+        self._folder = folder
+        threads = folder.spec.budget.threads or 1
+        self.cpus_per_worker = settings.cpus_per_worker or threads
+        self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
+
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+        """See `Executor.evaluate`."""
+        raise ExecutorError("evaluation through Ray is being written")
+
+    def check(self, spec: SearchSpec) -> None:
+        """See `Executor.check`."""
+        raise ExecutorError("evaluation through Ray is being written")
+
+    def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
+        """See `Executor.device`."""
+        raise ExecutorError("evaluation through Ray is being written")
+
+    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+        """See `Executor.meter`."""
+        raise ExecutorError("evaluation through Ray is being written")
+
+    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
+        """See `Executor.memory_mb`."""
+        raise ExecutorError("evaluation through Ray is being written")
+
+    def release(self) -> None:
+        """See `Executor.release`."""
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        super().close()
+        self.cluster.close()
