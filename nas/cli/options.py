@@ -188,6 +188,14 @@ WORKERS: Any = typer.Option(
     help="Most workers of --executor ray.",
     show_default="as many as the cluster has room for",
 )
+TRAIN_WORKERS: Any = typer.Option(
+    None,
+    "--train-workers",
+    metavar="N",
+    help="Processes of --executor ray that train the supernet together. The weights depend on "
+    "this number in their last bits.",
+    show_default="as many as there are workers",
+)
 EVALUATION_TIMEOUT: Any = typer.Option(
     EVALUATION_TIMEOUT_S,
     "--evaluation-timeout",
@@ -201,6 +209,7 @@ def read_executor(
     ray_address: str | None,
     cpus_per_worker: int | None,
     workers: int | None,
+    train_workers: int | None,
     timeout_s: float,
 ) -> ExecutorSettings:
     """Where a run is to be worked on.
@@ -208,7 +217,9 @@ def read_executor(
     Raises:
         UsageError: when the options do not fit together, or Ray is not installed.
     """
-    settings = ExecutorSettings(kind, ray_address, cpus_per_worker, workers, timeout_s)
+    settings = ExecutorSettings(
+        kind, ray_address, cpus_per_worker, workers, train_workers, timeout_s
+    )
     if kind == "ray":
         check_installed()
     return settings

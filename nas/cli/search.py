@@ -128,6 +128,7 @@ def search(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -140,7 +141,7 @@ def search(
     del list_settings  # its callback has done all there is to do
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
@@ -208,6 +209,7 @@ def resume(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -220,7 +222,7 @@ def resume(
     """
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     folder = open_run(run)
     if keep:

@@ -28,6 +28,8 @@ from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile
+    from nas.stages.base import Run
+    from supernet.training.loop import EpochReport
 
 
 class LocalExecutor(Executor):
@@ -55,6 +57,12 @@ class LocalExecutor(Executor):
                 return attempt(source, network, tries)
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
+
+    def train(self, run: Run) -> Iterator[EpochReport]:
+        """See `Executor.train`."""
+        from nas.stages.learn import supernet_trainer  # imports torch
+
+        yield from supernet_trainer(run).run()
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

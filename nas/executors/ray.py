@@ -14,7 +14,10 @@ from search_spaces.errors import ExecutorError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from nas.device_profile import CarriedProfile
+    from nas.events import Note
     from nas.spec import SearchSpec
+    from nas.stages.base import Run
+    from supernet.training.loop import EpochReport
 
 
 class RayExecutor(Executor):
@@ -35,6 +38,14 @@ class RayExecutor(Executor):
     def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
         """See `Executor.evaluate`."""
         raise ExecutorError("evaluation through Ray is being written")
+
+    def train(self, run: Run) -> Iterator[EpochReport | Note]:
+        """See `Executor.train`: by all workers together."""
+        from nas.executors.ray_train import train_together  # imports torch
+
+        self.release()
+        self.cluster.connect()
+        yield from train_together(run, self.settings, self.cpus_per_worker)
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

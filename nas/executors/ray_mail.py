@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 POLL_S = 0.2
 
@@ -18,8 +19,9 @@ class Mailbox:
 
     def __init__(self) -> None:
         here = ray.get_runtime_context().get_node_id()
-        near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-        self._box = _Box.options(num_cpus=0, scheduling_strategy=near).remote()
+        near = NodeAffinitySchedulingStrategy(here, soft=False)
+        actor: Any = ray.remote(_Box)
+        self._box = actor.options(num_cpus=0, scheduling_strategy=near).remote()
 
     def put(self, item: Any) -> None:
         """Add something, and see it there."""
@@ -51,7 +53,6 @@ class Mailbox:
         ray.kill(self._box)
 
 
-@ray.remote
 class _Box:
     def __init__(self) -> None:
         self._items: list[Any] = []

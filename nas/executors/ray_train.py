@@ -7,10 +7,12 @@ Ray Train starts the group again, and it goes on from the last checkpoint.
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ from search_spaces.errors import ExecutorError, NasError, UsageError
 from supernet.training.parallel import ProcessGroup
 
 if TYPE_CHECKING:
+    from nas.executors.base import ExecutorSettings
+    from nas.stages.base import Run
     from supernet.training.loop import EpochReport
 
 STORAGE = "supernet/ray"
@@ -35,55 +39,41 @@ RESTARTS = 8
 SILENCE_S = 1800
 
 
-@dataclass(frozen=True)
-class GroupSettings:
-    """The processes that train together.
-
-    Attributes:
-        workers: how many.
-        cpus: reserved for each.
-        gpu: whether each has a GPU of its own.
-        environment: variables set for each.
-    """
-
-    workers: int
-    cpus: int = 1
-    gpu: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def train_together(folder: RunFolder, settings: GroupSettings) -> Iterator[EpochReport | Note]:
-    """Train a run's supernet, or go on with it.
+def train_together(run: Run, settings: ExecutorSettings, cpus: int) -> Iterator[EpochReport | Note]:
+    """Train a run's supernet, or go on with it; Ray has to be connected.
 
     Args:
-        folder: the run.
-        settings: by whom; Ray has to be connected, and to have room for them.
+        run: the run.
+        settings: how many train together.
+        cpus: reserved for each of them.
 
     Yields:
         The reports of rank 0, and a note each time the group had to start again.
 
     Raises:
         NasError, OSError: what ended the training, as in one process.
-        ExecutorError: when workers died too often.
+        ExecutorError: when the cluster has no room, or workers died too often.
     """
-    path, mailbox = folder.path.resolve(), Mailbox()
+    gpu = run.spec.device.startswith("cuda")
+    path = run.folder.path.resolve()
     storage = path / STORAGE
+    scaling = ScalingConfig(
+        num_workers=_num_workers(settings, cpus, gpu),
+        use_gpu=gpu,
+        resources_per_worker={"CPU": cpus} | ({"GPU": 1} if gpu else {}),
+    )
     shutil.rmtree(storage, ignore_errors=True)  # of a driver that was killed
+    mailbox = Mailbox()
     trainer = TorchTrainer(
         _train,
         train_loop_config={"folder": str(path), "mailbox": mailbox},
-        torch_config=TorchConfig("nccl" if settings.gpu else "gloo", timeout_s=SILENCE_S),
-        scaling_config=ScalingConfig(
-            num_workers=settings.workers,
-            use_gpu=settings.gpu,
-            resources_per_worker={"CPU": settings.cpus} | ({"GPU": 1} if settings.gpu else {}),
-        ),
+        torch_config=TorchConfig("nccl" if gpu else "gloo", timeout_s=SILENCE_S),
+        scaling_config=scaling,
         run_config=RunConfig(
             name="train",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=RESTARTS),
-            callbacks=[_Restarts(mailbox)],
-            worker_runtime_env={"env_vars": dict(settings.environment)},
+            callbacks=[_Restarts(mailbox)],  # type: ignore[list-item]
         ),
     )
     try:
@@ -91,6 +81,20 @@ def train_together(folder: RunFolder, settings: GroupSettings) -> Iterator[Epoch
     finally:
         mailbox.close()  # if somebody still trains, because this was interrupted, they fail by it
         shutil.rmtree(storage, ignore_errors=True)
+
+
+def _num_workers(settings: ExecutorSettings, cpus: int, gpu: bool) -> int:
+    """As many as were asked for, or as the cluster has room for."""
+    wanted = settings.train_workers or settings.workers
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    room = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 0)) // cpus
+    if room < (settings.train_workers or 1):
+        kind = "GPUs" if gpu else f"workers with {cpus} CPUs each"
+        raise ExecutorError(
+            f"training needs {settings.train_workers or 1} {kind}, and the cluster has room for "
+            f"{room}: add nodes, or lower --train-workers or --cpus-per-worker"
+        )
+    return min(wanted or room, room)
 
 
 def _followed(trainer: TorchTrainer, mailbox: Mailbox) -> Iterator[EpochReport | Note]:
@@ -110,12 +114,27 @@ def _followed(trainer: TorchTrainer, mailbox: Mailbox) -> Iterator[EpochReport |
         thread.join(seconds)
         return not thread.is_alive()
 
-    yield from mailbox.items(ended)
+    joined: list[_Joined] = []
+    for item in mailbox.items(ended):
+        if not isinstance(item, _Joined):
+            yield item
+            continue
+        joined.append(item)
+        if len(joined) == item.size:
+            yield _together(joined)
+            joined = []
     known = mailbox.failure
     if known is not None:
         raise known
     if failures:
         raise _explained(failures[0]) from failures[0]
+
+
+def _together(joined: Sequence[_Joined]) -> Note:
+    places = [f"{one.host}:{one.pid}" for one in sorted(joined, key=lambda one: one.rank)]
+    number = len(places)
+    words = f"{number} processes train" if number > 1 else "1 process trains"
+    return Note("supernet", f"{words} the supernet", {"processes": places})
 
 
 def _explained(error: Exception) -> Exception:
@@ -134,7 +153,7 @@ def _first_line(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-class _Restarts(UserCallback):  # type: ignore[misc]
+class _Restarts(UserCallback):
     """Tells the driver why a group ended; it runs in Ray Train's controller."""
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -153,6 +172,16 @@ class _Restarts(UserCallback):  # type: ignore[misc]
                     details,
                 )
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A rank that is about to train."""
+
+    rank: int
+    size: int
+    host: str
+    pid: int
 
 
 # -- in the workers ---------------------------------------------------------------------------
@@ -189,6 +218,7 @@ def _train_rank(path: Path, mailbox: Mailbox) -> None:
     device = get_device()
     run = Run(RunFolder.open(path))
     group = ProcessGroup(str(device))
+    mailbox.put(_Joined(group.rank, group.size, socket.gethostname(), os.getpid()))
     for report in supernet_trainer(run, device=str(device), group=group).run():
         if group.rank == 0:
             mailbox.put(report)

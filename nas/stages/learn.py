@@ -103,9 +103,7 @@ def train_supernet(run: Run) -> Iterator[Event]:
     run.folder.write_json("supernet/history.json", load(checkpoints.last)["history"])
 
 
-def supernet_trainer(
-    run: Run, device: str | None = None, group: Group | None = None
-) -> Trainer:
+def supernet_trainer(run: Run, device: str | None = None, group: Group | None = None) -> Trainer:
     """What trains the run's supernet in this process.
 
     Args:
