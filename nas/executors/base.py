@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
     from nas.device_profile import CarriedProfile
-    from nas.events import Note
+    from nas.events import Event, Note
     from nas.holding import Held
     from nas.spec import SearchSpec
     from nas.stages.base import Run
@@ -202,6 +202,16 @@ class Executor(ABC):
         Raises:
             NasError: see `supernet.training.loop.Trainer.run`.
             ExecutorError: when there is nothing to train on, or no longer.
+        """
+
+    @abstractmethod
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """Train networks of the front from scratch, or go on with it; see `nas.retrain`.
+
+        The events are in the run's log when they come.
+
+        Raises:
+            NasError: the first that ended one of them; the others are finished before.
         """
 
     @abstractmethod

@@ -28,6 +28,7 @@ from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile
+    from nas.events import Event
     from nas.stages.base import Run
     from supernet.training.loop import EpochReport
 
@@ -63,6 +64,12 @@ class LocalExecutor(Executor):
         from nas.stages.learn import supernet_trainer  # imports torch
 
         yield from supernet_trainer(run).run()
+
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """See `Executor.retrain`."""
+        from nas.retrain import without_tuner  # imports torch
+
+        yield from without_tuner(run, ids)
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

@@ -14,7 +14,7 @@ from search_spaces.errors import ExecutorError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from nas.device_profile import CarriedProfile
-    from nas.events import Note
+    from nas.events import Event, Note
     from nas.spec import SearchSpec
     from nas.stages.base import Run
     from supernet.training.loop import EpochReport
@@ -46,6 +46,14 @@ class RayExecutor(Executor):
         self.release()
         self.cluster.connect()
         yield from train_together(run, self.settings, self.cpus_per_worker)
+
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """See `Executor.retrain`: side by side."""
+        from nas.executors.ray_retrain import retrain_side_by_side  # imports torch
+
+        self.release()
+        self.cluster.connect()
+        yield from retrain_side_by_side(run, ids, self.settings, self.cpus_per_worker)
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

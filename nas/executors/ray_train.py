@@ -24,8 +24,8 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from nas.events import Note
 from nas.executors.ray_mail import Mailbox
-from nas.run_folder import SPEC_FILE, RunFolder
-from search_spaces.errors import ExecutorError, NasError, UsageError
+from nas.executors.ray_run import shared_run
+from search_spaces.errors import ExecutorError, NasError
 from supernet.training.parallel import ProcessGroup
 
 if TYPE_CHECKING:
@@ -207,16 +207,10 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def _train_rank(path: Path, mailbox: Mailbox) -> None:
-    from nas.stages.base import Run
     from nas.stages.learn import supernet_trainer
 
-    if not (path / SPEC_FILE).exists():
-        raise UsageError(
-            f"a worker does not see the run folder {path}: put it on a disk that every machine of "
-            "the cluster sees under the same path"
-        )
     device = get_device()
-    run = Run(RunFolder.open(path))
+    run = shared_run(path)
     group = ProcessGroup(str(device))
     mailbox.put(_Joined(group.rank, group.size, socket.gethostname(), os.getpid()))
     for report in supernet_trainer(run, device=str(device), group=group).run():
