@@ -66,6 +66,11 @@ def complete_pick(incomplete: str) -> list[str]:
     return _starting(["knee", "best", "cheapest", *costs], incomplete)
 
 
+def complete_retrain_pick(incomplete: str) -> list[str]:
+    """Ways to choose networks to retrain."""
+    return [*complete_pick(incomplete), *_starting(["front"], incomplete)]
+
+
 def complete_keep(incomplete: str) -> list[str]:
     """Words for vetoes."""
     return _starting([ALL, NONE], incomplete)
@@ -209,8 +214,8 @@ def read_executor(
     ray_address: str | None,
     cpus_per_worker: int | None,
     workers: int | None,
-    train_workers: int | None,
-    timeout_s: float,
+    train_workers: int | None = None,
+    timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> ExecutorSettings:
     """Where a run is to be worked on.
 
