@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from nas.executors.base import Failure, FailureKind, Outcome, Source, judged
+from nas.executors.base import Failure, FailureKind, Outcome, judged
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
 
@@ -20,16 +20,18 @@ class EvaluationTimeoutError(Exception):
     """An evaluation took longer than it may."""
 
 
-def attempt(source: Source, network: Architecture, tries: int) -> Outcome:
+def attempt(
+    quality: Callable[[Architecture], dict[str, float]], network: Architecture, tries: int
+) -> Outcome:
     """Evaluate a network in this process.
 
     Args:
-        source: the run.
+        quality: evaluates it.
         network: what to evaluate.
         tries: how many this one makes.
     """
     try:
-        return judged(source.quality(network))
+        return judged(quality(network))
     except Exception as error:  # of whatever sort: it is the network's, and is told
         return Failure(_kind(error), sentence(error), tries)
 

@@ -55,7 +55,7 @@ class LocalExecutor(Executor):
     def _attempt(self, source: Source, network: Architecture, tries: int) -> Outcome:
         try:
             with time_limit(self.settings.timeout_s):
-                return attempt(source, network, tries)
+                return attempt(source.quality, network, tries)
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -51,17 +55,18 @@ class RayCluster:
         if ray.is_initialized():
             return
         os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
-        address = self._settings.ray_address
         try:
-            if address is None:
-                self._start()
-            else:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _own_signals():
+                self._init()
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ExecutorError(self._refused(error)) from error
         self._begun = True
 
-    def _start(self) -> None:
+    def _init(self) -> None:
+        address = self._settings.ray_address
+        if address is not None:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            return
         ray.init(
             address="local",
             num_cpus=max(self._cpus, os.cpu_count() or 1),
@@ -99,3 +104,16 @@ class RayCluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what SIGTERM does, which Ray would change."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

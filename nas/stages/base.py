@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from latency.profile import read_profile
 from nas.device_profile import CarriedProfile, read_device_profile
-from nas.evaluator import inherited_quality, use_threads
+from nas.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
 from nas.events import Event
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
@@ -27,7 +27,6 @@ from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
-from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
@@ -90,8 +89,7 @@ class Run:
     @cached_property
     def quick_task(self) -> Task[Any, Any]:
         """The same, with as many validation examples as networks are compared on."""
-        count = self.spec.budget.valid_examples
-        return self.task.first_valid(count) if count else self.task
+        return compared_on(self.task, self.spec)
 
     @cached_property
     def sampled_rows(self) -> Genotypes:
@@ -110,9 +108,7 @@ class Run:
     @cached_property
     def supernet(self) -> Supernet:
         """The trained supernet."""
-        model = build_supernet(self.space)
-        model.load_state_dict(self._trained_weights())
-        return model.to(self.spec.device).eval()
+        return trained_supernet(self.spec, self._trained_weights())
 
     @cached_property
     def costs(self) -> CostScorer:

@@ -201,6 +201,10 @@ def _verified(
     known = run.observations()
     times, untimed = _times(run, networks)
     predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
+    costs = [
+        _measured_costs(run, network, time, network.id in untimed)
+        for network, time in zip(networks, times, strict=True)
+    ]
     outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
     for index, network in enumerate(networks):
         line = {
@@ -214,10 +218,10 @@ def _verified(
             event: Event | None = told("verify", network, outcome)
             line |= values_of(outcome)
         else:
-            costs, fresh = _measured_costs(run, network, times[index], network.id in untimed)
+            measured, fresh = costs[index]
             fresh = fresh if before else {**outcome, **fresh}
             event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
-            line["measured"] = {**outcome, **costs, **cost_values[index]}
+            line["measured"] = {**outcome, **measured, **cost_values[index]}
         run.folder.append(VERIFICATION_FILE, [line])
         yield line, event
 
