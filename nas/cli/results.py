@@ -35,7 +35,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     state = read_state(folder, thorough=False)
     run = shlex.quote(str(folder.path))
     word = "Trained" if chosen else "Winner"
-    wanted = chosen or [state.picked]
+    wanted: Sequence[str | None] = chosen or [state.picked]
     lines = [
         f"{word:<7} {result['id']}, test {test_score(result)}"
         for result in state.retrained

@@ -11,13 +11,11 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
@@ -29,7 +27,7 @@ from search_spaces.errors import ExecutorError, NasError
 from supernet.training.parallel import ProcessGroup
 
 if TYPE_CHECKING:
-    from nas.executors.base import ExecutorSettings
+    from nas.executors.board import Board
     from nas.stages.base import Run
     from supernet.training.loop import EpochReport
 
@@ -37,37 +35,47 @@ STORAGE = "supernet/ray"
 RESTARTS = 8
 # Gloo and NCCL wait so long for a rank that says nothing.
 SILENCE_S = 1800
+# After so long without a worker the user is told what is waited for.
+PATIENCE_S = 60.0
 
 
-def train_together(run: Run, settings: ExecutorSettings, cpus: int) -> Iterator[EpochReport | Note]:
+@dataclass(frozen=True, slots=True)
+class GroupRoom:
+    """The processes that train together: how many, and what is reserved for each."""
+
+    workers: int
+    cpus: int
+    gpus: int
+
+
+def train_together(run: Run, room: GroupRoom, board: Board) -> Iterator[EpochReport | Note]:
     """Train a run's supernet, or go on with it; Ray has to be connected.
 
     Args:
         run: the run.
-        settings: how many train together.
-        cpus: reserved for each of them.
+        room: for how many; where the cluster has less, this waits for it to grow.
+        board: where it is told what they do.
 
     Yields:
-        The reports of rank 0, and a note each time the group had to start again.
+        The reports of rank 0, and notes: who trains, and each time the group had to start again.
 
     Raises:
         NasError, OSError: what ended the training, as in one process.
-        ExecutorError: when the cluster has no room, or workers died too often.
+        ExecutorError: when workers died too often.
     """
-    gpu = run.spec.device.startswith("cuda")
     path = run.folder.path.resolve()
     storage = path / STORAGE
     scaling = ScalingConfig(
-        num_workers=_num_workers(settings, cpus, gpu),
-        use_gpu=gpu,
-        resources_per_worker={"CPU": cpus} | ({"GPU": 1} if gpu else {}),
+        num_workers=room.workers,
+        use_gpu=bool(room.gpus),
+        resources_per_worker={"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {}),
     )
     shutil.rmtree(storage, ignore_errors=True)  # of a driver that was killed
     mailbox = Mailbox()
     trainer = TorchTrainer(
         _train,
         train_loop_config={"folder": str(path), "mailbox": mailbox},
-        torch_config=TorchConfig("nccl" if gpu else "gloo", timeout_s=SILENCE_S),
+        torch_config=TorchConfig("nccl" if room.gpus else "gloo", timeout_s=SILENCE_S),
         scaling_config=scaling,
         run_config=RunConfig(
             name="train",
@@ -77,64 +85,75 @@ def train_together(run: Run, settings: ExecutorSettings, cpus: int) -> Iterator[
         ),
     )
     try:
-        yield from _followed(trainer, mailbox)
+        yield from _Followed(trainer, mailbox, room, board).events()
     finally:
         mailbox.close()  # if somebody still trains, because this was interrupted, they fail by it
         shutil.rmtree(storage, ignore_errors=True)
 
 
-def _num_workers(settings: ExecutorSettings, cpus: int, gpu: bool) -> int:
-    """As many as were asked for, or as the cluster has room for."""
-    wanted = settings.train_workers or settings.workers
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    room = int(there.get("GPU", 0)) if gpu else int(there.get("CPU", 0)) // cpus
-    if room < (settings.train_workers or 1):
-        kind = "GPUs" if gpu else f"workers with {cpus} CPUs each"
-        raise ExecutorError(
-            f"training needs {settings.train_workers or 1} {kind}, and the cluster has room for "
-            f"{room}: add nodes, or lower --train-workers or --cpus-per-worker"
-        )
-    return min(wanted or room, room)
+class _Followed:
+    """What a group says while it trains; in the end its failure, if it failed."""
 
+    def __init__(
+        self, trainer: TorchTrainer, mailbox: Mailbox, room: GroupRoom, board: Board
+    ) -> None:
+        self._trainer, self._mailbox, self._room, self._board = trainer, mailbox, room, board
+        self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
+        self._failure: Exception | None = None
+        self._joined: dict[int, _Joined] = {}
+        self._waiting_s: float | None = 0.0
 
-def _followed(trainer: TorchTrainer, mailbox: Mailbox) -> Iterator[EpochReport | Note]:
-    """What the group says while it trains; in the end its failure, if it failed."""
-    failures: list[Exception] = []
+    def events(self) -> Iterator[EpochReport | Note]:
+        """See the class."""
+        self._thread.start()
+        for item in self._mailbox.items(self._ended):
+            if not isinstance(item, _Joined | _Waited):
+                yield item
+            elif (note := self._note(item)) is not None:
+                yield note
+        for rank in range(self._room.workers):
+            self._board.change(_name(rank), doing="ended")
+        failure = self._mailbox.failure or self._failure
+        if failure is not None:
+            raise failure
 
-    def fit() -> None:
+    def _fit(self) -> None:
         try:
-            trainer.fit()
-        except Exception as error:  # raised below, in the thread that asked
-            failures.append(error)
+            self._trainer.fit()
+        except Exception as error:  # raised in the thread that asked
+            self._failure = _explained(error)
 
-    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
-    thread.start()
+    def _ended(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        if self._waiting_s is not None:
+            self._waiting_s += seconds
+            if self._waiting_s > PATIENCE_S:
+                self._waiting_s = None
+                self._mailbox.put(_Waited())
+        return not self._thread.is_alive()
 
-    def ended(seconds: float) -> bool:
-        thread.join(seconds)
-        return not thread.is_alive()
+    def _note(self, item: _Joined | _Waited) -> Note | None:
+        room = self._room
+        if isinstance(item, _Waited):
+            each = f"{room.cpus} CPUs" + (f" and {room.gpus} GPU" if room.gpus else "")
+            return Note(
+                "supernet",
+                f"waiting for the cluster to have room for {room.workers} workers with {each} each",
+            )
+        self._waiting_s = None
+        self._joined[item.rank] = item
+        self._board.change(_name(item.rank), doing="training", host=item.host, pid=item.pid)
+        self._board.log(_name(item.rank), [f"trains on {item.host}, process {item.pid}"])
+        if len(self._joined) < room.workers:
+            return None
+        places = [f"{one.host}:{one.pid}" for _, one in sorted(self._joined.items())]
+        self._joined.clear()
+        words = f"{len(places)} processes train" if len(places) > 1 else "1 process trains"
+        return Note("supernet", f"{words} the supernet", {"processes": places})
 
-    joined: list[_Joined] = []
-    for item in mailbox.items(ended):
-        if not isinstance(item, _Joined):
-            yield item
-            continue
-        joined.append(item)
-        if len(joined) == item.size:
-            yield _together(joined)
-            joined = []
-    known = mailbox.failure
-    if known is not None:
-        raise known
-    if failures:
-        raise _explained(failures[0]) from failures[0]
 
-
-def _together(joined: Sequence[_Joined]) -> Note:
-    places = [f"{one.host}:{one.pid}" for one in sorted(joined, key=lambda one: one.rank)]
-    number = len(places)
-    words = f"{number} processes train" if number > 1 else "1 process trains"
-    return Note("supernet", f"{words} the supernet", {"processes": places})
+def _name(rank: int) -> str:
+    return f"trainer-{rank}"
 
 
 def _explained(error: Exception) -> Exception:
@@ -179,9 +198,12 @@ class _Joined:
     """A rank that is about to train."""
 
     rank: int
-    size: int
     host: str
     pid: int
+
+
+class _Waited:
+    """Nobody has joined for long."""
 
 
 # -- in the workers ---------------------------------------------------------------------------
@@ -212,7 +234,7 @@ def _train_rank(path: Path, mailbox: Mailbox) -> None:
     device = get_device()
     run = shared_run(path)
     group = ProcessGroup(str(device))
-    mailbox.put(_Joined(group.rank, group.size, socket.gethostname(), os.getpid()))
+    mailbox.put(_Joined(group.rank, socket.gethostname(), os.getpid()))
     for report in supernet_trainer(run, device=str(device), group=group).run():
         if group.rank == 0:
             mailbox.put(report)
