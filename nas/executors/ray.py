@@ -37,6 +37,7 @@ class RayExecutor(Executor):
     Args:
         settings: which cluster, and how wide.
         folder: the run.
+        worker: the class whose objects evaluate.
 
     Attributes:
         cluster: the connection, for others who want to compute there; `release` before that, so
@@ -44,8 +45,14 @@ class RayExecutor(Executor):
         cpus_per_worker: CPUs that are reserved for each worker.
     """
 
-    def __init__(self, settings: ExecutorSettings, folder: RunFolder) -> None:
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        folder: RunFolder,
+        worker: type[EvaluationWorker] = EvaluationWorker,
+    ) -> None:
         super().__init__(settings)
+        self._worker = worker
         self._folder, self._spec = folder, folder.spec
         self.cpus_per_worker = settings.cpus_per_worker or self._spec.budget.threads or 1
         self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
@@ -72,7 +79,7 @@ class RayExecutor(Executor):
                 next_one += 1
 
     def _new_pool(self, source: Source) -> Pool:
-        worker = ray.remote(EvaluationWorker).options(
+        worker = ray.remote(self._worker).options(
             num_cpus=self.cpus_per_worker, num_gpus=self._gpus, max_restarts=0
         )
         order = ray.put(self._order(source.data_digest))

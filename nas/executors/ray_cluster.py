@@ -20,7 +20,7 @@ from search_spaces.errors import ExecutorError
 LATENCY_RESOURCE = "nas_latency_{device}"
 # What a Ray of our own keeps in shared memory; more goes to the disk.
 OBJECT_STORE_BYTES = 512 * 2**20
-_QUIET = {
+QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -54,9 +54,9 @@ class RayCluster:
         """
         if ray.is_initialized():
             return
-        os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
+        os.environ |= {name: value for name, value in QUIET.items() if name not in os.environ}
         try:
-            with _own_signals():
+            with own_signals():
                 self._init()
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ExecutorError(self._refused(error)) from error
@@ -107,7 +107,7 @@ class RayCluster:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Keep what SIGTERM does, which Ray would change."""
     if threading.current_thread() is not threading.main_thread():
         yield

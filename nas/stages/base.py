@@ -19,9 +19,9 @@ from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.holding import MEASURED_STDS, PREDICTED_STDS
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
+from nas.outcomes import failed
 from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
-from nas.stages.outcomes import failed
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space

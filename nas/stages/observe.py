@@ -10,13 +10,13 @@ import numpy as np
 from nas.events import Event, FrontUpdated, Progress
 from nas.evolution import EvolutionSettings
 from nas.objectives import QUALITY
+from nas.outcomes import failed, hopeless, told, too_few, values_of
 from nas.pareto import non_dominated
 from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.searchers.base import Problem, Searcher
 from nas.searchers.one_shot import OneShot
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from nas.stages.base import OBSERVATIONS_FILE, Run
-from nas.stages.outcomes import failed, hopeless, told, too_few, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.space import Genotypes

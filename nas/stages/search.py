@@ -15,6 +15,7 @@ from nas.executors.base import Failure
 from nas.front import FRONT_FILE, FrontEntry, build_front
 from nas.holding import keeps
 from nas.objectives import COSTS, LATENCY, MEMORY, objective
+from nas.outcomes import failed, told, values_of
 from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import PruningSettings, prune
 from nas.ranking import ReportCard
@@ -30,7 +31,6 @@ from nas.stages.base import (
 )
 from nas.stages.holding import hold_front, with_held
 from nas.stages.memory import memory_of
-from nas.stages.outcomes import failed, told, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically

@@ -6,7 +6,10 @@ what it is worth. It is not tried again in this run; searchers are told that it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nas.events import ArchitectureMeasured, EvaluationFailed, Event
@@ -15,10 +18,19 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
 
 FAILED = "failed"
+JOURNALS = ("observations.jsonl", "verification.jsonl")
 # So many failures, and more of them than of the rest, are no accident.
 MANY_FAILURES = 8
 # Fewer than that cannot be compared.
 FEWEST = 2
+
+
+@dataclass(frozen=True)
+class FailedNetwork:
+    """A network that could not be evaluated."""
+
+    architecture: Architecture
+    failure: Failure
 
 
 def values_of(outcome: Outcome) -> dict[str, Any]:
@@ -29,6 +41,34 @@ def values_of(outcome: Outcome) -> dict[str, Any]:
 def failed(line: Mapping[str, Any]) -> bool:
     """Whether the line is that of a network which could not be evaluated."""
     return FAILED in line
+
+
+def read_failed(run: Path) -> tuple[FailedNetwork, ...]:
+    """The networks of a run folder that could not be evaluated, each once.
+
+    A line that cannot be read is left to those who need it.
+    """
+    found = {}
+    for name in JOURNALS:
+        for line in _lines(run / name):
+            try:
+                network = Architecture.from_json(line["architecture"])
+                found[network.id] = FailedNetwork(network, Failure.from_json(line[FAILED]))
+            except (LookupError, TypeError, NasError):
+                continue
+    return tuple(found.values())
+
+
+def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The whole lines of a journal that are those of failures."""
+    text = file.read_text("utf-8", "replace") if file.exists() else ""
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and failed(values):
+            yield values
 
 
 def told(stage: str, network: Architecture, outcome: Outcome) -> Event:
