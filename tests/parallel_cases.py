@@ -92,6 +92,22 @@ def work(rank: int, size: int, where: str) -> None:
     dist.destroy_process_group()
 
 
+def train_run(size: int, folder: Path, store: Path) -> None:
+    """Train a run's supernet by a group of processes, without Ray: the twin of Ray Train."""
+    processes.spawn(_train_run, (size, str(folder), str(store)), nprocs=size)
+
+
+def _train_run(rank: int, size: int, folder: str, store: str) -> None:
+    from nas.run_folder import RunFolder
+    from nas.stages.base import Run
+    from nas.stages.learn import supernet_trainer
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    for _ in supernet_trainer(Run(RunFolder.open(Path(folder))), group=ProcessGroup()).run():
+        pass
+    dist.destroy_process_group()
+
+
 def _resumed(folder: Path, group: Group) -> list[float]:
     """Sums of weights at the end, undisturbed and after a stop within an epoch."""
     whole = trainer("translation", STEPWISE, folder=_at(folder / "whole"), group=group)

@@ -11,6 +11,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 POLL_S = 0.2
 
 
+def here() -> NodeAffinitySchedulingStrategy:
+    """Have a task or actor run on this very node."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
 class Mailbox:
     """A list that any process of the cluster can add to, and the driver empties.
 
@@ -18,10 +23,8 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        here = ray.get_runtime_context().get_node_id()
-        near = NodeAffinitySchedulingStrategy(here, soft=False)
         actor: Any = ray.remote(_Box)
-        self._box = actor.options(num_cpus=0, scheduling_strategy=near).remote()
+        self._box = actor.options(num_cpus=0, scheduling_strategy=here()).remote()
 
     def put(self, item: Any) -> None:
         """Add something, and see it there."""
