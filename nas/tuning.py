@@ -77,10 +77,9 @@ class RayTuner:
         """
         folders = TrialFolders(run.folder, entry.id)
         known = folders.records()
-        left = trials - sum(record.state is not None for record in known)
-        if left > 0:
-            self._try(run, entry, known, left)
-        records = folders.records()
+        if sum(record.state is not None for record in known) < trials:
+            self._try(run, entry, known, trials)
+        records = [record for record in folders.records() if record.state is not None]
         best = best_of(records)
         if best is None:
             raise DivergedError(
@@ -98,7 +97,8 @@ class RayTuner:
             (folders.path_of(record.key) / "weights.pt").unlink(missing_ok=True)
             shutil.rmtree(folders.path_of(record.key) / "checkpoints", ignore_errors=True)
 
-    def _try(self, run: Run, entry: FrontEntry, known: list[TrialRecord], left: int) -> None:
+    def _try(self, run: Run, entry: FrontEntry, known: list[TrialRecord], trials: int) -> None:
+        left = trials - sum(record.state is not None for record in known)
         folders = TrialFolders(run.folder, entry.id)
         storage = folders.path / "ray"
         shutil.rmtree(storage, ignore_errors=True)
@@ -119,7 +119,7 @@ class RayTuner:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(storage.resolve()),
-                callbacks=[_Ended(folders, f"retrain-{entry.id}", left + len(known), self.tell)],
+                callbacks=[_Ended(folders, f"retrain-{entry.id}", trials, self.tell)],
                 failure_config=tune.FailureConfig(max_failures=RESTARTS),
                 verbose=0,
             ),
@@ -140,11 +140,11 @@ def _space(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def _search(run: Run, known: list[TrialRecord]) -> OptunaSearch:
-    """Begins with the run's own settings; goes on from what ended, and with what did not."""
+    """Goes on with what has not ended; the run's own settings come next, if they were not tried."""
     own = {name: float(getattr(run.spec.budget.retrain, name)) for name in TUNED}
     begun = {record.key for record in known}
-    first = [] if key_of(own) in begun else [own]
-    first += [dict(record.settings) for record in known if record.state is None]
+    first = [dict(record.settings) for record in known if record.state is None]
+    first += [] if key_of(own) in begun else [own]
     search = OptunaSearch(
         OptunaSearch.convert_search_space(_space(run.spec.budget.retrain)),
         metric="loss",
