@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +22,14 @@ Poison = Mapping[str, str]
 def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
     """A Ray of our own, quiet and with little memory."""
     ray = pytest.importorskip("ray")
-    from nas.executors.ray_cluster import QUIET, own_signals
+    from nas.executors.ray_cluster import QUIET, own_folder, own_signals
 
     os.environ |= QUIET
+    folder = own_folder()
     with own_signals():
         ray.init(
             address="local",
+            _temp_dir=folder,
             num_cpus=num_cpus,
             resources={"nas_latency_cpu": 1},
             object_store_memory=100 * 2**20,
@@ -39,6 +42,7 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def misbehave(how: str) -> dict[str, float]:

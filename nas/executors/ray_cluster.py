@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +47,7 @@ class RayCluster:
     def __init__(self, settings: ExecutorSettings, cpus: int = 1) -> None:
         self._settings, self._cpus = settings, cpus
         self._begun = False
+        self._folder: str | None = None
 
     def connect(self) -> None:
         """Connect, unless that was done.
@@ -67,8 +70,10 @@ class RayCluster:
         if address is not None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return
+        self._folder = own_folder()
         ray.init(
             address="local",
+            _temp_dir=self._folder,
             num_cpus=max(self._cpus, os.cpu_count() or 1),
             resources={latency_resource(device): 1 for device in ("cpu", "cuda")},
             object_store_memory=OBJECT_STORE_BYTES,
@@ -92,6 +97,9 @@ class RayCluster:
         if self._begun:
             self._begun = False
             ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def __enter__(self) -> Self:
         self.connect()
@@ -104,6 +112,15 @@ class RayCluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def own_folder() -> str:
+    """A folder for the files of a Ray of one's own.
+
+    In Ray's usual one it would take the place of a cluster that runs on this machine, for all who
+    look for that by ``auto``. Sockets lie in it, whose paths may not be long.
+    """
+    return tempfile.mkdtemp(prefix="nas-ray-", dir="/tmp" if os.path.isdir("/tmp") else None)
 
 
 @contextmanager

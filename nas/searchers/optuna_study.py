@@ -21,7 +21,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, create_trial
 
 from nas.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
@@ -30,6 +30,8 @@ from search_spaces.space import Genotypes, SearchSpace
 SamplerName = Literal["random", "nsga2", "tpe"]
 # So many known networks in a row, and a space is taken to be used up.
 MOST_REPEATS = 2000
+# By how much a network that could not be evaluated misses the limits, in their own size.
+HOPELESS = 1e6
 
 
 class OptunaSearcher(Searcher):
@@ -79,7 +81,7 @@ class OptunaSearcher(Searcher):
         return self.rows[:0]
 
     def tell(self, rows: Genotypes, qualities: Floats, failed: Flags | None = None) -> None:
-        """See `Searcher.tell`; a network that could not be evaluated is a failed trial."""
+        """See `Searcher.tell`."""
         super().tell(rows, qualities, failed)
         assert self._trial is not None and len(rows) == 1
         quality = None if self.failed[-1] else float(qualities[0])
@@ -87,11 +89,14 @@ class OptunaSearcher(Searcher):
         self._answer(self._trial, rows, quality)
 
     def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float | None) -> None:
-        if quality is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-            return
-        found = self.problem.points(row, np.array([quality]))
-        trial.set_constraint("limits", float(found.violations[0]))
+        """Tell the study. What failed is as good as nothing, and far beyond every limit.
+
+        As a failed trial it would be forgotten, and TPE would ask for it again and again.
+        """
+        worth = self.problem.reference[0] if quality is None else quality
+        found = self.problem.points(row, np.array([worth]))
+        missed = HOPELESS if quality is None else float(found.violations[0])
+        trial.set_constraint("limits", missed)
         self._study.tell(trial, found.objectives[0].tolist())
 
 
