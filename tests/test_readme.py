@@ -96,7 +96,7 @@ def missing_files(document: str) -> list[str]:
     beside = (ROOT / document).parent
     gone = [link for link in links if not (beside / link).exists()]
     # A run folder has a folder `supernet` as well.
-    kept = {output for stage in SEARCH_STAGES for output in stage.outputs}
+    kept = {file for stage in SEARCH_STAGES for file in stage.files}
     return gone + [p for p in named if p not in kept and not (ROOT / p).exists()]
 
 
