@@ -43,7 +43,7 @@ JOINTS = (
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos", "experiments.scaling"),
+    "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos"),
     "fairseq": ("supernet.export.fairseq_plugin",),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),

@@ -6,10 +6,12 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +24,7 @@ from search_spaces.errors import ExecutorError
 LATENCY_RESOURCE = "nas_latency_{device}"
 # What a Ray of our own keeps in shared memory; more goes to the disk.
 OBJECT_STORE_BYTES = 512 * 2**20
+CONNECT_TIMEOUT_S = 20.0
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -61,13 +64,14 @@ class RayCluster:
         try:
             with own_signals():
                 self._init()
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ExecutorError(self._refused(error)) from error
         self._begun = True
 
     def _init(self) -> None:
         address = self._settings.ray_address
         if address is not None:
+            _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return
         self._folder = own_folder()
@@ -112,6 +116,21 @@ class RayCluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _knock(address: str) -> None:
+    """See that somebody answers: Ray would wait for a head that is not there without an end.
+
+    Raises:
+        OSError: when nobody does.
+    """
+    if address == "auto":  # as Ray finds it; where there is nothing to be found it says so itself
+        file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+        known = file.read_text("utf-8").strip() if file.is_file() else ""
+        address = os.environ.get("RAY_ADDRESS") or known
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
 
 
 def own_folder() -> str:
