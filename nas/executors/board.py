@@ -85,6 +85,12 @@ class Board:
         content = {"time": round(time.time(), 3), "workers": states}
         write_atomically(self._run / STATE_FILE, json.dumps(content, indent=2) + "\n")
 
+    def remove(self, name: str) -> None:
+        """Forget a worker that has done all it was for; its log stays."""
+        if self._states.pop(name, None) is not None:
+            with suppress(OSError):  # whoever ends because of it says so
+                self.write()
+
     def clear(self) -> None:
         """Nobody works any more: the logs stay."""
         self._states.clear()

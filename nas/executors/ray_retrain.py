@@ -103,7 +103,7 @@ class _Jobs:
             self._working[self._start(network_id)] = network_id
         done, _ = ray.wait(list(self._working), num_returns=len(self._working), timeout=seconds)
         for one in done:
-            self._board.change(_name(self._working.pop(one)), doing="ended")
+            self._board.remove(_name(self._working.pop(one)))
             self._see(one)
         return not (self._working or self._waiting)
 

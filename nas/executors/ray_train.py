@@ -87,6 +87,8 @@ class _Group:
         """See the class."""
         for item in self._mailbox.items(self._ended):
             if not isinstance(item, Joined | _Waited):
+                if isinstance(item, Note):  # the group was lost, and has to find room again
+                    self._waiting_s = 0.0
                 yield item
             elif (note := self._note(item)) is not None:
                 yield note
@@ -106,7 +108,7 @@ class _Group:
         ray.cancel(self._task, force=True, recursive=True)
         self._mailbox.close()
         for rank in range(self._room.workers):
-            self._board.change(_name(rank), doing="ended")
+            self._board.remove(_name(rank))
 
     def _ended(self, seconds: float) -> bool:
         done, _ = ray.wait([self._task], timeout=seconds)
