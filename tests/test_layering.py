@@ -37,6 +37,7 @@ JOINTS = (
     "nas.profile_device",
     "nas.latency_meter",
     "nas.executors.ray*",
+    "nas.tuning",
 )
 
 # Library → the modules that may import it, at the top or inside a function.

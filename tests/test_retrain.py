@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -280,16 +281,16 @@ def test_what_cannot_be_retrained(run: RunFolder, tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    losses = Trainer._loss
+    losses = Trainer._backward
 
-    def loss(trainer: Trainer, *arguments: Any) -> torch.Tensor:
+    def backward(trainer: Trainer, *arguments: Any) -> list[float]:
         alone = isinstance(trainer._sampler, SingleNetwork)
         broken = alone == (stage == "retrain") and trainer._epoch == 1
-        return losses(trainer, *arguments) * (float("nan") if broken else 1.0)
+        return [math.nan if broken else one for one in losses(trainer, *arguments)]
 
     run = tiny(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_loss", loss)
+        patch.setattr(Trainer, "_backward", backward)
         with pytest.raises(DivergedError, match=r"nan in update \d+ with network [0-9a-f]{12}"):
             work(run)
     assert logged(run)[-1]["stage"].startswith(stage)

@@ -66,6 +66,11 @@ def complete_pick(incomplete: str) -> list[str]:
     return _starting(["knee", "best", "cheapest", *costs], incomplete)
 
 
+def complete_retrain_pick(incomplete: str) -> list[str]:
+    """Ways to choose networks to retrain."""
+    return [*complete_pick(incomplete), *_starting(["front"], incomplete)]
+
+
 def complete_keep(incomplete: str) -> list[str]:
     """Words for vetoes."""
     return _starting([ALL, NONE], incomplete)
@@ -188,6 +193,14 @@ WORKERS: Any = typer.Option(
     help="Most workers of --executor ray.",
     show_default="as many as the cluster has room for",
 )
+TRAIN_WORKERS: Any = typer.Option(
+    None,
+    "--train-workers",
+    metavar="N",
+    help="Processes of --executor ray that train the supernet together. The weights depend on "
+    "this number in their last bits.",
+    show_default="as many as there are workers",
+)
 EVALUATION_TIMEOUT: Any = typer.Option(
     EVALUATION_TIMEOUT_S,
     "--evaluation-timeout",
@@ -201,14 +214,17 @@ def read_executor(
     ray_address: str | None,
     cpus_per_worker: int | None,
     workers: int | None,
-    timeout_s: float,
+    train_workers: int | None = None,
+    timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> ExecutorSettings:
     """Where a run is to be worked on.
 
     Raises:
         UsageError: when the options do not fit together, or Ray is not installed.
     """
-    settings = ExecutorSettings(kind, ray_address, cpus_per_worker, workers, timeout_s)
+    settings = ExecutorSettings(
+        kind, ray_address, cpus_per_worker, workers, train_workers, timeout_s
+    )
     if kind == "ray":
         check_installed()
     return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from nas.cli.consoles import out
@@ -24,21 +25,21 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
         console.print(retrained_table(state.retrained))
 
 
-def final_lines(folder: RunFolder, chosen: str | None = None) -> list[str]:
+def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     """Where the results are and what to type next.
 
     Args:
         folder: a finished run.
-        chosen: id of the network to tell about; the picked one if not given.
+        chosen: ids of the networks to tell about; the picked one if there are none.
     """
     state = read_state(folder, thorough=False)
     run = shlex.quote(str(folder.path))
-    word = "Winner" if chosen is None else "Trained"
-    chosen = chosen or state.picked
+    word = "Trained" if chosen else "Winner"
+    wanted: Sequence[str | None] = chosen or [state.picked]
     lines = [
         f"{word:<7} {result['id']}, test {test_score(result)}"
         for result in state.retrained
-        if result.get("id") == chosen
+        if result.get("id") in wanted
     ]
     lines.append(f"Run     {folder.path}")
     if (folder.path / REPORT_FILE).exists():

@@ -15,18 +15,20 @@ import typer
 from nas.cli import options
 from nas.cli.consoles import out, say, tell
 from nas.cli.options import Device
-from nas.cli.picking import check_pick
+from nas.cli.picking import FRONT, check_pick, winners
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
 from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.executors.opening import check_installed
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
 from nas.run_folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
 from nas.spec import SearcherName, SearchSpec, build_spec
+from nas.tuning_record import MOST_TRIALS
 from nas.vetoes import read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
@@ -128,6 +130,7 @@ def search(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -140,7 +143,7 @@ def search(
     del list_settings  # its callback has done all there is to do
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
@@ -208,6 +211,7 @@ def resume(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -220,7 +224,7 @@ def resume(
     """
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     folder = open_run(run)
     if keep:
@@ -231,24 +235,53 @@ def resume(
 
 def retrain(
     run: str = options.RUN,
-    pick: str = options.PICK,
+    pick: str = typer.Option(
+        "best",
+        "--pick",
+        metavar="best|knee|cheapest|CONDITIONS|ID|front",
+        help="The network to train from scratch, as with nas search, or the whole front.",
+        autocompletion=options.complete_retrain_pick,
+    ),
+    top: int = typer.Option(
+        None, min=1, help="Of --pick front only so many, those with the best quality."
+    ),
+    tune: int = typer.Option(
+        None,
+        metavar="N",
+        min=0,
+        max=MOST_TRIALS,
+        help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best by the "
+        "validation loss; 0 goes back to the run's own.",
+        show_default="the run's own settings",
+    ),
+    executor: ExecutorKind = options.EXECUTOR,
+    ray_address: str = options.RAY_ADDRESS,
+    cpus_per_worker: int = options.CPUS_PER_WORKER,
+    workers: int = options.WORKERS,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
-    """Train a network of the front from scratch and score it once on the test split."""
-    options.read_pick(pick)
+    """Train networks of the front from scratch and score each once on the test split.
+
+    With --executor ray several are trained side by side.
+    """
+    if pick != FRONT:
+        options.read_pick(pick)
+    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
+    if tune and where.kind == "local":
+        check_installed("--tune")
+        raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
     logs = options.read_logs(log)
     folder = open_run(run)
-    from nas.front import pick as choose
     from nas.front import read_front
 
-    entry = choose(read_front(folder), pick)
+    ids = winners(read_front(folder), pick, top)
     options.use_threads(folder.spec.budget.threads)
     from nas.retrain import retrain as run_retrain  # imports torch
 
-    follow(folder, run_retrain(folder, entry.id), choose_screen(quiet, json_lines), logs)
-    _finish(folder, entry.id, quiet, json_lines)
+    follow(folder, run_retrain(folder, ids, where, tune), choose_screen(quiet, json_lines), logs)
+    _finish(folder, ids, quiet, json_lines)
 
 
 def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
@@ -319,7 +352,7 @@ def _work(
     folder: RunFolder, where: ExecutorSettings, logs: Logs, quiet: bool, json_lines: bool
 ) -> None:
     follow(folder, _search_events(folder, where), choose_screen(quiet, json_lines), logs)
-    _finish(folder, None, quiet, json_lines)
+    _finish(folder, [], quiet, json_lines)
 
 
 def _search_events(folder: RunFolder, where: ExecutorSettings) -> Iterable[Event]:
@@ -347,7 +380,7 @@ def _forget_refused(folder: RunFolder) -> None:
                 left.rmdir()
 
 
-def _finish(folder: RunFolder, chosen: str | None, quiet: bool, json_lines: bool) -> None:
+def _finish(folder: RunFolder, chosen: list[str], quiet: bool, json_lines: bool) -> None:
     """Print the results the way it was asked for."""
     if json_lines:
         _print_line(result_json(folder))
