@@ -69,11 +69,11 @@ def modeling_source(
         "CHECK_FILE": check_file,
     }
     erased = _useless(flags)
-    parts: list[Part] = []
-    for name in PARTS[blueprint.task]:
-        text = without_names(decided(_template(name), flags), erased)
-        parts += [_with_layers(part, blueprint) for part in definitions(text)]
-    used = reachable(parts, ROOTS[blueprint.task])
+    raw = [part for name in PARTS[blueprint.task] for part in _raw_parts(name)]
+    parts = [
+        Part(part.names, without_names(decided(part.text, flags), erased).rstrip()) for part in raw
+    ]
+    used = reachable([_with_layers(part, blueprint) for part in parts], ROOTS[blueprint.task])
     names = {name for part in used for name in used_names(part.text)}
     constants = [f"{key} = {_literal(value)}" for key, value in values.items() if key in names]
     blocks = [
@@ -111,6 +111,17 @@ def _template(name: str) -> str:
     return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
 
 
+@cache
+def _import_statements(name: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    body = ast.parse(_template(name)).body
+    return tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+@cache
+def _raw_parts(name: str) -> tuple[Part, ...]:
+    return tuple(definitions(_template(name)))
+
+
 def _useless(flags: Mapping[str, bool]) -> set[str]:
     """Parameters without a use in such a network."""
     needed = {
@@ -142,7 +153,7 @@ def _imports(blueprint: Blueprint, names: set[str]) -> list[str]:
     """The import statements of the parts that bring along a name in use, each once."""
     plain, chosen = set[str](), dict[str, set[str]]()
     for part in PARTS[blueprint.task]:
-        for node in ast.parse(_template(part)).body:
+        for node in _import_statements(part):
             if isinstance(node, ast.Import):
                 plain |= {_import(one) for one in node.names if _bound(one) in names}
             elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(

@@ -78,8 +78,10 @@ class Network(nn.Module):
         else:
             if CLASS_TOKEN:
                 x = x[:, 1:]
+            if PADDING and CLASS_TOKEN:
+                real = real[:, 1:]
             if PADDING:
-                weight = (real[:, 1:] if CLASS_TOKEN else real)[:, :, None].to(x.dtype)
+                weight = real[:, :, None].to(x.dtype)
                 return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
             else:
                 return x.mean(dim=1)
