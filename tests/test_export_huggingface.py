@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from supernet.export.huggingface import (
 )
 from supernet.export.package import write_package
 from supernet.export.tensors import read_tensors, write_tensors
-from tests.export_cases import export_to, module_of, opened, run_of, seal
+from tests.export_cases import export_to, hub_without_net, module_of, opened, run_of, seal
 from tests.export_networks import random_blueprint, random_inputs, random_network
 
 pytestmark = pytest.mark.export
@@ -42,17 +41,7 @@ def has_memory(blueprint: Blueprint) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """transformers without a net, and with a place of its own for code."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HF_HUB_OFFLINE", "1")
-    transformers = pytest.importorskip("transformers")
-    place = str(tmp_path_factory.mktemp("modules"))
-    patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", place)
-    patch.syspath_prepend(place)
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    yield transformers
-    patch.undo()
+    yield from hub_without_net(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

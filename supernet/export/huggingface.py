@@ -69,12 +69,12 @@ class HuggingFaceExport(ExportFormat):
         write_tensors(folder / WEIGHTS_FILE, weights)
         texts = {
             NETWORK_FILE: network_source(blueprint, known_words(folder)),
-            "modeling_nas.py": part_source(MODEL_PARTS[blueprint.task], _flags(blueprint)),
+            "modeling_nas.py": model_source(blueprint, known_words(folder)),
             "configuration_nas.py": part_source("hf_config", {}),
         }
         objects = {"config.json": config(blueprint, reading)}
         if blueprint.task != "classification":
-            objects["generation_config.json"] = generation_config(blueprint, reading)
+            objects["generation_config.json"] = generation_config(blueprint)
         if reading.facts["kind"] not in ("images", "numbers"):
             objects["tokenizer_config.json"] = tokenizer_config(blueprint)
             texts["tokenization_nas.py"] = tokenizer_source(reading)
@@ -185,8 +185,11 @@ def part_source(
     return tidied("\n\n".join(filter(None, blocks)) + "\n\n\n" + body + "\n")
 
 
-def _flags(blueprint: Blueprint) -> dict[str, bool]:
-    return properties(blueprint, None, WEIGHTS_FILE)
+def model_source(blueprint: Blueprint, num_words: int | None) -> str:
+    """The text of ``modeling_nas.py``."""
+    constants = {} if num_words is None else {"NUM_WORDS": num_words}
+    flags = properties(blueprint, num_words, WEIGHTS_FILE)
+    return part_source(MODEL_PARTS[blueprint.task], flags, constants)
 
 
 def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
@@ -239,17 +242,13 @@ def _classes(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
     return values
 
 
-def generation_config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
-    """The content of ``generation_config.json``: how `nas translate` writes, as far as it can."""
-    source = blueprint.settings.input
-    assert not isinstance(source, ImageInput)
-    vocabulary = source.target_vocab_size or source.vocab_size
-    unknown = range(reading.facts.get("num_words", vocabulary), vocabulary)
+def generation_config(blueprint: Blueprint) -> dict[str, Any]:
+    """The content of ``generation_config.json``: it writes as `nas translate` does."""
     values: dict[str, Any] = {
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
-        "suppress_tokens": [0, *unknown],
+        "suppress_tokens": [0],
         "do_sample": False,
         "max_new_tokens": blueprint.settings.max_length,
     }

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from supernet.export.template.decoding import State
 from supernet.export.template.hf_config import NasConfig
 from supernet.export.template.language_model import Network
-from supernet.export.template.sizes import MEMORY
+from supernet.export.template.sizes import FEWER_WORDS, MEMORY, NUM_WORDS
 
 
 class Remembered:
@@ -63,6 +63,7 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
         return {
             "input_ids": input_ids[:, start:],
             "past_key_values": past_key_values,
+            "known_words_only": True,
             "attention_mask": attention_mask,
         }
 
@@ -72,6 +73,7 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         past_key_values: Remembered | None = None,
         labels: Tensor | None = None,
+        known_words_only: bool = False,
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """Logits ``(B, N, V)`` of what follows each token; with labels also the loss.
@@ -87,6 +89,9 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
             logits, state = self.read_in_segments(input_ids, state)
         else:
             logits, state = self.network.step(input_ids, state)
+        if FEWER_WORDS and known_words_only:
+            # Tokens that the tokenizer does not know take no part in probabilities.
+            logits[..., NUM_WORDS:] = -float("inf")
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())

@@ -11,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from supernet.export.template.decoding import BOS, PAD, State
 from supernet.export.template.hf_config import NasConfig
+from supernet.export.template.sizes import FEWER_WORDS, NUM_WORDS
 from supernet.export.template.translator import Network
 
 
@@ -82,6 +83,7 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         return {
             "decoder_input_ids": input_ids[:, start:],
             "past_key_values": past_key_values,
+            "known_words_only": True,
             "attention_mask": attention_mask,
             "encoder_outputs": encoder_outputs,
         }
@@ -94,6 +96,7 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: Remembered | None = None,
         labels: Tensor | None = None,
+        known_words_only: bool = False,
         **_: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of what follows each target token; with labels also the loss.
@@ -119,5 +122,8 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         else:
             state = past_key_values.state
         logits, state = self.network.step(decoder_input_ids, state)
+        if FEWER_WORDS and known_words_only:
+            # Tokens that the tokenizer does not know take no part in probabilities.
+            logits[..., NUM_WORDS:] = -float("inf")
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=Remembered(state))
