@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,4 +108,6 @@ def hub_without_net(factory: pytest.TempPathFactory) -> Iterator[Any]:
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     yield transformers
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]  # they are packages of a place that nobody looks in any more
     patch.undo()
