@@ -24,9 +24,8 @@ from tests.cli_fakes import own_entry_points
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("docs/architecture.md", "docs/run_folder.md", "docs/service.md", "docs/cluster.md"),
-    "experiments/LOG.md",
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/LOG.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
 ]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."}
 # Words that stand for something of the reader's.
