@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from nas.cli import data, evaluate, profile, runs, search, spaces, translate
+from nas.cli import architectures, data, evaluate, profile, runs, search, spaces, translate
 from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
@@ -28,6 +28,9 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 space_app = typer.Typer(no_args_is_help=True, epilog="Example: nas space show digits")
+architectures_app = typer.Typer(
+    no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
+)
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
@@ -129,6 +132,28 @@ _add(
 _add(space_app, "list", spaces.list_spaces, None, "nas space list --json")
 _add(space_app, "show", spaces.show_space, None, "nas space show digits")
 _add(space_app, "check", spaces.check_space, None, "nas space check ./mine.toml")
+app.add_typer(
+    architectures_app,
+    name="architectures",
+    help="Read and write networks: JSON, HAT's YAML, one line of text.",
+    rich_help_panel=SPACES,
+)
+_add(
+    architectures_app,
+    "import",
+    architectures.import_architecture,
+    None,
+    "nas architectures import HAT_wmt14ende_titanxp_91.2ms.yml --space wmt14-hat --out arch.json",
+    "nas architectures import 'E512: 6*s8/2048 | D512: 6*s8+s8@1/2048'",
+)
+_add(
+    architectures_app,
+    "export",
+    architectures.export_architecture,
+    None,
+    "nas architectures export runs/digits-1a2b3c4d --format text",
+    "nas architectures export arch.json --format hat --space wmt14-hat --out arch.yml",
+)
 app.add_typer(
     data_app, name="data", help="Prepare data of your own for a search.", rich_help_panel=DATA
 )
