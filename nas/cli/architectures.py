@@ -48,11 +48,11 @@ def import_architecture(
     source: str = typer.Argument(
         ..., metavar="FILE|TEXT", help="A file, - for standard input, or the line of text itself."
     ),
-    form: Form = typer.Option(
+    form: Form | None = typer.Option(
         None, "--format", help="How it is written.", show_default="what it looks like"
     ),
-    space: str = SPACE,
-    out: Path = OUT,
+    space: str | None = SPACE,
+    out: Path | None = OUT,
 ) -> None:
     """Read a network in any form and write the JSON that the other commands take."""
     chosen = None if space is None else load_space(space)
@@ -69,15 +69,15 @@ def export_architecture(
         autocompletion=options.complete_run,
     ),
     form: Form = typer.Option(..., "--format", help="How to write it."),
-    arch: str = typer.Option(
+    arch: str | None = typer.Option(
         None,
         "--arch",
         metavar="ID",
         help="Of a run: a network of its front, by its id or how that begins.",
         show_default="all, which --format text can write",
     ),
-    space: str = SPACE,
-    out: Path = OUT,
+    space: str | None = SPACE,
+    out: Path | None = OUT,
 ) -> None:
     """Write a network in a form: JSON, HAT's YAML, or one line to paste anywhere."""
     if is_run(source):

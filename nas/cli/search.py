@@ -251,8 +251,8 @@ def _data_path(data: str | None) -> Path | None:
     path = Path(data).expanduser()
     if not path.exists():
         raise UsageError(
-            f"--data {data} does not exist: give a folder made by nas data prepare, a file, or the "
-            f"word {SYNTHETIC}"
+            f"--data {data} does not exist: give a folder made by nas data prepare or "
+            f"fairseq-preprocess, a file, or the word {SYNTHETIC}"
         )
     return path.resolve()
 
