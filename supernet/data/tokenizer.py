@@ -97,6 +97,11 @@ class SentencePieceTokenizer:
         """The pieces, in which ▁ stands for a space."""
         return tuple(self._pieces.id_to_piece(list(range(self.vocab_size))))
 
+    @property
+    def model(self) -> bytes:
+        """The bytes of the model file."""
+        return bytes(self._pieces.serialized_model_proto())
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""
         rows: list[list[int]] = self._pieces.encode(list(lines), num_threads=TRAINING_THREADS)
