@@ -129,7 +129,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         "architecture": entry.architecture.to_json(),
         "task": run.space.task,
         "dataset": task.name,
-        **_scores(test, valid),
+        **scores_json(test, valid),
         "epochs": len(trainer.history),
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
@@ -140,7 +140,7 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
     yield ArchitectureMeasured(stage, entry.id, {name: test.values[test.headline]})
 
 
-def _scores(test: Scores, valid: Scores) -> dict[str, float | str]:
+def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
     """The scores of both splits; the one that the task is known by comes first."""
     names = sorted(test.values, key=lambda name: name != test.headline)
     result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}

@@ -15,6 +15,7 @@ from nas.cli import (
     data,
     evaluate,
     export,
+    fairseq,
     profile,
     runs,
     search,
@@ -41,6 +42,7 @@ space_app = typer.Typer(no_args_is_help=True, epilog="Example: nas space show di
 architectures_app = typer.Typer(
     no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
 )
+fairseq_app = typer.Typer(no_args_is_help=True, epilog="Example: nas fairseq user-dir")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
@@ -99,7 +101,14 @@ _add(
     "--out laptop.json --report laptop.html",
 )
 _add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
-_add(app, "retrain", search.retrain, WORK, "nas retrain runs/digits-1a2b3c4d --pick best")
+_add(
+    app,
+    "retrain",
+    search.retrain,
+    WORK,
+    "nas retrain runs/digits-1a2b3c4d --pick best",
+    "nas retrain runs/wmt14-1a2b3c4d --backend fairseq",
+)
 _add(
     app,
     "translate",
@@ -125,6 +134,23 @@ _add(
     "nas export runs/multi30k-1a2b3c4d --arch 8737 --format huggingface --out translator",
 )
 _add(app, "verify", export.verify, USE, "nas verify runs/digits-1a2b3c4d/export/8737/safetensors")
+app.add_typer(fairseq_app, name="fairseq", help="Work together with fairseq.", rich_help_panel=USE)
+_add(
+    fairseq_app,
+    "import",
+    fairseq.import_weights,
+    None,
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint_best.pt",
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint19?.pt --replace",
+)
+_add(
+    fairseq_app,
+    "user-dir",
+    fairseq.user_dir,
+    None,
+    "fairseq-train data-bin --user-dir $(nas fairseq user-dir) --arch nas_transformer "
+    "--nas-architecture arch.json --nas-space wmt14",
+)
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
 _add(
     app,

@@ -14,6 +14,14 @@ import typer
 
 from nas.cli import options
 from nas.cli.consoles import out, say, tell
+from nas.cli.fairseq import (
+    BACKEND,
+    FAIRSEQ_OPTIONS,
+    RUN_FAIRSEQ,
+    Backend,
+    check_backend,
+    retrain_with_fairseq,
+)
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
@@ -214,6 +222,9 @@ def resume(
 def retrain(
     run: str = options.RUN,
     pick: str = options.PICK,
+    backend: Backend = BACKEND,
+    run_fairseq: bool = RUN_FAIRSEQ,
+    fairseq_options: list[str] = FAIRSEQ_OPTIONS,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
@@ -221,7 +232,12 @@ def retrain(
     """Train a network of the front from scratch and score it once on the test split."""
     options.read_pick(pick)
     logs = options.read_logs(log)
+    check_backend(backend, run_fairseq, fairseq_options)
     folder = open_run(run)
+    if backend is Backend.fairseq:
+        screen = choose_screen(quiet, json_lines)
+        retrain_with_fairseq(folder, pick, run_fairseq, fairseq_options, logs, screen)
+        return
     from nas.front import pick as choose
     from nas.front import read_front
 

@@ -217,16 +217,14 @@ def _dictionaries(data: DataBin) -> tuple[FairseqDictionary, FairseqDictionary]:
 def _pairs(
     data: DataBin, split: str, source: FairseqDictionary, target: FairseqDictionary
 ) -> PairSplit:
-    sides = [
-        read_indexed(data.prefix(split, language), dictionary)
-        for language, dictionary in ((data.source, source), (data.target, target))
-    ]
-    if len(sides[0]) != len(sides[1]) or not len(sides[0]):
+    said = read_indexed(data.prefix(split, data.source), source)
+    meant = read_indexed(data.prefix(split, data.target), target)
+    if len(said) != len(meant) or not len(said):
         raise DataError(
-            f"the {split} split of {data.folder} has {len(sides[0])} rows of {data.source} and "
-            f"{len(sides[1])} of {data.target}; run fairseq-preprocess anew"
+            f"the {split} split of {data.folder} has {len(said)} rows of {data.source} and "
+            f"{len(meant)} of {data.target}; run fairseq-preprocess anew"
         )
-    return PairSplit(*sides)
+    return PairSplit(said, meant)
 
 
 def _with_lines(
@@ -240,10 +238,10 @@ def _with_lines(
 
     Rows are cut to `max_length` with the end mark; of the targets' text nothing is cut.
     """
-    meant = target.decode(_listed(split.target))
-    cut = [_cut(side, max_length) for side in (split.source, split.target)]
-    said = source.decode(_listed(cut[0]))
-    return PairSplit(*cut, tuple(said), tuple(readable(line, how) for line in meant))
+    meant = tuple(readable(line, how) for line in target.decode(_listed(split.target)))
+    rows = _cut(split.source, max_length)
+    said = tuple(source.decode(_listed(rows)))
+    return PairSplit(rows, _cut(split.target, max_length), said, meant)
 
 
 def _cut(rows: TokenRows, max_length: int) -> TokenRows:

@@ -49,6 +49,7 @@ class FairseqExport(ExportFormat):
             name = f"dict.{language}.txt"
             write_atomically(folder / name, dictionary_text(symbols, [1] * len(symbols)))
             names.append(name)
+        (folder / USER_DIR.name).mkdir()
         plugin = write_plugin(folder / USER_DIR.name)
         return names + [file.relative_to(folder).as_posix() for file in plugin]
 
@@ -81,13 +82,11 @@ def write_plugin(folder: Path) -> list[Path]:
     """Write the plug-in for ``--user-dir`` with all modules it needs.
 
     Args:
-        folder: to be made; its last part has to be the plug-in's name.
+        folder: exists and is empty; called as `USER_DIR` is once it is used.
 
     Returns:
         The files written.
     """
-    assert folder.name == USER_DIR.name, "fairseq imports it by this name"
-    folder.mkdir(parents=True)
     sources = sorted(USER_DIR.glob("*.py"))
     for file in sources:
         shutil.copyfile(file, folder / file.name)

@@ -14,6 +14,7 @@ import argparse
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ SAFE_GLOBALS: tuple[Any, ...] = (
     np.dtype,
     np.dtypes.Float64DType,
     np.dtypes.Int64DType,
-    np._core.multiarray._reconstruct,
-    np._core.multiarray.scalar,
+    *(getattr(np._core.multiarray, name) for name in ("_reconstruct", "scalar")),  # type: ignore[attr-defined]
 )
 
 
@@ -183,27 +183,53 @@ def blueprint_of(state: Mapping[str, Any], name: str) -> Blueprint:
     return Blueprint.from_json(data, f"the network in {name}")
 
 
-def network_of_checkpoint(file: Path, expected: Architecture | None = None) -> FixedTranslation:
-    """The network of a checkpoint with its weights, in fp32 and evaluation mode.
+@dataclass(frozen=True, eq=False, slots=True)
+class TrainedByFairseq:
+    """What a checkpoint holds.
 
-    Args:
-        file: the checkpoint.
-        expected: the network it should be of; None takes any.
+    Attributes:
+        blueprint: the network.
+        network: with its weights, on the CPU, in fp32 and evaluation mode.
+        epochs: passes over the data, at least 1; the last may have been cut short.
+        updates: of the weights.
+    """
+
+    blueprint: Blueprint
+    network: FixedTranslation
+    epochs: int
+    updates: int
+
+
+def read_trained(file: Path) -> TrainedByFairseq:
+    """Read a checkpoint of the plug-in.
 
     Raises:
-        DataError: when the checkpoint cannot be read, is of another network, or lacks tensors, has
-            some too many or of other shapes.
+        DataError: when it cannot be read, is of another model, or lacks tensors, has some too many
+            or of other shapes.
     """
     state = read_checkpoint(file)
     blueprint = blueprint_of(state, str(file))
-    if expected is not None and blueprint.architecture != expected:
-        raise DataError(
-            f"{file} is of the network {blueprint.architecture.id}, not of {expected.id}"
-        )
-    network = build_network(blueprint.settings, blueprint.task, blueprint.architecture)
+    with torch.random.fork_rng(devices=[]):
+        network = build_network(blueprint.settings, blueprint.task, blueprint.architecture)
     assert isinstance(network, FixedTranslation)
     network.network.load_state_dict(_weights(state, network.network.state_dict(), str(file)))
-    return network.eval()
+    epochs = _number(state, "extra_state", "train_iterator", "epoch")
+    updates = _number({"last": (state.get("optimizer_history") or [{}])[-1]}, "last", "num_updates")
+    return TrainedByFairseq(blueprint, network.eval(), max(1, epochs), updates)
+
+
+def network_of_checkpoint(file: Path, expected: Architecture) -> FixedTranslation:
+    """The network of a checkpoint, which has to be of an architecture.
+
+    Raises:
+        DataError: as `read_trained` does, and for another architecture.
+    """
+    found = read_trained(file)
+    if found.blueprint.architecture != expected:
+        raise DataError(
+            f"{file} is of the network {found.blueprint.architecture.id}, not of {expected.id}"
+        )
+    return found.network
 
 
 def average_weights(networks: Sequence[FixedTranslation]) -> dict[str, Tensor]:
@@ -224,6 +250,13 @@ def _weights(state: Mapping[str, Any], own: Mapping[str, Tensor], name: str) -> 
         found[str(key).removeprefix(PREFIX)] = value.float()
     check_weights(own, found, name)
     return found
+
+
+def _number(state: Any, *keys: str) -> int:
+    """A number in nested tables; 0 where it is not."""
+    for key in keys:
+        state = state.get(key) if isinstance(state, Mapping) else None
+    return state if isinstance(state, int) else 0
 
 
 def _content(given: str) -> str:

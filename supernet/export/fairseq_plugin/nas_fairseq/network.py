@@ -111,7 +111,7 @@ class NasDecoder(FairseqIncrementalDecoder):  # type: ignore[misc]
         return self._network[0].network.settings.max_length
 
 
-@register_model(ARCH)  # type: ignore[untyped-decorator]
+@register_model(ARCH)
 class NasTransformer(FairseqEncoderDecoderModel):  # type: ignore[misc]
     """A translation network, given by ``--nas-architecture``."""
 
