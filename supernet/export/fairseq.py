@@ -29,6 +29,7 @@ class FairseqExport(ExportFormat):
 
     name = "fairseq"
     tolerance = 1e-5
+    record_file = "check.pt"
 
     def problem(self, blueprint: Blueprint) -> str | None:
         """See `ExportFormat.problem`."""
@@ -56,7 +57,7 @@ class FairseqExport(ExportFormat):
     @torch.inference_mode()
     def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
         """See `ExportFormat.parity`."""
-        network = network_of_checkpoint(folder / CHECKPOINT, blueprint.architecture).network
+        network = network_of_checkpoint(folder / CHECKPOINT, blueprint.architecture)
         return record.difference({"logits": network(*record.arguments)})
 
     def usage(self, blueprint: Blueprint) -> str:
