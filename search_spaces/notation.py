@@ -2,7 +2,7 @@
 
 By example::
 
-    E512: 3*s8/2048 l4/1024 | D512: 5*s8+s4@2/2048 s8+l4@1/3072 #6d0f2b7c91aa
+    E512: 3*s8/2048 l4/1024 | D512: 5*s8+s4@2/2048 s8+l4@1/3072 #2acc9276145d
 
 A stack is its embedding size and its layers, first to last: attention kind (`s`oftmax, `l`inear,
 `o`mni) and heads, a slash, hidden units of the FFN. A decoder layer with cross-attention adds its

@@ -20,7 +20,23 @@ from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load, save
 from tests.data_bin_cases import WORDS, small_splits, write_data_bin
-from tests.trained_cases import SPACES, trained
+from tests.pipeline_cases import work
+from tests.trained_cases import SPACES, TRANSLATION, begun, trained
+
+SMALL_SEARCH = (
+    TRANSLATION
+    + """
+[presets.smoke]
+threads = 1
+valid_examples = 8
+observations = 8
+verified = 2
+[presets.smoke.supernet]
+max_updates = 4
+[presets.smoke.retrain]
+max_updates = 4
+"""
+)
 
 
 @pytest.fixture
@@ -109,3 +125,19 @@ def test_gaps_count_for_nothing_in_what_a_run_tells(data: Path, tmp_path: Path) 
     assert told["num_source_tokens"] == words
     assert TokenRows.of([[1, 2], [3]]).num_tokens == 3
     assert load(next(run.path.glob("retrained/*/weights.pt")))["model"]
+
+
+@pytest.mark.slow
+def test_a_search_reads_the_test_split_at_its_very_end(data: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in data.glob("test.*"):
+        file.rename(moved / file.name)
+    run = begun(tmp_path / "run", SMALL_SEARCH, data=str(data), dataset="bin")
+    with pytest.raises(DataError, match=r"test\.en-de\.en\.idx is missing"):
+        work(run)
+    assert (run.path / "pareto.json").exists() and not list(run.path.glob("retrained/*/result*"))
+    for file in moved.iterdir():
+        file.rename(data / file.name)
+    work(run)
+    assert len(list(run.path.glob("retrained/*/result.json"))) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +52,12 @@ def test_a_line_is_read_with_and_without_its_id() -> None:
 def test_spaces_and_line_breaks_do_not_matter() -> None:
     broken = LINE.replace(" ", "  \n ").replace("2*o8", "o8+s4@2/2048 o8")
     assert from_text(f"  {broken}\n#\n{NETWORK.id}  ") == NETWORK
+
+
+def test_the_line_of_the_documentation_is_a_network() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "fairseq.md").read_text("utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith("    E512:")]
+    assert to_text(from_text(line)) == line.strip()
 
 
 @pytest.mark.parametrize("name", space_names())

@@ -18,6 +18,9 @@ PACKAGES = ("search_spaces", "supernet", "latency", "nas", "service", "experimen
 
 SERVICE = "nas-service[service]"
 
+# Import name → distribution, where they differ and it need not be installed.
+ELSEWHERE = {"fairseq": "fairseq-fixed"}
+
 # What a CUDA build of torch brings along differs by machine and is pinned by that build itself.
 BUILD_PARTS = ("nvidia-", "cuda-", "triton")
 
@@ -64,6 +67,7 @@ def needed() -> set[str]:
     # An optional library may be absent, or there as another distribution of the same package.
     owners = {name: [name] for name in optional()}
     owners = {**metadata.packages_distributions(), **owners}
+    owners |= {name: [distribution] for name, distribution in ELSEWHERE.items()}
     return {canonicalize_name(owners[name][0]) if name in owners else name for name in foreign}
 
 
