@@ -60,7 +60,8 @@ test-slow: $(VENV)/.installed-dev ## Run every test this machine can run (ARGS)
 	$(PYTEST) --run-slow --run-e2e $(ARGS)
 
 test-fairseq: $(FAIRSEQ_VENV)/.installed ## Build fairseq, once, and run the tests that need it (ARGS)
-	OMP_NUM_THREADS=1 $(FAIRSEQ_BIN)/python -m pytest -m fairseq --run-slow $(ARGS)
+	OMP_NUM_THREADS=1 $(FAIRSEQ_BIN)/python -m pytest -m fairseq --run-slow \
+		tests/test_fairseq*.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, layout and types
 	$(BIN)/ruff check .

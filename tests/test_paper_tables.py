@@ -13,20 +13,8 @@ from experiments.hat_networks import hat_rows, read_network
 from experiments.mformer_networks import cifar_rows, spread, spread_heads, wmt_rows
 from experiments.paper_rows import MISSED, PaperTable, Row
 from search_spaces.errors import DataError
+from tests.test_hat_format import TITAN
 
-# One of HAT's networks, typed from its published layer lists.
-TITAN = """
-encoder-embed-dim-subtransformer: 512
-decoder-embed-dim-subtransformer: 512
-encoder-ffn-embed-dim-all-subtransformer: [3072, 3072, 3072, 3072, 3072, 3072]
-decoder-ffn-embed-dim-all-subtransformer: [3072, 3072, 3072]  # a comment: ignored
-encoder-layer-num-subtransformer: 6
-decoder-layer-num-subtransformer: 3
-encoder-self-attention-heads-all-subtransformer: [4, 4, 8, 8, 8, 4]
-decoder-self-attention-heads-all-subtransformer: [8, 8, 8]
-decoder-ende-attention-heads-all-subtransformer: [4, 8, 8]
-decoder-arbitrary-ende-attn-all-subtransformer: [-1, 1, 2]
-"""
 TITAN_FILE = "HAT_wmt14ende_titanxp_126.0ms_bleu_27.9.yml"
 
 ROW = Row(

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from search_spaces.errors import DataError
 from supernet.data.text import read_lines
-from supernet.data.tokenizer import BOS, EOS, MARKS, NUM_MARKS, PAD, UNKNOWN
+from supernet.data.tokenizer import MARKS, NUM_MARKS, UNKNOWN, WordTokenizer
 
 PostProcess = Literal["subword_nmt", "sentencepiece", "none"]
 POST_PROCESSES: tuple[PostProcess, ...] = get_args(PostProcess)
@@ -23,8 +23,10 @@ JOINER, SPACE = "@@", "\u2581"  # of subword-nmt and of sentencepiece
 LEAST_SHARE = 0.01  # of the symbols of a vocabulary that are marked in the manner of a splitter
 
 
-class FairseqDictionary:
+class FairseqDictionary(WordTokenizer):
     """One token a symbol of the file; lines are split at spaces, as fairseq does.
+
+    Marks among the words of a line are unknown words, but for <unk> itself.
 
     Args:
         words: the file's symbols, in its order.
@@ -35,15 +37,12 @@ class FairseqDictionary:
     """
 
     def __init__(self, words: Iterable[str], name: str = "the dictionary") -> None:
-        self._symbols = (*MARKS, *words)
-        self._numbers = {
-            symbol: number
-            for number, symbol in enumerate(self._symbols)
-            if number >= NUM_MARKS or number == UNKNOWN
-        }
-        for mark in MARKS:
-            if mark in self._symbols[NUM_MARKS:]:
+        super().__init__(words)
+        for number, mark in enumerate(MARKS):
+            if self._numbers[mark] != number:
                 raise DataError(f"{name} lists {mark}, which every dictionary has by itself")
+            if number != UNKNOWN:
+                del self._numbers[mark]
 
     @classmethod
     def load(cls, path: Path) -> FairseqDictionary:
@@ -66,27 +65,6 @@ class FairseqDictionary:
         if not kept:
             raise DataError(f"{path} is empty; it should have a symbol and its count on each line")
         return cls(kept, str(path))
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of symbols, the four marks included; what fairseq calls types."""
-        return len(self._symbols)
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The marks and the symbols, in our order."""
-        return self._symbols
-
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Token numbers of each line; marks among its words are unknown words."""
-        return [[self._numbers.get(word, UNKNOWN) for word in line.split()] for line in lines]
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The symbols of each row with spaces between them; marks but <unk> are left out."""
-        unsaid = (PAD, BOS, EOS)
-        return [
-            " ".join(self._symbols[token] for token in row if token not in unsaid) for row in rows
-        ]
 
 
 def dictionary_text(symbols: Sequence[str], counts: Sequence[int]) -> str:

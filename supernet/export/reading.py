@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from search_spaces.settings import ImageInput, ModelSettings
-from supernet.data.fairseq_dictionary import FairseqDictionary
 from supernet.data.tokenizer import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from supernet.export.base import Reading
 from supernet.tasks.base import Task
@@ -30,7 +29,7 @@ def reading_of(task: Task[Any, Any], settings: ModelSettings) -> Reading:
 
 
 def _text_reading(source: Tokenizer, target: Tokenizer) -> Reading:
-    words = isinstance(source, WordTokenizer | FairseqDictionary)
+    words = isinstance(source, WordTokenizer)
     kind, ending = ("words", "words.json") if words else ("sentencepiece", "model")
     names = ("source", "target") if source is not target else ("vocabulary", "vocabulary")
     sides = [f"{name}.{ending}" for name in names]
@@ -41,5 +40,5 @@ def _text_reading(source: Tokenizer, target: Tokenizer) -> Reading:
 def _content(tokenizer: Tokenizer) -> bytes:
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model
-    assert isinstance(tokenizer, WordTokenizer | FairseqDictionary), "no export knows it"
+    assert isinstance(tokenizer, WordTokenizer), "a tokenizer that no export knows"
     return (json.dumps(list(tokenizer.symbols), ensure_ascii=False) + "\n").encode()
