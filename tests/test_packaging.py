@@ -16,8 +16,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PACKAGES = ("search_spaces", "supernet", "latency", "nas", "service", "experiments")
 
-SERVICE = "nas-service[service]"
-
 # Import name → distribution, where they differ and it need not be installed.
 ELSEWHERE = {"fairseq": "fairseq-fixed"}
 
@@ -30,9 +28,17 @@ def declared() -> dict[str, Requirement]:
 
 
 def development() -> dict[str, Requirement]:
-    """What `make install-dev` adds: the extra `dev`, which names the extra `service`."""
-    extras = PROJECT["optional-dependencies"]
-    return _by_name([line for line in (*extras["dev"], *extras["service"]) if line != SERVICE])
+    """What `make install-dev` adds: the extra `dev` with the extras that it names."""
+    return _by_name(extra("dev"))
+
+
+def extra(name: str) -> list[str]:
+    lines = []
+    for line in PROJECT["optional-dependencies"][name]:
+        own = Requirement(line).name == PROJECT["name"]
+        extras = Requirement(line).extras if own else ()
+        lines += [part for one in sorted(extras) for part in extra(one)] if own else [line]
+    return lines
 
 
 def optional() -> dict[str, Requirement]:
