@@ -31,6 +31,21 @@ LOG_FILE = "train.log"
 LOG_LINES = 8  # of a failed training's log that are shown
 
 
+def check_untrained(folder: RunFolder, job: FairseqJob) -> None:
+    """See that no weights would be lost that another training made.
+
+    Raises:
+        UsageError: when the run has weights of the network, and fairseq has not trained it here.
+    """
+    result = folder.path / "retrained" / job.entry.id / "result.json"
+    if result.exists() and not (job.path / BEST).exists():
+        raise UsageError(
+            f"{folder.path} has weights of the network {job.entry.id} already; run "
+            f"{job.path / 'train.sh'}, and put its weights in their place with "
+            "nas fairseq import --replace"
+        )
+
+
 def run_job(job: FairseqJob, options: Sequence[str]) -> Path:
     """Train with fairseq; what it says goes into the folder's ``train.log``.
 

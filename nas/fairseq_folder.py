@@ -179,7 +179,7 @@ def _train_script(folder: RunFolder, entry: FrontEntry, data: _Data) -> str:
     ]
     return _script(
         f"Trains the network {entry.id} from scratch, with the settings of the mFormer paper "
-        "(section 6.1).\n# Further options go behind: ./train.sh --max-update 1000 --fp16",
+        "(section 6.1).\n# Further options go behind: ./train.sh --max-update 1000",
         f"fairseq-train {shlex.quote(data.path)}",
         options,
     )

@@ -1,6 +1,6 @@
-"""Run by an interpreter that has fairseq: what fairseq computes with a checkpoint of the plug-in.
+"""Run by an interpreter that has fairseq: what fairseq computes with checkpoints of the plug-in.
 
-    python fairseq_twin.py CHECKPOINT USER_DIR DATA OUT.npz
+    python fairseq_twin.py USER_DIR DATA CHECKPOINT...    # writes CHECKPOINT.npz
 
 Sources are padded on the left, as fairseq does; targets are read at once, and again token by token
 with the rows changing places in between.
@@ -41,8 +41,7 @@ def step_by_step(model: Any, encoded: Any, previous: torch.Tensor) -> torch.Tens
     return torch.cat(parts, dim=1)
 
 
-def main(checkpoint: str, user_dir: str, data: str, out: str) -> None:
-    utils.import_user_module(Namespace(user_dir=user_dir))
+def compute(checkpoint: str, data: str) -> dict[str, Any]:
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
         [checkpoint], arg_overrides={"data": data, "source_lang": None, "target_lang": None}
     )
@@ -51,9 +50,16 @@ def main(checkpoint: str, user_dir: str, data: str, out: str) -> None:
     with torch.no_grad():
         whole, _ = model(source, lengths, previous)
         steps = step_by_step(model, model.encoder(source, lengths), previous)
+    return {"whole": whole.numpy(), "steps": steps.numpy()}
+
+
+def main(user_dir: str, data: str, *checkpoints: str) -> None:
+    utils.import_user_module(Namespace(user_dir=user_dir))
     import supernet
 
-    np.savez(out, whole=whole.numpy(), steps=steps.numpy(), code=np.array(supernet.__file__))
+    for checkpoint in checkpoints:
+        found = compute(checkpoint, data)
+        np.savez(f"{checkpoint}.npz", code=np.array(supernet.__file__), **found)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +21,15 @@ from nas.fairseq_folder import FairseqJob, prepare_job
 from nas.run_folder import RunFolder
 from nas.trained import open_data, open_network, translate_text
 from search_spaces.errors import NasError
+from search_spaces.notation import from_text
+from search_spaces.settings import ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
+from supernet.building import build_network
+from supernet.data.fairseq_dictionary import readable
 from supernet.data.fairseq_write import write_data_bin
 from supernet.data.tokenizer import BOS, EOS, PAD
-from supernet.export.fairseq_checkpoint import read_trained
+from supernet.export.blueprint import Blueprint
+from supernet.export.fairseq_checkpoint import read_trained, write_checkpoint
 from supernet.export.fairseq_plugin import USER_DIR
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
@@ -166,6 +174,15 @@ def test_generate_equals_translate_token_for_token(world: World, tmp_path: Path,
     assert len(found) == COUNTS["test"] and len(set(found)) > COUNTS["test"] // 2
 
 
+def test_the_script_decodes_as_translate_does(world: World) -> None:
+    command = ["bash", str(world.job.path / "generate.sh"), "--batch-size", "1", "--cpu"]
+    paths = f"{find_program('fairseq-generate').parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PATH": paths})
+    text = (world.job.path / "results" / "generate-valid.txt").read_text("utf-8")
+    lines = ours(world, world.lines["valid"][0], 4)
+    assert hypotheses(text) == [readable(line, "subword_nmt") for line in lines]
+
+
 def test_an_export_decodes_to_the_same_on_its_own(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_network(world.run, ExportRequest("fairseq", out=out))
@@ -182,13 +199,12 @@ def test_an_export_decodes_to_the_same_on_its_own(world: World, tmp_path: Path) 
 # -- weights --------------------------------------------------------------------------------------
 
 
-def fairseqs(checkpoint: Path, user_dir: Path, data: Path, out: Path) -> dict[str, np.ndarray]:
+def fairseqs(user_dir: Path, data: Path, *checkpoints: Path) -> list[dict[str, np.ndarray]]:
     script = Path(__file__).with_name("fairseq_twin.py")
-    command = [sys.executable, str(script), *map(str, (checkpoint, user_dir, data, out))]
+    command = [sys.executable, str(script), *map(str, (user_dir, data, *checkpoints))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    with np.load(out) as found:
-        return dict(found)
+    return [dict(np.load(f"{checkpoint}.npz")) for checkpoint in checkpoints]
 
 
 def expected(checkpoint: Path) -> np.ndarray:
@@ -206,17 +222,52 @@ def real(logits: np.ndarray) -> np.ndarray:
     return np.concatenate([row[: len(one)] for row, one in zip(logits, TARGETS, strict=True)])
 
 
+def check_equal(found: dict[str, np.ndarray], checkpoint: Path) -> None:
+    own = real(expected(checkpoint))
+    for way in ("whole", "steps"):
+        theirs = real(found[way])
+        assert np.abs(theirs - own[:, : theirs.shape[1]]).max() < 1e-5, way
+
+
 @pytest.mark.parametrize("source", ["fairseq", "export"])
 def test_weights_compute_the_same_on_both_sides(world: World, tmp_path: Path, source: str) -> None:
-    checkpoint, plugin = world.job.path / "checkpoints/checkpoint_best.pt", USER_DIR
+    checkpoint, plugin = tmp_path / "checkpoint.pt", USER_DIR
     if source == "export":
         export_network(world.run, ExportRequest("fairseq", out=tmp_path / "out"))
         checkpoint, plugin = tmp_path / "out/checkpoint.pt", tmp_path / "out" / USER_DIR.name
-    found = fairseqs(checkpoint, plugin, world.data, tmp_path / "found.npz")
-    for way in ("whole", "steps"):
-        assert np.abs(real(found[way]) - real(expected(checkpoint))).max() < 1e-5, way
+    else:
+        shutil.copy(world.job.path / "checkpoints" / "checkpoint_best.pt", checkpoint)
+    (found,) = fairseqs(plugin, world.data, checkpoint)
+    check_equal(found, checkpoint)
     own = str(plugin / "lib") if source == "export" else str(USER_DIR.parents[2])
     assert str(found["code"]).startswith(own)
+
+
+LINE = "E16: s2/16 l1/16 o2/16 | D24: {}2+s2@2/32 o1+l1@3/16 {}1+o2@1/16"
+KINDS: dict[str, dict[str, Any]] = {
+    "relative keys, performer": {"relative_positions": 3, "norm": "post"},
+    "norm-linear, learned positions": {"linear_kernel": "norm", "positions": "learned"},
+    "bigbird": {"omni_kernel": "bigbird", "bigbird_block": 1, "activation": "gelu"},
+    "full, widths fixed": {"omni_kernel": "full", "head_dim": None, "qkv_dim": 8},
+    "two tables": {"input": TokenInput(60, 52)},
+}
+
+
+def test_every_kind_of_attention_computes_the_same(world: World, tmp_path: Path) -> None:
+    tokens = TokenInput(48, share_embeddings=True)
+    usual = ModelSettings(tokens, max_length=32, head_dim=8, positions="sinusoidal", omni_span=3)
+    files = []
+    for number, changes in enumerate(KINDS.values()):
+        for kind in ("s", "l"):
+            blueprint = Blueprint(
+                "translation", replace(usual, **changes), from_text(LINE.format(kind, kind))
+            )
+            torch.manual_seed(number)
+            network = build_network(blueprint.settings, "translation", blueprint.architecture)
+            files.append(tmp_path / f"{number}{kind}.pt")
+            write_checkpoint(files[-1], blueprint, network.network.state_dict(), ("en", "de"))
+    for file, found in zip(files, fairseqs(USER_DIR, world.data, *files), strict=True):
+        check_equal(found, file)
 
 
 # -- failures -------------------------------------------------------------------------------------

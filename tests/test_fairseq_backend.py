@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from nas import fairseq_backend
 from nas.cli.app import app
-from nas.fairseq_backend import find_program, import_checkpoints, run_job
+from nas.fairseq_backend import check_untrained, find_program, import_checkpoints, run_job
 from nas.fairseq_folder import SETTINGS, prepare_job
 from nas.retrain import retrain
 from nas.run_folder import RunFolder
@@ -162,6 +162,17 @@ def test_two_do_not_train_in_one_folder(
     job = prepare_job(run, "best")
     with fairseq_backend._alone(job.path), pytest.raises(RunConflictError, match="another process"):
         run_job(job, [])
+
+
+def test_weights_of_another_training_are_not_lost(run: RunFolder) -> None:
+    job = prepare_job(run, "best")
+    check_untrained(run, job)
+    run.write_json(f"retrained/{job.entry.id}/result.json", {})
+    with pytest.raises(UsageError, match="has weights of the network"):
+        check_untrained(run, job)
+    (job.path / "checkpoints").mkdir()
+    (job.path / "checkpoints" / "checkpoint_best.pt").touch()
+    check_untrained(run, job)
 
 
 def test_without_fairseq(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ FAIRSEQ_OPTIONS: Any = typer.Option(
     [],
     "--fairseq-option",
     metavar="TEXT",
-    help="With --run: further options of fairseq-train, as '--max-update 1000 --fp16'. Repeatable.",
+    help="With --run: further options of fairseq-train, as '--max-update 1000'. Repeatable.",
 )
 
 
@@ -65,13 +65,20 @@ def retrain_with_fairseq(
     screen: Screen,
 ) -> None:
     """Write the folder of a network; with `runs` train there, and take the weights."""
-    from nas.fairseq_backend import find_program, import_checkpoints, run_job
+    from nas.fairseq_backend import (
+        check_untrained,
+        find_program,
+        import_checkpoints,
+        run_job,
+    )
     from nas.fairseq_folder import prepare_job
 
     if runs:
         find_program("fairseq-train")  # before anything is written
     options.use_threads(folder.spec.budget.threads)
     job = prepare_job(folder, how)
+    if runs:
+        check_untrained(folder, job)
     say(f"{'Network':<8} {job.entry.id}")
     say(f"{'Folder':<8} {job.path}")
     if not runs:

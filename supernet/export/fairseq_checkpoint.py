@@ -38,13 +38,16 @@ PREFIX = "network."
 
 # What fairseq's checkpoints hold beside tensors and plain values: the arguments, and arrays of
 # numbers where BLEU was counted while training. None of them does anything when it is built.
+_ARRAY, _SCALAR = (value.__reduce__()[0] for value in (np.zeros(1), np.float64(0)))
 SAFE_GLOBALS: tuple[Any, ...] = (
     argparse.Namespace,
     np.ndarray,
     np.dtype,
-    np.dtypes.Float64DType,
-    np.dtypes.Int64DType,
-    *(getattr(np._core.multiarray, name) for name in ("_reconstruct", "scalar")),  # type: ignore[attr-defined]
+    *(type(np.dtype(name)) for name in ("float32", "float64", "int32", "int64")),
+    _ARRAY,
+    _SCALAR,
+    (_ARRAY, "numpy.core.multiarray._reconstruct"),  # as numpy below 2 calls them
+    (_SCALAR, "numpy.core.multiarray.scalar"),
 )
 
 
