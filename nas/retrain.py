@@ -211,7 +211,7 @@ def finish(
         "architecture": entry.architecture.to_json(),
         "task": run.space.task,
         "dataset": task.name,
-        **_scores(test, valid),
+        **scores_json(test, valid),
         "epochs": epochs,
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
@@ -220,7 +220,7 @@ def finish(
     run.folder.write_json(f"retrained/{entry.id}/result.json", result)
 
 
-def _scores(test: Scores, valid: Scores) -> dict[str, float | str]:
+def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
     """The scores of both splits; the one that the task is known by comes first."""
     names = sorted(test.values, key=lambda name: name != test.headline)
     result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import UnknownNameError
 from search_spaces.settings import ImageInput, ModelSettings
@@ -78,6 +76,8 @@ def dump_space(space: SearchSpace) -> str:
         document[stack] = _stack_table(space, stack)
     free = {"data": space.data, "workload": space.workload, "presets": space.presets}
     document |= {key: _plain(table) for key, table in free.items() if table}
+    import tomli_w  # only writing needs it
+
     return tomli_w.dumps(document)
 
 

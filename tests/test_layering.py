@@ -44,7 +44,7 @@ JOINTS = (
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos"),
-    "fairseq": ("supernet.export.fairseq_plugin",),
+    "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),

@@ -98,7 +98,10 @@ DOORS = re.compile(r"_?open_test")
 # prepared already.
 MAKERS = {"supernet/data/prepare_examples.py", "supernet/data/text_requests.py"}
 TASKS = ("classification", "translation", "language_modelling")
-DEFINED = {f"supernet/data/{name}.py" for name in ("datasets", "sources", "prepared", "synthetic")}
+DEFINED = {
+    f"supernet/data/{name}.py"
+    for name in ("datasets", "sources", "prepared", "synthetic", "fairseq_data")
+}
 
 
 def names(path: Path) -> set[str]:
@@ -133,9 +136,10 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
     )
     door = {
         "nas/retrain.py": {"open_test"},
+        "nas/fairseq_backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/opening.py": {"load_test_split"} | pairs | streams,
+        "supernet/tasks/opening.py": {"load_test_split", "open_data_bin_test"} | pairs | streams,
         "supernet/data/datasets.py": {"test"},
         "supernet/data/sources.py": {"open_examples_test"},
     }

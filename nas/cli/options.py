@@ -84,10 +84,14 @@ def complete_objectives(incomplete: str) -> list[str]:
 
 
 def complete_data(incomplete: str) -> list[str]:
-    """The word for the generated corpus, and prepared folders here and in ``data``."""
-    folders = [Path(), Path("data")]
-    found = [str(file.parent) for folder in folders for file in folder.glob("*/manifest.json")]
-    return _starting(["synthetic", *sorted(found)], incomplete)
+    """The word for the generated corpus, and prepared or binarised folders, also in ``data``."""
+    files = (
+        file
+        for folder in (Path(), Path("data"))
+        for form in ("*/manifest.json", "*/dict.*.txt")
+        for file in folder.glob(form)
+    )
+    return _starting(["synthetic", *sorted({str(file.parent) for file in files})], incomplete)
 
 
 def complete_setting(incomplete: str) -> list[str]:

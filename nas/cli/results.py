@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nas.cli.consoles import out
+from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.tables import front_table, retrained_table, test_score
 from nas.front import FRONT_FILE, pick
@@ -63,3 +65,20 @@ def result_json(folder: RunFolder) -> dict[str, Any]:
         **{name: str(path) if path.exists() else None for name, path in paths.items()},
         "retrained": list(state.retrained),
     }
+
+
+def finish(folder: RunFolder, chosen: list[str], quiet: bool, json_lines: bool) -> None:
+    """Print the results the way it was asked for."""
+    if json_lines:
+        print_line(result_json(folder))
+        return
+    if not quiet:
+        show_results(folder)
+    for line in final_lines(folder, chosen):
+        say(line)
+
+
+def print_line(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()

@@ -208,7 +208,7 @@ def _cut(order: Indices, widths: Indices, max_tokens: int) -> list[Indices]:
 def _matrix(rows: TokenRows, chosen: Indices, begins: bool = False, ends: bool = False) -> Tensor:
     """Chosen rows with a begin or end mark, filled up with padding: int64 ``(B, longest)``."""
     starts = rows.offsets[chosen]
-    lengths = rows.offsets[np.asarray(chosen) + 1] - starts
+    lengths = rows.offsets[np.asarray(chosen) + 1] - starts - rows.gap
     width = int(lengths.max(initial=0)) + begins + ends
     matrix = np.full((len(chosen), width), PAD, dtype=np.int64)
     places = np.arange(width) - begins

@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
         """Number of tokens, padding and the other marks included."""
         ...
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """How each token is written, marks included, by number."""
+        ...
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""
         ...
@@ -88,6 +93,11 @@ class SentencePieceTokenizer:
         return int(self._pieces.get_piece_size())
 
     @property
+    def symbols(self) -> tuple[str, ...]:
+        """The pieces, in which ▁ stands for a space."""
+        return tuple(self._pieces.id_to_piece(list(range(self.vocab_size))))
+
+    @property
     def model(self) -> bytes:
         """The bytes of the model file."""
         return bytes(self._pieces.serialized_model_proto())
@@ -111,14 +121,14 @@ class WordTokenizer:
         self._numbers = {word: number for number, word in enumerate(self._words)}
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """All of them in the order of their numbers, marks included."""
-        return self._words
-
-    @property
     def vocab_size(self) -> int:
         """Number of words, marks included."""
         return len(self._words)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The marks and the words."""
+        return self._words
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""

@@ -42,4 +42,4 @@ def _content(tokenizer: Tokenizer) -> bytes:
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model
     assert isinstance(tokenizer, WordTokenizer), "a tokenizer that no export knows"
-    return (json.dumps(list(tokenizer.words), ensure_ascii=False) + "\n").encode()
+    return (json.dumps(list(tokenizer.symbols), ensure_ascii=False) + "\n").encode()
