@@ -14,6 +14,7 @@ FORMATS: dict[str, str] = {
     "safetensors": "supernet.export.standalone:SafetensorsExport",
     "torch": "supernet.export.standalone:TorchExport",
     "huggingface": "supernet.export.huggingface:HuggingFaceExport",
+    "onnx": "supernet.export.onnx:OnnxExport",
 }
 
 
