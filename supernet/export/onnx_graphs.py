@@ -124,7 +124,11 @@ class StepGraph(nn.Module):
         self.states, self.memories = tuple(states), tuple(memories)
 
     def forward(
-        self, tokens: Tensor, position: Tensor, states: list[Tensor], memories: list[Tensor]
+        self,
+        tokens: Tensor,
+        position: Tensor,
+        states: Sequence[Tensor],
+        memories: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """One step.
 
@@ -132,7 +136,7 @@ class StepGraph(nn.Module):
             tokens: new target tokens ``(B, K, N)``; of a language model ``(B, N)``.
             position: of the first of them, from 0; a scalar.
             states: as the last step returned them, ``(B, K, …)`` or ``(B, …)``.
-            memories: as `SourceGraph` returns them, ``(B, …)``.
+            memories: as `SourceGraph` returns them, ``(B, …)``; none in a language model.
 
         Returns:
             Logits of what follows each token, ``(B, K, N, V)`` or ``(B, N, V)``, and the states.

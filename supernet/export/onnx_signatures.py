@@ -55,7 +55,7 @@ class Graph:
         module: in evaluation mode.
         inputs: in the order of the module's arguments.
         outputs: names, in order.
-        groups: how many of the inputs make up each argument; 0 for one that is no list.
+        groups: how many of the inputs make up each argument; None for one that is no list.
     """
 
     name: str
@@ -128,7 +128,7 @@ def _step(
     counts = [sum(one.name.startswith(f"memory.{n}.") for one in read) for n in range(len(states))]
     module = StepGraph(network, [len(layer) for layer in states], counts if read else [])
     outputs = ("logits", *(f"next.{one.name}" for layer in states for one in layer))
-    groups = (None, None, sum(len(layer) for layer in states), len(read))
+    groups = (None, None, sum(len(layer) for layer in states), *([len(read)] if read else []))
     return Graph("step", module, tuple(inputs), outputs, groups)
 
 

@@ -113,6 +113,9 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            # Told of every axis that has the size of another one, though both have one name.
+            same = r"# The axis name: (\w+) will not be used, .* another axis: \1\.$"
+            warnings.filterwarnings("ignore", same, UserWarning)
             yield
     finally:
         logger.setLevel(level)
