@@ -23,7 +23,6 @@ from search_spaces.errors import DataError
 from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
 
-
 INPUT_NAMES = ("inputs", "source", "target", "tokens", "context")
 
 
