@@ -11,10 +11,8 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, Task
 from supernet.export.blueprint import Blueprint
-from supernet.export.onnx import facts_of
+from supernet.export.onnx import write_graphs
 from supernet.export.onnx_driver import Array, Decoder, State, session
-from supernet.export.onnx_signatures import graphs_of
-from supernet.export.onnx_tracing import write_graph
 from supernet.extraction import StandAlone, Supernet, extract
 from supernet.sequence_models import FixedTranslation
 
@@ -33,9 +31,7 @@ def network_of(model: Supernet, architecture: Architecture) -> StandAlone:
 
 def write(network: StandAlone, settings: ModelSettings, task: Task, folder: Path) -> Path:
     """The graphs of a network as files."""
-    about = facts_of(Blueprint(task, settings, network.architecture))
-    for graph in graphs_of(network):
-        write_graph(graph, about, folder)
+    write_graphs(network, Blueprint(task, settings, network.architecture), folder)
     return folder
 
 

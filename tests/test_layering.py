@@ -34,6 +34,7 @@ JOINTS = (
     "nas.retrain*",
     "nas.evaluator*",
     "nas.timed_work",
+    "nas.onnx_timing",
     "nas.profile_device",
     "nas.latency_meter",
 )
@@ -43,6 +44,9 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray", "nas.tuning"),
     "fairseq": ("supernet.export.fairseq_plugin",),
+    "onnx": ("supernet.export.onnx_tracing",),
+    "onnxscript": ("supernet.export.onnx_tracing",),
+    "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),

@@ -22,7 +22,7 @@ def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
     if run.elsewhere is not None:
         here = describe_device(run.spec.device).to_json()
         there = carried.device.to_json()
-        names = [name for name in here if here[name] != there[name]]
+        names = [name for name in here | there if here.get(name) != there.get(name)]
         yield Note(
             "latency",
             f"latency is predicted for {run.elsewhere} and not measured: this device differs in "
@@ -34,4 +34,6 @@ def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
 
 
 def _values(device: dict[str, object], names: list[str]) -> str:
-    return ", ".join(str(device[name]) for name in names)
+    return ", ".join(
+        str(device.get(name, "torch")) for name in names
+    )  # only runtime may be missing

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import torch
 
@@ -25,8 +26,9 @@ from supernet.export.blueprint import Blueprint
 from supernet.export.onnx_driver import Array, Decoder, session
 from supernet.export.onnx_signatures import graphs_of
 from supernet.export.onnx_tracing import write_graph
-from supernet.plan import decoder_of
+from supernet.extraction import StandAlone
 
+RUNTIME = f"onnxruntime {onnxruntime.__version__}"
 DRIVER_FILE = "decode.py"
 FAILURES = (
     runtime.Fail,
@@ -47,9 +49,7 @@ class OnnxExport(ExportFormat):
 
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """Write the graphs and the driver; see `ExportFormat.write`."""
-        about = facts_of(source.blueprint)
-        graphs = graphs_of(source.network)
-        files = [name for graph in graphs for name in write_graph(graph, about, folder)]
+        files = write_graphs(source.network, source.blueprint, folder)
         if source.blueprint.task != "classification":
             shutil.copyfile(onnx_driver.__file__, folder / DRIVER_FILE)
             files.append(DRIVER_FILE)
@@ -64,7 +64,7 @@ class OnnxExport(ExportFormat):
             if blueprint.task == "classification":
                 found = [_classes(folder, inputs["inputs"])]
             else:
-                decoder = Decoder(folder)
+                decoder = Decoder(folder, 1)
                 found = [_logits(decoder, inputs, new) for new in (None, 1)]
         except (*FAILURES, KeyError, ValueError) as error:
             raise DataError(
@@ -106,6 +106,18 @@ onnxruntime and, where the vocabulary is a sentencepiece model, sentencepiece. `
 and shows how `step.onnx` carries on what it remembers."""
 
 
+def write_graphs(network: StandAlone, blueprint: Blueprint, folder: Path) -> list[str]:
+    """Write the graphs of a network; the names of their files.
+
+    Args:
+        network: in fp32, on the CPU, in evaluation mode.
+        blueprint: of it.
+        folder: exists.
+    """
+    about = facts_of(blueprint)
+    return [name for graph in graphs_of(network) for name in write_graph(graph, about, folder)]
+
+
 def graph_names(blueprint: Blueprint) -> tuple[str, ...]:
     """The graphs of a network of that task."""
     match blueprint.task:
@@ -145,7 +157,7 @@ def _check_graph(file: Path, blueprint: Blueprint) -> None:
 
 
 def _classes(folder: Path, inputs: Array) -> Array:
-    graph = session(folder / "classifier.onnx")
+    graph = session(folder / "classifier.onnx", 1)
     (logits,) = graph.run(None, {graph.get_inputs()[0].name: inputs})
     return np.asarray(logits)
 

@@ -277,6 +277,11 @@ def continue_text(decoder: Decoder, prompt: Array, length: int) -> Array:
     if decoder.memory_length and prompt.shape[1] > room:
         state = decoder.remember(prompt[:, :-room], state)
         prompt = prompt[:, -room:]
+    return write_on(decoder, prompt, state, length)
+
+
+def write_on(decoder: Decoder, prompt: Array, state: State, length: int) -> Array:
+    """As `continue_text`, from a state."""
     logits, state = decoder.read(prompt, state)
     written: list[Array] = []
     for _ in range(length):

@@ -23,7 +23,14 @@ from supernet.export.onnx_kernels import graph_form
 from supernet.extraction import StandAlone
 from supernet.layers import sinusoids
 from supernet.models import EncoderClassifier, FixedNetwork, InputEmbedding
-from supernet.sequence_models import FixedTranslation, Positions, SequenceModel, TranslationModel
+from supernet.sequence_models import (
+    FixedLanguageModel,
+    FixedTranslation,
+    Positions,
+    SequenceModel,
+    TranslationModel,
+)
+
 
 def prepare(network: StandAlone) -> StandAlone:
     """The same network, on the same parameters, with nothing that depends on lengths."""
@@ -34,12 +41,15 @@ def prepare(network: StandAlone) -> StandAlone:
             for kind, kernel in module.kernels.items():
                 module.kernels[kind] = graph_form(kernel)
         if isinstance(module, SequenceModel):
-            module.decoder_positions = PositionsForm(module.decoder_positions)
+            module.add_module("decoder_positions", PositionsForm(module.decoder_positions))
         if isinstance(module, TranslationModel):
-            module.encoder_positions = PositionsForm(module.encoder_positions)
+            module.add_module("encoder_positions", PositionsForm(module.encoder_positions))
         if isinstance(module, EncoderClassifier):
-            module.embedding = EmbeddingForm(module.embedding)
+            module.add_module("embedding", EmbeddingForm(module.embedding))
     return prepared
+
+
+Writer = FixedTranslation | FixedLanguageModel
 
 
 class PositionsForm(nn.Module):
@@ -111,7 +121,7 @@ class StepGraph(nn.Module):
     memories are there once.
     """
 
-    def __init__(self, network: nn.Module, states: Sequence[int], memories: Sequence[int]) -> None:
+    def __init__(self, network: Writer, states: Sequence[int], memories: Sequence[int]) -> None:
         """Build the graph.
 
         Args:

@@ -19,11 +19,11 @@ from supernet.attention.bigbird import BigBirdKernel
 from supernet.attention.linear import CosformerKernel, MeanLinearKernel, NormLinearKernel
 from supernet.blocks import ElasticAttention
 from supernet.decoder import ElasticDecoderBlock
-from supernet.export.onnx_graphs import ClassifierGraph, SourceGraph, StepGraph, prepare
+from supernet.export.onnx_graphs import ClassifierGraph, SourceGraph, StepGraph, Writer, prepare
 from supernet.extraction import StandAlone
 from supernet.models import FixedNetwork
 from supernet.plan import decoder_of, decoder_spans
-from supernet.sequence_models import FixedLanguageModel, FixedTranslation
+from supernet.sequence_models import FixedTranslation
 
 # Sizes of the example; all differ, so that none is taken for another.
 BATCH, BEAMS, NEW, SOURCE, PAST = 3, 2, 5, 7, 11
@@ -112,9 +112,7 @@ def _source(network: FixedTranslation) -> Graph:
     return Graph("source", SourceGraph(network), (source,), tuple(names), (None,))
 
 
-def _step(
-    network: FixedTranslation | FixedLanguageModel, memories: list[tuple[str, Tensor]]
-) -> Graph:
+def _step(network: Writer, memories: list[tuple[str, Tensor]]) -> Graph:
     rows: Axes = {0: "batch", 1: "beams"} if memories else {0: "batch"}
     sizes = (BATCH, BEAMS) if memories else (BATCH,)
     states = [_states(network, number, rows, sizes) for number, _, _ in _layers(network)]
@@ -132,10 +130,8 @@ def _step(
     return Graph("step", module, tuple(inputs), outputs, groups)
 
 
-def _states(
-    network: FixedTranslation | FixedLanguageModel, number: int, rows: Axes, sizes: tuple[int, ...]
-) -> list[Signature]:
-    """What a layer's self-attention remembers; keys and values of as many positions as were read."""
+def _states(network: Writer, number: int, rows: Axes, sizes: tuple[int, ...]) -> list[Signature]:
+    """What a layer's self-attention remembers: sums, or keys and values of what was read."""
     _, block, layer = list(_layers(network))[number]
     span = decoder_spans(network.network.settings, decoder_of(network.architecture))[number]
     kernel = _kernel(block.self_attention, layer.self_attention)
@@ -174,7 +170,7 @@ def _memory_axes(name: str) -> Axes:
 
 
 def _layers(
-    network: FixedTranslation | FixedLanguageModel,
+    network: Writer,
 ) -> Iterator[tuple[int, ElasticDecoderBlock, DecoderLayer]]:
     layers = decoder_of(network.architecture).layers
     for number, (block, layer) in enumerate(

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from supernet.export.onnx_signatures import Graph
 
-OPSET = 20
+OPSET = 23
 EMBEDDED_BYTES = 1_900_000_000  # a file of protocol buffers ends at 2 GB
 
 
@@ -43,7 +43,7 @@ def write_graph(graph: Graph, about: Mapping[str, str], folder: Path) -> list[st
     weights = sum(part.numel() * part.element_size() for part in graph.module.parameters())
     program = traced(graph)
     _clean(program.model)
-    program.model.metadata_props.update(about | {"graph": graph.name, "opset": str(OPSET)})
+    program.model.metadata_props.update({**about, "graph": graph.name, "opset": str(OPSET)})
     beside = weights > EMBEDDED_BYTES
     program.save(str(file), external_data=beside)
     onnx.checker.check_model(str(file), full_check=True)
@@ -101,12 +101,13 @@ def plain_attention(
         logits_BHNM = logits_BHNM.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         logits_BHNM = logits_BHNM + attn_mask
-    return logits_BHNM.softmax(dim=-1) @ v_BHMD
+    out_BHND: Tensor = logits_BHNM.softmax(dim=-1) @ v_BHMD
+    return out_BHND
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on its own code and on torchvision, which nobody needs here."""
+    """Without the exporter's remarks on its own code and on torchvision."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)
