@@ -109,7 +109,7 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
         write_json(building / FACTS_FILE, facts)
         card = model_card(facts, form.usage(source.blueprint))
         write_atomically(building / CARD_FILE, card)
-        _write_checksums(building)
+        write_checksums(building)
     return Exported(path, facts)
 
 
@@ -166,8 +166,9 @@ def _source(
     )
 
 
-def _write_checksums(folder: Path) -> None:
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+def write_checksums(folder: Path) -> None:
+    """Write ``checksums.json``, sha256 of every other file of a folder."""
+    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS_FILE)
     sums = {file.relative_to(folder).as_posix(): checksum(file) for file in files}
     write_atomically(folder / CHECKSUMS_FILE, json.dumps({"sha256": sums}, indent=2) + "\n")
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from nas.exporting import Exported, ExportRequest, export_network
+from nas.exporting import Exported, ExportRequest, export_network, write_checksums
 from nas.run_folder import RunFolder
+from nas.trained import OpenedData, TrainedNetwork, open_data, open_network
 from supernet.building import build_supernet
 from supernet.export import formats
 from supernet.export.base import ExportFormat, ExportSource, Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.generate import as_module
 from supernet.export.tensors import read_tensors, write_tensors
 from supernet.export.weights import network_of, plain_weights
 from supernet.training.checkpoint import save
@@ -73,3 +76,19 @@ def arch_of(folder: RunFolder) -> str:
 def export_to(folder: RunFolder, form: str, out: Path | None = None, **more: object) -> Exported:
     """Export the trained network."""
     return export_network(folder, ExportRequest(form, out=out, **more))  # type: ignore[arg-type]
+
+
+def opened(folder: RunFolder) -> tuple[TrainedNetwork, OpenedData]:
+    """The trained network of a run, and its data."""
+    return open_network(folder, arch_of(folder), "cpu"), open_data(folder, None)
+
+
+def module_of(folder: Path) -> Any:
+    """The folder's `modeling.py`, which these tests have written themselves."""
+    file = folder / "modeling.py"
+    return as_module(file.read_text(encoding="utf-8"), file)
+
+
+def seal(folder: Path) -> None:
+    """Checksums that fit a changed folder, as someone who means harm would write them."""
+    write_checksums(folder)

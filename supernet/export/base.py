@@ -72,7 +72,8 @@ class Reading:
 
     Attributes:
         facts: for ``reading.json``. ``kind`` is ``sentencepiece`` or ``words`` (with ``source`` and
-            ``target``, names of files), ``images`` (with ``black`` and ``white``, the normalised
+            ``target``, names of files, and ``num_words``, the tokens that the target's knows),
+            ``images`` (with ``black`` and ``white``, the normalised
             values of the bytes 0 and 255 per channel, and ``image_size``), ``bytes`` (token =
             byte + 1), ``symbols`` (with the list of them) or ``numbers``.
         files: name → content of the tokenizer files.

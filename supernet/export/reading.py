@@ -34,7 +34,8 @@ def _text_reading(source: Tokenizer, target: Tokenizer) -> Reading:
     names = ("source", "target") if source is not target else ("vocabulary", "vocabulary")
     sides = [f"{name}.{ending}" for name in names]
     files = dict(zip(sides, (_content(source), _content(target)), strict=True))
-    return Reading({"kind": kind, "source": sides[0], "target": sides[1]}, files)
+    facts = {"kind": kind, "source": sides[0], "target": sides[1]}
+    return Reading({**facts, "num_words": target.vocab_size}, files)
 
 
 def _content(tokenizer: Tokenizer) -> bytes:

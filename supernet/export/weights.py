@@ -22,11 +22,31 @@ _RENAMED = (
     (re.compile(r"\.kernels\.\w+\."), "."),
     (re.compile(r"\.blocks\."), ".layers."),
     (re.compile(r"_([A-Z]+)$"), ""),  # shapes are suffixes of parameters
+    (re.compile(r"^embedding\.(class_token|positions)$"), r"\1"),
+    (re.compile(r"^embedding\.tokens\."), "embedding."),
+    (re.compile(r"_positions\.learned$"), "_positions"),
 )
+_TABLES = {1: ("embedding",), 2: ("source_embedding", "target_embedding")}
 
 
-def plain_name(name: str) -> str:
-    """``encoder.blocks.0.attention.projections.shared.query.weight`` in exported files."""
+def plain_names(network: StandAlone) -> dict[str, str]:
+    """Name of each weight of a network → its name in exported files.
+
+    For example ``encoder.blocks.0.attention.projections.shared.query.weight`` is
+    ``encoder.layers.0.attention.query.weight`` there.
+    """
+    known = list(network.network.state_dict())
+    tables = [name for name in known if name.startswith("tables.")]
+    names = {name: _plain(name) for name in known}
+    names |= {
+        table: f"{name}.weight"
+        for table, name in zip(tables, _TABLES.get(len(tables), ()), strict=True)
+    }
+    assert len(set(names.values())) == len(names), "two weights have one name"
+    return names
+
+
+def _plain(name: str) -> str:
     for pattern, replacement in _RENAMED:
         name = pattern.sub(replacement, name)
     return name
@@ -35,9 +55,8 @@ def plain_name(name: str) -> str:
 def plain_weights(network: StandAlone) -> dict[str, Tensor]:
     """The weights under exported names, copies on the CPU in fp32."""
     state = network.network.state_dict()
-    plain = {plain_name(name): tensor.detach().float().cpu() for name, tensor in state.items()}
-    assert len(plain) == len(state), "two parameters have one name"
-    return plain
+    names = plain_names(network)
+    return {plain: state[name].detach().float().cpu() for name, plain in names.items()}
 
 
 def network_of(blueprint: Blueprint, weights: Mapping[str, Tensor], name: str) -> StandAlone:
@@ -52,11 +71,9 @@ def network_of(blueprint: Blueprint, weights: Mapping[str, Tensor], name: str) -
         DataError: when a tensor is missing, too much, of another shape or no fp32.
     """
     network = bare_network(blueprint)
-    names = {plain_name(known): known for known in network.network.state_dict()}
-    check_weights(
-        {plain: network.network.state_dict()[n] for plain, n in names.items()}, weights, name
-    )
-    network.network.load_state_dict({names[plain]: weights[plain] for plain in names})
+    state, names = network.network.state_dict(), plain_names(network)
+    check_weights({plain: state[own] for own, plain in names.items()}, weights, name)
+    network.network.load_state_dict({own: weights[plain] for own, plain in names.items()})
     return network.eval()
 
 
