@@ -47,14 +47,20 @@ def exported_calls(
     Yields:
         Opens a network's graphs anew, and returns its call.
     """
-    with TemporaryDirectory(prefix="nas-onnx-") as name, torch.random.fork_rng(devices=[]):
+    with TemporaryDirectory(prefix="nas-onnx-") as name:
+        export_random(space, architectures, Path(name))
+        yield lambda one: onnx_call(space, Path(name) / one.id, workload, threads)
+
+
+def export_random(space: SearchSpace, architectures: Sequence[Architecture], folder: Path) -> None:
+    """Write the graphs of networks with random weights, each into a folder named by its id."""
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for architecture in architectures:
-            folder = Path(name) / architecture.id
-            folder.mkdir()
             network = build_network(space.model, space.task, architecture).eval()
-            write_graphs(network, Blueprint(space.task, space.model, architecture), folder)
-        yield lambda one: onnx_call(space, Path(name) / one.id, workload, threads)
+            (folder / architecture.id).mkdir()
+            blueprint = Blueprint(space.task, space.model, architecture)
+            write_graphs(network, blueprint, folder / architecture.id)
 
 
 def onnx_call(space: SearchSpace, folder: Path, workload: Workload, threads: int) -> Call:

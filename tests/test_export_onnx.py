@@ -1,4 +1,4 @@
-"""ONNX exports: what the files hold, what is refused, and graphs of all kinds held against torch."""
+"""ONNX exports: what they hold, what is refused, and graphs of all kinds held against torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from typer.testing import CliRunner
 from nas.cli.app import app
 from nas.exporting import verify_export
 from nas.run_folder import RunFolder
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
+from supernet.export.base import Record
+from supernet.export.blueprint import Blueprint
 from supernet.export.formats import open_format
 from supernet.export.package import check_parity
 from supernet.tasks.opening import open_task
@@ -221,6 +224,23 @@ def test_language_models(name: str, tmp_path: Path) -> None:
     one = cases.network_of(random_writer(settings), writer(*KINDS, "omni"))
     cases.write(one, settings, "language_modelling", tmp_path)
     assert cases.apart_writing(one, tmp_path, 9) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_memory_of_earlier_segments(tmp_path: Path) -> None:
+    settings = decoder_cases.SETTINGS["relative keys, post-norm"]
+    stack = writer("softmax", "softmax").decoder
+    assert stack is not None
+    architecture = Architecture(decoder=replace(stack, memory_length=30))
+    one = cases.network_of(random_writer(settings), architecture)
+    cases.write(one, settings, "language_modelling", tmp_path)
+    blueprint = Blueprint("language_modelling", settings, architecture)
+    inputs = {"tokens": cases.texts(3, 9, 9), "context": cases.texts(3, 30, 9)}
+    with torch.inference_mode():
+        record = Record(inputs, {"logits": one(inputs["tokens"], inputs["context"])})
+        forgetful = Record(inputs, {"logits": one(inputs["tokens"])})
+    assert open_format("onnx").parity(tmp_path, blueprint, record) < TOLERANCE
+    assert open_format("onnx").parity(tmp_path, blueprint, forgetful) > 100 * TOLERANCE
 
 
 LEARNED = replace(TOKENS, positions="learned")

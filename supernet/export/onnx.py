@@ -170,7 +170,8 @@ def _logits(decoder: Decoder, inputs: Mapping[str, Array], new: int | None) -> A
     else:
         tokens = inputs["tokens"]
         state = decoder.start(tokens)
-        state = decoder.remember(inputs.get("context", tokens[:, :0]), state)
+        if decoder.memory_length and "context" in inputs:
+            state = decoder.remember(inputs["context"][:, -decoder.memory_length :], state)
     parts = []
     step = new or tokens.shape[-1]
     for start in range(0, tokens.shape[-1], step):
