@@ -137,6 +137,12 @@ def test_outputs_that_are_no_numbers_are_refused(value: float) -> None:
         driver.log_softmax(np.array([[0.0, value]]))
 
 
+def test_a_beam_of_none_is_refused() -> None:
+    assert driver.Search(1).beam == 1
+    with pytest.raises(ValueError, match="the beam is 0"):
+        driver.Search(0)
+
+
 # -- text -----------------------------------------------------------------------------------------
 
 LINES = ["a small test", "another one of these", "a test"] * 20

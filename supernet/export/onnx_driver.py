@@ -173,6 +173,10 @@ class Search:
     offset: int = 10
     min_length: int = 1
 
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"the beam is {self.beam}; it must be at least 1")
+
     def longest(self, source_length: int, limit: int) -> int:
         """Most tokens of a text, end mark included."""
         return max(1, min(int(self.factor * source_length) + self.offset, limit))
@@ -186,6 +190,25 @@ class Hypothesis:
     score: float
 
 
+@dataclass(frozen=True)
+class Beams:
+    """The texts that go on.
+
+    Attributes:
+        sentences: numbers of the sentences that are not done, ``(S,)``.
+        tokens: the begin mark and what was written, ``(S, K, T + 1)``.
+        scores: log-probabilities ``(S, K)``; -inf where there is no text.
+    """
+
+    sentences: Array
+    tokens: Array
+    scores: Array
+
+    def keep(self, places: Array) -> Beams:
+        """These sentences only."""
+        return Beams(self.sentences[places], self.tokens[places], self.scores[places])
+
+
 def beam_search(
     decoder: Decoder, source: Array, search: Search, num_words: int | None = None
 ) -> list[list[Hypothesis]]:
@@ -197,42 +220,27 @@ def beam_search(
         search: how.
         num_words: only the first so many tokens of the vocabulary are written; None for all.
     """
-    beams, count = search.beam, len(source)
-    longest = np.array(
-        [search.longest(n, decoder.max_length) for n in (source != PAD).sum(axis=1).tolist()]
-    )
-    finished: list[list[Hypothesis]] = [[] for _ in range(count)]
-    alive = np.arange(count)  # numbers of the sentences that are not done
-    tokens_SKT = np.full((count, beams, 1), BOS)
-    scores_SK = np.full((count, beams), -np.inf, np.float32)
+    count, width = len(source), search.beam
+    lengths = (source != PAD).sum(axis=1).tolist()
+    longest_S = np.array([search.longest(length, decoder.max_length) for length in lengths])
+    scores_SK = np.full((count, width), -np.inf, np.float32)
     scores_SK[:, 0] = 0.0  # all beams are the same at first, so only one of them counts
-    state = decoder.start(source, beams)
-    while len(alive):
-        logits, state = decoder.step(tokens_SKT[:, :, -1:], state)
-        written = tokens_SKT.shape[2] - 1
+    beams = Beams(np.arange(count), np.full((count, width, 1), BOS), scores_SK)
+    finished: list[list[Hypothesis]] = [[] for _ in range(count)]
+    state = decoder.start(source, width)
+    while len(beams.sentences):
+        written = beams.tokens.shape[2] - 1
+        logits, state = decoder.step(beams.tokens[:, :, -1:], state)
         next_SKV = log_softmax(logits[:, :, -1, :num_words])
-        _forbid(next_SKV, written, longest[alive], search)
-        total_SC = (scores_SK[:, :, None] + next_SKV).reshape(len(alive), -1)
-        value_SC, index_SC = top(total_SC, 2 * beams)
-        beam_SC, token_SC = np.divmod(index_SC, next_SKV.shape[2])
-        # Of the 2K best continuations those among the first K that end are finished …
-        ends_SC = (token_SC == EOS) & np.isfinite(value_SC)
-        for place, rank in np.argwhere(ends_SC[:, :beams]).tolist():
-            text = tokens_SKT[place, beam_SC[place, rank], 1:].tolist()
-            score = float(value_SC[place, rank]) / (written + 1) ** search.length_penalty
-            finished[alive[place]].append(Hypothesis(tuple(text), score))
-        # … and the first K that do not end go on.
-        order_SK = np.argsort(token_SC == EOS, axis=1, kind="stable")[:, :beams]
-        beam_SK, token_SK, scores_SK = (
-            np.take_along_axis(part, order_SK, axis=1) for part in (beam_SC, token_SC, value_SC)
-        )
-        scores_SK = np.where(token_SK == EOS, -np.inf, scores_SK).astype(np.float32)
-        goes_on = [len(finished[sentence]) < beams for sentence in alive]
-        kept = np.flatnonzero(np.isfinite(scores_SK.max(axis=1)) & goes_on)
-        past_SKT = np.take_along_axis(tokens_SKT, beam_SK[:, :, None], axis=1)
-        tokens_SKT = np.concatenate((past_SKT, token_SK[:, :, None]), axis=2)[kept]
-        scores_SK, alive, state = scores_SK[kept], alive[kept], state.take(kept, beam_SK[kept])
-    return [sorted(texts, key=lambda one: -one.score)[:beams] for texts in finished]
+        _forbid(next_SKV, written, longest_S[beams.sentences], search)
+        beams, before_SK, ended = _advance(beams, next_SKV)
+        for sentence, tokens, log_probability in ended:
+            score = log_probability / (written + 1) ** search.length_penalty
+            finished[sentence].append(Hypothesis(tokens, score))
+        wanted = [len(finished[sentence]) < width for sentence in beams.sentences]
+        kept = np.flatnonzero(np.isfinite(beams.scores.max(axis=1)) & wanted)
+        beams, state = beams.keep(kept), state.take(kept, before_SK[kept])
+    return [sorted(texts, key=lambda one: -one.score)[:width] for texts in finished]
 
 
 def _forbid(next_SKV: Array, written: int, longest_S: Array, search: Search) -> None:
@@ -244,6 +252,37 @@ def _forbid(next_SKV: Array, written: int, longest_S: Array, search: Search) -> 
     last_S = written + 1 >= longest_S
     next_SKV[last_S] = -np.inf
     next_SKV[last_S, :, EOS] = end_SK[last_S]
+
+
+Ended = list[tuple[int, tuple[int, ...], float]]
+
+
+def _advance(beams: Beams, next_SKV: Array) -> tuple[Beams, Array, Ended]:
+    """One token further.
+
+    Returns:
+        The texts that go on, the beams ``(S, K)`` they come from, and of those that ended the
+        sentence, the tokens and the log-probability.
+    """
+    width, vocab = next_SKV.shape[1:]
+    total_SC = (beams.scores[:, :, None] + next_SKV).reshape(len(next_SKV), -1)
+    score_SC, index_SC = top(total_SC, 2 * width)
+    beam_SC, token_SC = np.divmod(index_SC, vocab)
+    # Of the 2K best continuations those among the first K that end are finished …
+    ends_SC = (token_SC == EOS) & np.isfinite(score_SC)
+    ended: Ended = []
+    for place, rank in np.argwhere(ends_SC[:, :width]).tolist():
+        tokens = beams.tokens[place, beam_SC[place, rank], 1:].tolist()
+        ended.append((int(beams.sentences[place]), tuple(tokens), float(score_SC[place, rank])))
+    # … and the first K that do not end go on.
+    order_SK = np.argsort(token_SC == EOS, axis=1, kind="stable")[:, :width]
+    beam_SK, token_SK, score_SK = (
+        np.take_along_axis(part, order_SK, axis=1) for part in (beam_SC, token_SC, score_SC)
+    )
+    past_SKT = np.take_along_axis(beams.tokens, beam_SK[:, :, None], axis=1)
+    tokens_SKT = np.concatenate((past_SKT, token_SK[:, :, None]), axis=2)
+    score_SK = np.where(token_SK == EOS, -np.inf, score_SK).astype(np.float32)
+    return Beams(beams.sentences, tokens_SKT, score_SK), beam_SK, ended
 
 
 def log_softmax(logits: Array) -> Array:
@@ -267,27 +306,32 @@ def top(values_SC: Array, count: int) -> tuple[Array, Array]:
     return np.take_along_axis(found, order, axis=1), np.take_along_axis(index, order, axis=1)
 
 
-def continue_text(decoder: Decoder, prompt: Array, length: int) -> Array:
+def continue_text(
+    decoder: Decoder, prompt: Array, length: int, num_words: int | None = None
+) -> Array:
     """Greedy tokens ``(S, length)`` behind a prompt ``(S, N)`` of a language model.
 
     What is longer than the network reads at once is remembered, where the network has a memory.
+    Only the first `num_words` tokens of the vocabulary are written; None for all.
     """
     state = decoder.start(prompt)
     room = max(1, decoder.max_length - length)
     if decoder.memory_length and prompt.shape[1] > room:
         state = decoder.remember(prompt[:, :-room], state)
         prompt = prompt[:, -room:]
-    return write_on(decoder, prompt, state, length)
+    return write_on(decoder, prompt, state, length, num_words)
 
 
-def write_on(decoder: Decoder, prompt: Array, state: State, length: int) -> Array:
+def write_on(
+    decoder: Decoder, prompt: Array, state: State, length: int, num_words: int | None = None
+) -> Array:
     """As `continue_text`, from a state."""
     logits, state = decoder.read(prompt, state)
     written: list[Array] = []
     for _ in range(length):
         if written:
             logits, state = decoder.step(written[-1], state)
-        written.append(logits[:, -1:].argmax(axis=-1))
+        written.append(logits[:, -1:, PAD + 1 : num_words].argmax(axis=-1) + PAD + 1)
     return np.concatenate(written, axis=1)
 
 
@@ -361,7 +405,8 @@ def go_on(folder: Path, lines: Sequence[str], length: int) -> list[str]:
     texts = []
     for line in lines:
         prompt = np.array([[BOS, *words.encode(line)]])
-        texts.append(words.decode([*prompt[0], *continue_text(decoder, prompt, length)[0]]))
+        (written,) = continue_text(decoder, prompt, length, words.size)
+        texts.append(words.decode([*prompt[0], *written]))
     return texts
 
 
@@ -373,15 +418,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=50, help="that a language model writes")
     given = parser.parse_args(arguments)
     folder = Path(__file__).resolve().parent
-    lines = [line.rstrip("\r\n") for line in sys.stdin]
     try:
+        lines = [raw.decode().removesuffix("\n").removesuffix("\r") for raw in sys.stdin.buffer]
         if (folder / "source.onnx").exists():
             texts = translate(folder, lines, Search(given.beam, given.lenpen))
         else:
             texts = go_on(folder, lines, given.tokens)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    print("\n".join(texts))
+    sys.stdout.buffer.write("".join(f"{text}\n" for text in texts).encode())
 
 
 if __name__ == "__main__":

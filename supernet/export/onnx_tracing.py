@@ -23,6 +23,10 @@ from torch.overrides import TorchFunctionMode
 from supernet.export.onnx_signatures import Graph
 
 OPSET = 23
+CHATTY = (
+    "torch.onnx._internal.exporter._registration",  # tells that torchvision is not there
+    "onnxscript.optimizer._constant_folding",  # tells which constants it leaves alone
+)
 EMBEDDED_BYTES = 1_900_000_000  # a file of protocol buffers ends at 2 GB
 
 
@@ -108,9 +112,10 @@ def plain_attention(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's remarks on its own code and on torchvision."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in CHATTY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
@@ -119,7 +124,8 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", same, UserWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _clean(model: Any) -> None:
