@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +95,19 @@ def module_of(folder: Path) -> Any:
 def seal(folder: Path) -> None:
     """Checksums that fit a changed folder, as someone who means harm would write them."""
     write_checksums(folder)
+
+
+def hub_without_net(factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """transformers without a net, and with a place of its own for code; for a fixture."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    place = str(factory.mktemp("modules"))
+    patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", place)
+    patch.syspath_prepend(place)
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    yield transformers
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]  # they are packages of a place that nobody looks in any more
+    patch.undo()

@@ -13,6 +13,7 @@ from typing import Any
 
 from search_spaces.settings import ImageInput
 from supernet.export.blueprint import Blueprint
+from supernet.export.imports import Statement, import_block
 from supernet.export.layer_source import decoder_lines, encoder_lines
 from supernet.export.properties import properties, sizes
 from supernet.export.specialise import (
@@ -46,6 +47,7 @@ ROOTS = {
     "translation": ("Network", "load_network", "main", "translate"),
     "language_modelling": ("Network", "load_network", "main", "continue_text"),
 }
+NETWORK_ROOTS = ("Network", "State", "PAD", "BOS", "EOS", "outputs")
 MAIN = 'if __name__ == "__main__":\n    main()\n'
 
 
@@ -54,6 +56,7 @@ def modeling_source(
     num_words: int | None = None,
     weights_file: str = "model.safetensors",
     check_file: str = "check.safetensors",
+    roots: Sequence[str] | None = None,
 ) -> str:
     """The text of ``modeling.py``.
 
@@ -62,6 +65,7 @@ def modeling_source(
         num_words: tokens that the (target) tokenizer knows, where there is one.
         weights_file: what the weights are loaded from; its ending says how.
         check_file: where the recorded inputs and outputs are.
+        roots: what the file is to define; None for everything, and a command line.
     """
     flags = properties(blueprint, num_words, weights_file)
     values = sizes(blueprint, num_words) | {
@@ -73,15 +77,17 @@ def modeling_source(
     parts = [
         Part(part.names, without_names(decided(part.text, flags), erased).rstrip()) for part in raw
     ]
-    used = reachable([_with_layers(part, blueprint) for part in parts], ROOTS[blueprint.task])
+    used = reachable(
+        [_with_layers(part, blueprint) for part in parts], roots or ROOTS[blueprint.task]
+    )
     names = {name for part in used for name in used_names(part.text)}
-    constants = [f"{key} = {_literal(value)}" for key, value in values.items() if key in names]
+    constants = [f"{key} = {literal(value)}" for key, value in values.items() if key in names]
     blocks = [
-        _header(blueprint),
-        "\n".join(_imports(blueprint, names)),
+        _header(blueprint, alone=roots is None),
+        import_block(_import_statements(blueprint), names),
         "\n".join(constants),
         *(part.text for part in used),
-        MAIN,
+        *([MAIN] if roots is None else []),
     ]
     return tidied(_spaced(blocks))
 
@@ -107,19 +113,26 @@ def as_module(text: str, file: Path) -> Any:
 
 
 @cache
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """The text of a part."""
     return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
 
 
+def _import_statements(blueprint: Blueprint) -> list[Statement]:
+    """Those of all parts of a task that are of other packages."""
+    found = [node for name in PARTS[blueprint.task] for node in _statements_of(name)]
+    return [node for node in found if "supernet" not in ast.unparse(node)]
+
+
 @cache
-def _import_statements(name: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    body = ast.parse(_template(name)).body
-    return tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom))
+def _statements_of(name: str) -> tuple[Statement, ...]:
+    body = ast.parse(template(name)).body
+    return tuple(node for node in body if isinstance(node, Statement))
 
 
 @cache
 def _raw_parts(name: str) -> tuple[Part, ...]:
-    return tuple(definitions(_template(name)))
+    return tuple(definitions(template(name)))
 
 
 def _useless(flags: Mapping[str, bool]) -> set[str]:
@@ -149,40 +162,12 @@ def _with_layers(part: Part, blueprint: Blueprint) -> Part:
     return Part(part.names, f"{head}    return [\n{body}    ]")
 
 
-def _imports(blueprint: Blueprint, names: set[str]) -> list[str]:
-    """The import statements of the parts that bring along a name in use, each once."""
-    plain, chosen = set[str](), dict[str, set[str]]()
-    for part in PARTS[blueprint.task]:
-        for node in _import_statements(part):
-            if isinstance(node, ast.Import):
-                plain |= {_import(one) for one in node.names if _bound(one) in names}
-            elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(
-                "supernet"
-            ):
-                used = {one.name for one in node.names if one.name in names}
-                if used and node.module != "__future__":
-                    chosen.setdefault(str(node.module), set()).update(used)
-    lines = sorted(plain) + [
-        f"from {module} import {', '.join(sorted(used))}" for module, used in sorted(chosen.items())
-    ]
-    own = [line for line in lines if line.split()[1].split(".")[0] in sys.stdlib_module_names]
-    torch_ones = [line for line in lines if line not in own]
-    return ["from __future__ import annotations", "", *own, "", *torch_ones]
-
-
-def _import(alias: ast.alias) -> str:
-    return f"import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
-
-
-def _bound(alias: ast.alias) -> str:
-    return alias.asname or alias.name.split(".")[0]
-
-
-def _literal(value: int | str) -> str:
+def literal(value: int | str) -> str:
+    """A constant as source."""
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _header(blueprint: Blueprint) -> str:
+def _header(blueprint: Blueprint, alone: bool) -> str:
     image = isinstance(blueprint.settings.input, ImageInput)
     letters = "B batch, N positions, D width, H heads, W width of one head"
     if blueprint.task == "translation":
@@ -190,14 +175,14 @@ def _header(blueprint: Blueprint) -> str:
     elif blueprint.task == "language_modelling":
         letters += ",\nV vocabulary"
     what = TITLES[blueprint.task] + (" of images" if image else "")
+    use = (
+        f"    network = load_network()\n{USES[blueprint.task]}\n\n"
+        "`python modeling.py --check` reproduces the recorded outputs.\n\n"
+    )
     return (
         f'"""{what}, {blueprint.params:,} parameters, as plain PyTorch.\n\n'
         f"Network {blueprint.architecture.id}, generated from its description "
-        "(`architecture.json`).\n\n"
-        "    network = load_network()\n"
-        f"{USES[blueprint.task]}\n\n"
-        "`python modeling.py --check` reproduces the recorded outputs.\n\n"
-        f"Shapes: {letters}.\n"
+        f"(`architecture.json`).\n\n{use if alone else ''}Shapes: {letters}.\n"
         '"""'
     )
 

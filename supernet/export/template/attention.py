@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -317,10 +318,11 @@ class LinformerAttention(Attention):
         return self.merge(F.scaled_dot_product_attention(q, mix @ k, mix @ v))
 
 
+@cache
 def block_wishes() -> Tensor:
     """How much each block of queries wants each block of keys; integers, none twice in a row."""
     blocks = -(-MAX_LENGTH // BIGBIRD_BLOCK)
-    generator = torch.Generator().manual_seed(20200728)  # of the network's training
+    generator = torch.Generator().manual_seed(20200728)  # as when the network was trained
     chance = torch.rand(blocks, blocks, generator=generator, dtype=torch.float64)
     block = torch.arange(blocks)
     always = ((block[:, None] - block).abs() <= 1) | (block < 2)  # neighbours, global blocks
@@ -340,21 +342,14 @@ class BigBirdAttention(Attention):
     What is not seen is masked here, not left out, so this is exact but saves no time.
     """
 
-    wishes: Tensor
-
-    def __init__(
-        self, width: int, key_width: int, heads: int, head_width: int, span: int = 1
-    ) -> None:
-        super().__init__(width, key_width, heads, head_width, span)
-        self.register_buffer("wishes", block_wishes(), persistent=False)
-
     if BIGBIRD_ENCODER or BIGBIRD_CROSS:
 
         def seen_blocks(self, block: Tensor, there: Tensor) -> Tensor:
             """Blocks that each block of queries sees: real ones only, ``(B, blocks, blocks)``."""
-            count = there.new_zeros(len(there), len(self.wishes), dtype=torch.int64)
+            wishes = block_wishes().to(there.device)
+            count = there.new_zeros(len(there), len(wishes), dtype=torch.int64)
             count = count.index_add(1, block, there.long())
-            seen = eight_largest(self.wishes[None].masked_fill(count[:, None, :] == 0, -1))
+            seen = eight_largest(wishes[None].masked_fill(count[:, None, :] == 0, -1))
             seen[:, :2] = True
             return seen
 
@@ -380,8 +375,9 @@ class BigBirdAttention(Attention):
             """``(B, N, D)`` -> ``(B, N, D)``, seeing blocks of the past."""
             q, k, v = self.project(x)
             k, v = with_past(past, k, v)
-            key = torch.arange(len(self.wishes), device=x.device)
-            seen = eight_largest(self.wishes.masked_fill(key[None, :] > key[:, None], -1))
+            wishes = block_wishes().to(x.device)
+            key = torch.arange(len(wishes), device=x.device)
+            seen = eight_largest(wishes.masked_fill(key[None, :] > key[:, None], -1))
             size = self.span * BIGBIRD_BLOCK if OMNI else BIGBIRD_BLOCK
             block = torch.arange(k.shape[2], device=x.device) // size
             mask = past_mask(q, k, self.span) if DECODER_SPANS else past_mask(q, k)

@@ -38,6 +38,8 @@ LINFORMER_ENCODER = True
 
 SAFETENSORS = True
 
+HAS_FILE = SENTENCEPIECE = SYMBOLS = TWO_SIDES = WORDS = True
+
 # -- sizes: numbers in a generated file ------------------------------------------------------------
 
 IMAGE_CHANNELS = 3
@@ -59,3 +61,5 @@ LAST_OUTPUTS = 2
 PARAMETERS = 0
 CHECK_FILE = "check.safetensors"
 WEIGHTS_FILE = "model.safetensors"
+SOURCE_FILE = "source.model"
+TARGET_FILE = "target.model"

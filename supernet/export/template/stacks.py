@@ -85,7 +85,7 @@ class Encoder(nn.Module):
             self.final_norm = nn.LayerNorm(ENCODER_WIDTH)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
-        """``(B, N, D)`` -> the last output, ``(B, N, D)``; several if the decoder sees several."""
+        """``(B, N, D)`` -> the last output, of the same shape."""
         if ENCODER_SPANS or JOINED:
             outputs = [x]
         for layer in self.layers:
@@ -103,7 +103,8 @@ class Encoder(nn.Module):
             if ENCODER_SPANS or JOINED:
                 outputs.append(x)
         if JOINED:
-            x = torch.stack(outputs[-LAST_OUTPUTS:])
+            # The decoder sees the last outputs, (B, outputs, N, D).
+            x = torch.stack(outputs[-LAST_OUTPUTS:], dim=1)
         return self.final_norm(x) if PRE_NORM else x
 
 
@@ -174,7 +175,7 @@ class Decoder(nn.Module):
                 if JOINED:
                     # The last outputs of the encoder, those of one source position together.
                     count = layer.joined
-                    states = side_by_side(list(outputs[-count:]))
+                    states = side_by_side(list(outputs.unbind(1)[-count:]))
                     there = real.repeat_interleave(count, dim=1)
                     if POSITIONS:
                         places = positions.repeat_interleave(count)

@@ -49,14 +49,21 @@ class Network(nn.Module):
 
     def start(self, source: Tensor) -> State:
         """Read sources ``(B, M)``, each with its end mark, then padding."""
-        real = source != PAD
+        return self.begin(self.encode(source), source != PAD)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Sources ``(B, M)`` -> the encoder's output ``(B, M, D)``."""
         x = self.embedding(source) if SHARED_EMBEDDING else self.source_embedding(source)
         if CUT_SOURCE:
             x = x[..., :ENCODER_WIDTH]
         x = placed(x, 0)
         if LEARNED_POSITIONS:
             x = x + self.encoder_positions[: x.shape[1]]
-        memories = self.decoder.memories(self.encoder(x, real), real)
+        return self.encoder(x, source != PAD)
+
+    def begin(self, encoded: Tensor, real: Tensor) -> State:
+        """The state before the first target token; `real` ``(B, M)`` is False at padding."""
+        memories = self.decoder.memories(encoded, real)
         return State(0, [None] * len(memories), memories)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
