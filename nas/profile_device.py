@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -30,13 +30,10 @@ from nas.device_profile import (
 from nas.kinds import middle
 from nas.latency_meter import relative
 from nas.profiling import TimedSession, check_samples, profile_workload
-from nas.timed_work import check_workload, network_memory_mb, time_networks
+from nas.timed_work import Maker, check_workload, network_memory_mb, time_networks
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.space import Genotypes, SearchSpace
-
-if TYPE_CHECKING:
-    from nas.timed_work import Maker
 
 Runtime = Literal["torch", "onnxruntime"]
 
@@ -310,8 +307,8 @@ def _check_onnxruntime(request: ProfileRequest) -> None:
     for workload in request.workloads:
         if workload.dtype != "float32":
             raise UsageError(
-                f"the graphs of --runtime onnxruntime are in float32; leave out "
-                f"dtype={workload.dtype}"
+                "the graphs of --runtime onnxruntime are in float32; "
+                f"leave out dtype={workload.dtype}"
             )
     try:
         import nas.onnx_timing  # noqa: F401

@@ -56,7 +56,7 @@ def profile(
     runtime: Runtime = typer.Option(
         Runtime.torch,
         help="What runs the networks: torch, or onnxruntime on their exported graphs, which makes "
-        "a device of its own. Exporting takes some seconds a network.",
+        "a device of its own. Exporting takes from some seconds to a minute a network.",
     ),
     quiet: bool = options.QUIET,
     as_json: bool = options.JSON,

@@ -34,6 +34,5 @@ def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
 
 
 def _values(device: dict[str, object], names: list[str]) -> str:
-    return ", ".join(
-        str(device.get(name, "torch")) for name in names
-    )  # only runtime may be missing
+    # A field that may be missing is the runtime, and then it is torch.
+    return ", ".join(str(device.get(name, "torch")) for name in names)

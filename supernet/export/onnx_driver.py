@@ -96,6 +96,7 @@ class Decoder:
         """
         memories: dict[str, Array] = {}
         if self._source is not None:
+            self._check_length("source", source.shape[1])
             names = [out.name for out in self._source.get_outputs()]
             memories = dict(zip(names, self._source.run(None, {"source": source}), strict=True))
         sizes = {"batch": len(source), "beams": beams}
@@ -108,11 +109,7 @@ class Decoder:
         In a language model both are without K.
         """
         new = tokens.shape[-1]
-        if state.position + new > self.max_length:
-            raise ValueError(
-                f"the text has {state.position + new} tokens, but the network's max_length is "
-                f"{self.max_length}"
-            )
+        self._check_length("text", state.position + new)
         fed = {"tokens": tokens, "position": np.array(state.position), **state.states}
         found = self._step.run(None, fed | dict(state.memories))
         after = dict(zip(self._outputs, found, strict=True))
@@ -136,12 +133,20 @@ class Decoder:
             state = state.next_segment(self.memory_length)
         return state
 
+    def _check_length(self, what: str, length: int) -> None:
+        if length > self.max_length:
+            raise ValueError(
+                f"the {what} has {length} tokens, but the network's max_length is {self.max_length}"
+            )
+
 
 def session(graph: Path, threads: int = 0) -> Any:
     """Open a graph on the CPU, with so many threads; 0 leaves that to onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors only
+    # Threads that go on turning after a call would be in the way of whatever runs next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
 
 

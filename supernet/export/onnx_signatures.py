@@ -98,7 +98,8 @@ def _classifier(network: FixedNetwork) -> Graph:
         size = (BATCH, shape.channels, shape.image_size, shape.image_size)
         inputs = Signature("images", torch.zeros(size), {0: "batch"})
     else:
-        inputs = Signature("tokens", _tokens(BATCH, SOURCE), {0: "batch", 1: "length"})
+        tokens_BN = _tokens(BATCH, min(SOURCE, network.network.settings.max_length))
+        inputs = Signature("tokens", tokens_BN, {0: "batch", 1: "length"})
     return Graph("classifier", ClassifierGraph(network), (inputs,), ("logits",), (None,))
 
 
@@ -108,7 +109,8 @@ def _source(network: FixedTranslation) -> Graph:
         assert block.cross_attention is not None and layer.cross_attention is not None
         kernel = _kernel(block.cross_attention, layer.cross_attention)
         names += [f"memory.{number}.{part}" for part in _memory_parts(kernel)]
-    source = Signature("source", _tokens(BATCH, SOURCE), {0: "batch", 1: "source"})
+    source_BM = _tokens(BATCH, min(SOURCE, network.network.settings.max_length))
+    source = Signature("source", source_BM, {0: "batch", 1: "source"})
     return Graph("source", SourceGraph(network), (source,), tuple(names), (None,))
 
 
@@ -169,9 +171,7 @@ def _memory_axes(name: str) -> Axes:
             return {0: "batch", 1: f"read_{number}"}
 
 
-def _layers(
-    network: Writer,
-) -> Iterator[tuple[int, ElasticDecoderBlock, DecoderLayer]]:
+def _layers(network: Writer) -> Iterator[tuple[int, ElasticDecoderBlock, DecoderLayer]]:
     layers = decoder_of(network.architecture).layers
     for number, (block, layer) in enumerate(
         zip(network.network.decoder.blocks, layers, strict=True)
