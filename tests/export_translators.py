@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.export_cases import module_of
+from tests.export_cases import as_module, module_of
 
 Rows = Sequence[Sequence[int]]
 Texts = list[list[int]]
@@ -35,6 +35,17 @@ def by_transformers(folder: Path, rows: Rows, beam: int) -> Texts:
     return [_until_the_end(row[1:]) for row in made.tolist()]
 
 
+def by_decode(folder: Path, rows: Rows, beam: int) -> Texts:
+    """With the functions of `decode.py`, which run the ONNX graphs, all rows in one batch."""
+    file = folder / "decode.py"
+    module = as_module(file.read_text(encoding="utf-8"), file)
+    known = module.Vocabulary(folder, "target").size
+    source = module.padded([[*row, module.EOS] for row in rows])
+    search = module.Search(beam)
+    found = module.beam_search(module.Decoder(folder, 1), source, search, known)
+    return [list(texts[0].tokens) for texts in found]
+
+
 def _until_the_end(row: list[int]) -> list[int]:
     return row[: row.index(2)] if 2 in row else row
 
@@ -43,4 +54,5 @@ TRANSLATORS: dict[str, Callable[[Path, Rows, int], Texts]] = {
     "safetensors": by_modeling,
     "torch": by_modeling,
     "huggingface": by_transformers,
+    "onnx": by_decode,
 }

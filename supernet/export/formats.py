@@ -15,6 +15,7 @@ FORMATS: dict[str, str] = {
     "torch": "supernet.export.standalone:TorchExport",
     "huggingface": "supernet.export.huggingface:HuggingFaceExport",
     "fairseq": "supernet.export.fairseq:FairseqExport",
+    "onnx": "supernet.export.onnx:OnnxExport",
 }
 
 
