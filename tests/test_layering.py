@@ -36,6 +36,7 @@ JOINTS = (
     "nas.timed_work",
     "nas.profile_device",
     "nas.latency_meter",
+    "nas.omni_measuring",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
