@@ -1,4 +1,4 @@
-"""Does one job in a process of its own: ``python -m service.child FOLDER search|retrain PICK``.
+"""Does one job in a process of its own: ``python -m service.child FOLDER KIND PICK``.
 
 It tells what happens through the run's ``events.jsonl``, and why it failed in the last line on
 stderr. It ends at once when whoever started it is gone, so that a job whose worker was killed is
@@ -32,6 +32,10 @@ def work(folder: RunFolder, kind: Kind, pick: str) -> Iterator[Event]:
         from nas.retrain import retrain  # imports torch
 
         return retrain(folder, pick)
+    if kind is Kind.attention:
+        from nas.omni_measuring import measure_views  # imports torch
+
+        return measure_views(folder, pick)
     from nas.pipeline import run_search  # running it imports torch
 
     return run_search(folder)

@@ -87,8 +87,13 @@ class JobRequest(SpaceSource):
     priority: Annotated[int, Field(ge=0, le=9)] = 5
 
 
-class RetrainRequest(_Input):
-    """Which network of a finished search to train from scratch."""
+class NetworkRequest(_Input):
+    """Which network of a finished search to do something about.
+
+    Attributes:
+        pick: ``best``, ``knee`` or an id.
+        priority: jobs with a larger one go first; above 5 for administrators only.
+    """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
@@ -262,6 +267,39 @@ class ArchitectureOut(EntryOut):
 
     on_front: bool
     retrained: dict[str, Any] | None
+
+
+class OmniLayerOut(BaseModel):
+    """Shares of one omni layer; `sources` are layers' numbers, 0 for the embeddings.
+
+    `attention` has for each head a row for each source of the queries, with the share of their
+    attention that each source of the keys gets; `pooling` is the share of features kept from each.
+    """
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    sources: list[int]
+    attention: list[list[list[float]]]
+    pooling: list[float]
+
+
+class OmniMapOut(BaseModel):
+    """The same for one image, patch by patch, for each source."""
+
+    example: int
+    layer: int
+    attention: list[list[float]]
+    pooling: list[list[float]]
+
+
+class OmniViewsOut(BaseModel):
+    """What the omni layers of a network look at."""
+
+    id: str
+    weights: Literal["trained from scratch", "inherited"]
+    examples: int
+    layers: list[OmniLayerOut]
+    maps: list[OmniMapOut]
 
 
 def _moment(seconds: float | None) -> Any:

@@ -31,6 +31,7 @@ class Settings(BaseModel):
         database_url: SQLAlchemy's; a file in `home` unless given.
         host: address the API listens on.
         port: its port; 0 for any free one.
+        api_processes: processes that answer requests; one uses one core.
         no_auth: whether everybody is an administrator; only on a loopback address.
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
         heartbeat_s: seconds between two signs of life of a worker.
@@ -44,6 +45,8 @@ class Settings(BaseModel):
         requests_per_minute: of one token; others wait.
         failed_logins_per_minute: of one address.
         streams_per_token: event streams that one token may hold open.
+        token_cache_s: seconds for which an API process takes a token for good without asking the
+            database again; how long a revoked one may still work.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -53,6 +56,7 @@ class Settings(BaseModel):
     database_url: str | None = Field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
+    api_processes: Annotated[int, Field(ge=1, le=64)] = 1
     no_auth: bool = False
     allowed_hosts: tuple[str, ...] = ()
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
@@ -66,6 +70,7 @@ class Settings(BaseModel):
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
+    token_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
     runner: str = "service.child"
 
     @property

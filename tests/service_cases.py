@@ -141,6 +141,9 @@ class InstantRunner:
 
 def do_job(folder: RunFolder, kind: str, chosen: str) -> None:
     """Write the files and events of a whole job."""
+    if kind == Kind.attention:
+        run_fixture.look_into(folder, pick(read_front(folder), chosen).id)
+        return
     if kind == Kind.retrain:
         entry = pick(read_front(folder), chosen)
         run_fixture.retrain(folder, entry)

@@ -11,12 +11,20 @@ from fastapi.responses import FileResponse
 
 from nas.front import FRONT_FILE, Front, FrontEntry, read_front
 from nas.objectives import Objective
+from nas.omni_views import read_views
 from nas.run_folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
 from service.artifacts import digest_header, find_artifact, list_artifacts
 from service.jobs import Job
 from service.problems import ProblemError
-from service.schemas import ArchitectureOut, ArtifactOut, EntryOut, FrontOut, ObjectiveOut
+from service.schemas import (
+    ArchitectureOut,
+    ArtifactOut,
+    EntryOut,
+    FrontOut,
+    ObjectiveOut,
+    OmniViewsOut,
+)
 
 REPORT = "report.html"
 # The report brings its own scripts and pictures along; it may do nothing else, and nothing with
@@ -25,6 +33,8 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data: blob:; "
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
+
+NetworkPath = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")]
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["results"])
 
@@ -93,7 +103,7 @@ def _front_of(
 def architecture(
     job: AnyJob,
     context: InContext,
-    arch_id: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")],
+    arch_id: NetworkPath,
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
@@ -112,6 +122,19 @@ def architecture(
         on_front=any(one.id == arch_id for one in members),
         retrained=folder.read_json(name) if result.is_file() else None,
     )
+
+
+@router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
+def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniViewsOut:
+    """What the omni layers of a network look at, once a job of `POST …/attention` has ended."""
+    views = read_views(folder_of(job, context), arch_id)
+    if views is None:
+        raise ProblemError(
+            404,
+            f"the omni layers of {arch_id} were not looked into yet; "
+            f"POST /api/v1/jobs/{job.run}/attention does so",
+        )
+    return OmniViewsOut(**views.to_json())
 
 
 @router.get("/report", response_class=FileResponse)

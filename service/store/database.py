@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
 from sqlalchemy.engine import make_url
@@ -13,10 +13,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.sql.elements import ColumnElement
 
 from search_spaces.errors import NasError, UsageError
+from service.store.group_commit import GroupCommit
 
 BUSY_MS = 30_000
-POOL_SIZE, POOL_OVERFLOW = 20, 30
+POOL_SIZE, POOL_OVERFLOW = 10, 20
 CLAIMING = 7_321_001  # any number that nothing else in the database locks on
+
+T = TypeVar("T")
 
 
 class DatabaseAwayError(NasError):
@@ -35,15 +38,21 @@ class Database:
         self.engine = _engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._writers: Any = threading.Lock() if self.is_sqlite else nullcontext()
+        self._together = GroupCommit(self._writers)
+        # Each statement of a reader stands for itself, so a transaction around it is only a cost:
+        # two more round trips to PostgreSQL. SQLite's are begun in `_sqlite`, by writers alone.
+        self._reader = self.engine
+        if not self.is_sqlite:
+            self._reader = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads.
+        """A connection that only reads; each statement sees what is there at its time.
 
         Raises:
             DatabaseAwayError: when the database does not answer.
         """
-        with _answering(), self.engine.begin() as connection:
+        with _answering(), self._reader.connect() as connection:
             yield connection
 
     @contextmanager
@@ -53,9 +62,31 @@ class Database:
         Raises:
             DatabaseAwayError: when the database does not answer.
         """
+        with self._writers, self._transaction() as connection:
+            yield connection
+
+    def write_together(self, work: Callable[[Connection], T]) -> T:
+        """Do some work in a writing transaction, on SQLite together with all that waits for one.
+
+        Seeing a transaction to the disk takes longer than what most of them do. Whoever is the
+        next to write takes along what the others have in mind, each behind a savepoint of its own,
+        and one wait for the disk is enough for all of them.
+
+        Args:
+            work: is called once; what it raises undoes what it did, and nothing else.
+
+        Raises:
+            DatabaseAwayError: when the database does not answer.
+        """
+        if not self.is_sqlite:
+            with self.writing() as connection:
+                return work(connection)
+        return self._together.do(work, self._transaction)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
         with (
             _answering(),
-            self._writers,
             self.engine.connect().execution_options(writes=True) as connection,
             connection.begin(),
         ):
@@ -74,6 +105,11 @@ class Database:
         if self.is_sqlite:
             return func.julianday("now") * 86400.0 - 210866760000.0
         return cast(func.extract("epoch", func.clock_timestamp()), Double)
+
+    def contains(self, column: ColumnElement[str], text: str) -> ColumnElement[bool]:
+        """Whether a text is part of a column's, which may hold any character."""
+        place = func.instr if self.is_sqlite else func.strpos
+        return place(column, text) > 0
 
     def ping(self) -> None:
         """Ask for nothing, to see whether the database answers and has our tables.
@@ -122,6 +158,7 @@ def _sqlite(url: str) -> Engine:
         url,
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
+        pool_use_lifo=True,  # the connection that was used last has the most in its cache
         connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
     )
 
@@ -135,7 +172,7 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if connection.get_execution_options().get("writes"):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine

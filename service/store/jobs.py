@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.jobs import Action, Job, JobStateError, Kind, State, new_id
 from service.store.changes import change, write_events
 from service.store.database import Database
-from service.store.rows import JOB_COLUMNS, job_of
+from service.store.listing import Filter, newest
+from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, job_of, search_text
 from service.store.tables import events, jobs, runs
+
+_NEW_RUN = insert(runs)
 
 
 class IdempotencyError(Exception):
@@ -30,9 +33,9 @@ class Submission:
         kind: what it does.
         owner: whose it is.
         request: as submitted, for people to read.
-        spec: of a search, as JSON; for a retraining None.
-        run: for a retraining the run it belongs to; for a search None.
-        pick: network to retrain.
+        spec: of a search, as JSON; None for anything else.
+        run: the run that it works on; for a search None.
+        pick: network of that run.
         space: name of the space.
         dataset: name of the data set.
         preset: of the search.
@@ -61,34 +64,16 @@ class Submission:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs to list; None and the empty tuple mean any.
-
-    Attributes:
-        owner: whose.
-        states: in one of these states.
-        kind: of that kind.
-        space: of that space.
-        run: of that run.
-        text: part of title, space, data set or id, whatever the case.
-        before: only jobs older than this id, for the next page.
-    """
-
-    owner: str | None = None
-    states: tuple[State, ...] = ()
-    kind: Kind | None = None
-    space: str | None = None
-    run: str | None = None
-    text: str | None = None
-    before: str | None = None
-
-
 class JobStore:
     """Jobs as their owners see them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._new_job = (
+            insert(jobs)
+            .values(state=State.queued, created_at=database.now(), last_seq=1)
+            .returning(*JOB_COLUMNS)
+        )
 
     def submit(self, given: Submission) -> tuple[Job, bool]:
         """Add a job.
@@ -108,37 +93,33 @@ class JobStore:
             return known, False
 
     def _insert(self, given: Submission) -> Job:
-        with self._database.writing() as connection:
-            identity = new_id()
-            run = given.run or identity
-            if given.spec is not None:
-                connection.execute(insert(runs).values(id=run, spec=given.spec))
-            row = connection.execute(
-                insert(jobs)
-                .values(
-                    id=identity,
-                    kind=given.kind,
-                    state=State.queued,
-                    owner=given.owner,
-                    run=run,
-                    space=given.space,
-                    dataset=given.dataset,
-                    preset=given.preset,
-                    title=given.title,
-                    pick=given.pick,
-                    request=json.dumps(given.request),
-                    priority=given.priority,
-                    created_at=self._database.now(),
-                    last_seq=1,
-                    idempotency_key=given.key,
-                    request_digest=given.digest,
-                )
-                .returning(*JOB_COLUMNS)
-            ).one()
-            job = job_of(row._mapping)
-            told = {"event": "StateChanged", "action": "submit", "before": None, "attempt": 0}
-            write_events(connection, job, job.created_at, [{**told, "state": job.state}])
-            return job
+        return self._database.write_together(lambda connection: self._write(given, connection))
+
+    def _write(self, given: Submission, connection: Connection) -> Job:
+        identity = new_id()
+        run = given.run or identity
+        if given.spec is not None:
+            connection.execute(_NEW_RUN, {"id": run, "spec": given.spec})
+        values = {
+            "id": identity,
+            "kind": given.kind,
+            "owner": given.owner,
+            "run": run,
+            "space": given.space,
+            "dataset": given.dataset,
+            "preset": given.preset,
+            "title": given.title,
+            "pick": given.pick,
+            "request": json.dumps(given.request),
+            "priority": given.priority,
+            "idempotency_key": given.key,
+            "request_digest": given.digest,
+            "search": search_text(given.title, given.space, given.dataset, identity),
+        }
+        job = job_of(connection.execute(self._new_job, values).one()._mapping)
+        told = {"event": "StateChanged", "action": "submit", "before": None, "attempt": 0}
+        write_events(connection, job, job.created_at, [{**told, "state": job.state}])
+        return job
 
     def _by_key(self, given: Submission) -> Job | None:
         if given.key is None:
@@ -166,13 +147,21 @@ class JobStore:
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
         """The newest jobs that fit, newest first."""
-        query = _filtered(select(*JOB_COLUMNS), wanted).order_by(jobs.c.id.desc()).limit(limit)
+        query = newest(self._database, select(*JOB_COLUMNS), wanted, limit)
         with self._database.reading() as connection:
             return [job_of(row._mapping) for row in connection.execute(query)]
 
+    def listed(self, wanted: Filter, limit: int) -> Sequence[RowMapping]:
+        """The same as rows of `LISTED_COLUMNS`, which takes a fraction of the time."""
+        query = newest(self._database, select(*LISTED_COLUMNS), wanted, limit)
+        with self._database.reading() as connection:
+            return connection.execute(query).mappings().all()
+
     def counts(self, owner: str | None = None) -> dict[State, int]:
         """How many jobs are in each state."""
-        query = _filtered(select(jobs.c.state, func.count()), Filter(owner=owner))
+        query = select(jobs.c.state, func.count())
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
         with self._database.reading() as connection:
             found = {
                 State(state): n for state, n in connection.execute(query.group_by(jobs.c.state))
@@ -270,18 +259,3 @@ def _locked(connection: Any, identity: str) -> Job | None:
         select(*JOB_COLUMNS).where(jobs.c.id == identity).with_for_update()
     ).one_or_none()
     return None if row is None else job_of(row._mapping)
-
-
-def _filtered(query: Select[Any], wanted: Filter) -> Select[Any]:
-    for column in ("owner", "kind", "space", "run"):
-        value = getattr(wanted, column)
-        if value is not None:
-            query = query.where(jobs.c[column] == value)
-    if wanted.states:
-        query = query.where(jobs.c.state.in_(wanted.states))
-    if wanted.before is not None:
-        query = query.where(jobs.c.id < wanted.before)
-    if wanted.text:
-        searched = (jobs.c.title, jobs.c.space, jobs.c.dataset, jobs.c.id)
-        query = query.where(or_(*(c.icontains(wanted.text, autoescape=True) for c in searched)))
-    return query

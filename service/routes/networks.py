@@ -1,0 +1,59 @@
+"""Jobs about one network of a finished search: train it from scratch, look into its omni layers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from nas.omni_views import check_omni
+from service.access import AnyJob, Context, InContext, Submitter
+from service.auth import Token
+from service.jobs import Job, Kind
+from service.schemas import JobOut, NetworkRequest
+from service.submitting import KNOWN, Key, follow_up, network_of, told
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["networks"])
+
+
+@router.post("/retrain", status_code=201, response_model=JobOut, responses=KNOWN)
+def retrain(
+    job: AnyJob, given: NetworkRequest, token: Submitter, context: InContext, key: Key = None
+) -> Response:
+    """Train a network of a finished search from scratch: a job of its own."""
+    return told(*begin_retraining(job, given, token, context, key))
+
+
+def begin_retraining(
+    job: Job, given: NetworkRequest, token: Token, context: Context, key: str | None = None
+) -> tuple[Job, bool]:
+    """Add the job of a retraining.
+
+    Raises:
+        ProblemError: as `network_of` and `follow_up`.
+    """
+    _, network = network_of(job, given.pick, context)
+    return follow_up(Kind.retrain, job, network, given, token, context, key)
+
+
+@router.post("/attention", status_code=201, response_model=JobOut, responses=KNOWN)
+def attention(
+    job: AnyJob, given: NetworkRequest, token: Submitter, context: InContext, key: Key = None
+) -> Response:
+    """Measure what the omni layers of a network look at: a job of its own.
+
+    The weights are those of its retraining where there was one, otherwise the supernet's.
+    """
+    return told(*begin_looking(job, given, token, context, key))
+
+
+def begin_looking(
+    job: Job, given: NetworkRequest, token: Token, context: Context, key: str | None = None
+) -> tuple[Job, bool]:
+    """Add the job of looking into a network's omni layers.
+
+    Raises:
+        ProblemError: as `network_of` and `follow_up`.
+        UsageError: for a network that has none to look into.
+    """
+    folder, network = network_of(job, given.pick, context)
+    check_omni(network.architecture, folder.spec.space.model.omni_span)
+    return follow_up(Kind.attention, job, network, given, token, context, key)
