@@ -63,11 +63,11 @@ def reads(
         began = time.perf_counter()
         ids = _fill(service, jobs)
         filled_s = time.perf_counter() - began
-        wanted = {"clients": clients, "seconds": seconds, "think_s": think_s, "seed": 0}
+        wanted: dict[str, Any] = {"clients": clients, "seconds": seconds, "think_s": think_s}
         # One process asks: the service is to have the other cores.
         with ProcessPoolExecutor(1) as pool:
             asking = pool.submit(
-                ask_for, service.port, service.token, partial(_some_request, ids), **wanted
+                ask_for, service.port, service.token, partial(_some_request, ids), seed=0, **wanted
             )
             timed = asking.result()
     finally:
@@ -80,7 +80,7 @@ def reads(
         "submitted_per_s": round(jobs / filled_s, 1),
         "requests_per_s": round(len(timed) / seconds, 1),
         "rows": _rows(timed),
-        "problems": [f"{one.kind} was answered {one.status}" for one in timed if one.status > 299],
+        "problems": sorted({f"{one.kind}: {one.status}" for one in timed if one.status > 299}),
     }
 
 

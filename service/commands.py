@@ -69,7 +69,7 @@ def serve(
 
     Example: nas serve --port 8321
     """
-    given = {"host": host, "port": port, "api_processes": api_processes}
+    given: dict[str, Any] = {"host": host, "port": port, "api_processes": api_processes}
     settings = read_settings(home=home, no_auth=no_auth or None, **given)
     with tempfile.TemporaryDirectory(prefix="nas-metrics-") as folder:
         if settings.api_processes > 1:  # read when the library is imported, hence this early

@@ -73,11 +73,11 @@ class Metrics:
         if SHARED not in os.environ:
             return generate_latest(self.registry)
         together = CollectorRegistry()
-        multiprocess.MultiProcessCollector(together)
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
         return generate_latest(together)
 
 
 def forget_process(number: int) -> None:
     """Drop what a process that has ended counted of the present; its totals stay."""
     if SHARED in os.environ:
-        multiprocess.mark_process_dead(number)
+        multiprocess.mark_process_dead(number)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from service.auth import Role, Token
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
 from service.schemas import JobOut, NetworkRequest
-from service.store.jobs import Submission
+from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
 

@@ -141,7 +141,8 @@ def source_weights(
     if isinstance(kernel, LinformerKernel):
         weights_BHNM = key_weights(kernel, q_BHND, k_BHMD, mask_BM, span).abs()
         by_source = weights_BHNM.unflatten(-1, (-1, span)).sum(dim=-2)
-        return by_source / by_source.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+        shares: Tensor = by_source / by_source.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+        return shares
     probe_BHMP = _source_of(k_BHMD, span)
     return kernel(q_BHND, k_BHMD, probe_BHMP, key_mask_BM=mask_BM, span=span)  # type: ignore[no-any-return]
 

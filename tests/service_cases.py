@@ -36,8 +36,8 @@ from service.runner import Child, Outcome
 from service.serving import listen, server_config
 from service.settings import Settings
 from service.store import Store, open_store
-from service.store.jobs import Submission
 from service.store.migrate import upgrade
+from service.store.submissions import Submission
 from service.worker import Worker
 from tests import run_fixture
 

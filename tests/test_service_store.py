@@ -24,8 +24,8 @@ from service.jobs import (
 )
 from service.schemas import JobOut
 from service.store import Store
-from service.store.jobs import IdempotencyError
 from service.store.listing import Filter
+from service.store.submissions import IdempotencyError
 from service.store.tables import metadata
 from tests.service_cases import claim, fresh_store, must, postgres_url, submission
 

@@ -14,8 +14,8 @@ from service.problems import ProblemError
 from service.retention import discard
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
 from service.specs import read_request
-from service.store.jobs import Submission
 from service.store.listing import Filter
+from service.store.submissions import Submission
 from service.submitting import KNOWN, Key, add_job, checked_priority, told
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])

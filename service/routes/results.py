@@ -15,6 +15,7 @@ from nas.omni_views import read_views
 from nas.run_folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
 from service.artifacts import digest_header, find_artifact, list_artifacts
+from service.job_json import as_json
 from service.jobs import Job
 from service.problems import ProblemError
 from service.schemas import (
@@ -75,7 +76,7 @@ def front(
     if form == "csv" or (form is None and accept.startswith("text/csv")):
         return _csv(entries, f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
-    return FrontOut(
+    found = FrontOut(
         final=final is not None,
         objectives=[
             ObjectiveOut(**o.to_json(), reference=reference)
@@ -84,6 +85,7 @@ def front(
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
     )
+    return as_json(found)
 
 
 def _front_of(
@@ -104,7 +106,7 @@ def architecture(
     job: AnyJob,
     context: InContext,
     arch_id: NetworkPath,
-) -> ArchitectureOut:
+) -> Response:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
     from nas.report.reading import read_contents
@@ -117,11 +119,12 @@ def architecture(
     members = () if contents.front is None else contents.front.entries
     result = folder.path / "retrained" / arch_id / "result.json"
     name = result.relative_to(folder.path).as_posix()
-    return ArchitectureOut(
+    found = ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),
         retrained=folder.read_json(name) if result.is_file() else None,
     )
+    return as_json(found)
 
 
 @router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
@@ -148,9 +151,9 @@ def report(job: AnyJob, context: InContext) -> Response:
 
 
 @router.get("/artifacts", response_model=list[ArtifactOut])
-def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
+def artifacts(job: AnyJob, context: InContext) -> Response:
     """The files of the job's run."""
-    return list_artifacts(folder_of(job, context).path)
+    return as_json(list_artifacts(folder_of(job, context).path))
 
 
 @router.get("/artifacts/{path:path}", response_class=FileResponse)

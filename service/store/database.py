@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
 from sqlalchemy.engine import make_url
@@ -13,13 +12,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.sql.elements import ColumnElement
 
 from search_spaces.errors import NasError, UsageError
-from service.store.group_commit import GroupCommit
+from service.store.turns import Turns
 
 BUSY_MS = 30_000
 POOL_SIZE, POOL_OVERFLOW = 10, 20
 CLAIMING = 7_321_001  # any number that nothing else in the database locks on
-
-T = TypeVar("T")
 
 
 class DatabaseAwayError(NasError):
@@ -30,15 +27,17 @@ class Database:
     """One database.
 
     On SQLite a writing transaction takes the lock at its start, since one that begins by reading
-    can find at its first write that it has to be done all over. Writers of this process wait for
-    each other here, in order, rather than in SQLite, where who waits longest may starve.
+    can find at its first write that it has to be done all over. Writers wait for each other here,
+    in order, rather than in SQLite, where they look again after ever longer naps and who waits
+    longest may starve.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
-        self._writers: Any = threading.Lock() if self.is_sqlite else nullcontext()
-        self._together = GroupCommit(self._writers)
+        self._writers: AbstractContextManager[Any] = nullcontext()
+        if self.is_sqlite:
+            self._writers = Turns(self.engine.url.database)
         # Each statement of a reader stands for itself, so a transaction around it is only a cost:
         # two more round trips to PostgreSQL. SQLite's are begun in `_sqlite`, by writers alone.
         self._reader = self.engine
@@ -62,31 +61,9 @@ class Database:
         Raises:
             DatabaseAwayError: when the database does not answer.
         """
-        with self._writers, self._transaction() as connection:
-            yield connection
-
-    def write_together(self, work: Callable[[Connection], T]) -> T:
-        """Do some work in a writing transaction, on SQLite together with all that waits for one.
-
-        Seeing a transaction to the disk takes longer than what most of them do. Whoever is the
-        next to write takes along what the others have in mind, each behind a savepoint of its own,
-        and one wait for the disk is enough for all of them.
-
-        Args:
-            work: is called once; what it raises undoes what it did, and nothing else.
-
-        Raises:
-            DatabaseAwayError: when the database does not answer.
-        """
-        if not self.is_sqlite:
-            with self.writing() as connection:
-                return work(connection)
-        return self._together.do(work, self._transaction)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
         with (
             _answering(),
+            self._writers,
             self.engine.connect().execution_options(writes=True) as connection,
             connection.begin(),
         ):
@@ -106,7 +83,7 @@ class Database:
             return func.julianday("now") * 86400.0 - 210866760000.0
         return cast(func.extract("epoch", func.clock_timestamp()), Double)
 
-    def contains(self, column: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    def contains(self, column: ColumnElement[str], text: ColumnElement[str]) -> ColumnElement[bool]:
         """Whether a text is part of a column's, which may hold any character."""
         place = func.instr if self.is_sqlite else func.strpos
         return place(column, text) > 0
@@ -123,6 +100,8 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+        if isinstance(self._writers, Turns):
+            self._writers.close()
 
 
 @contextmanager

@@ -2,66 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import bindparam, delete, func, select, update
 
-from service.jobs import Action, Job, JobStateError, Kind, State, new_id
+from service.jobs import Action, Job, JobStateError, Kind, State
 from service.store.changes import change, write_events
 from service.store.database import Database
-from service.store.listing import Filter, newest
-from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, job_of, search_text
+from service.store.listing import Filter, Listing
+from service.store.prepared import Prepared, Row
+from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, job_of
+from service.store.submissions import Submission, Submissions
 from service.store.tables import events, jobs, runs
-
-_NEW_RUN = insert(runs)
-
-
-class IdempotencyError(Exception):
-    """The key was used before with another request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A new job.
-
-    Attributes:
-        kind: what it does.
-        owner: whose it is.
-        request: as submitted, for people to read.
-        spec: of a search, as JSON; None for anything else.
-        run: the run that it works on; for a search None.
-        pick: network of that run.
-        space: name of the space.
-        dataset: name of the data set.
-        preset: of the search.
-        title: the submitter's own words.
-        priority: 0 to 9.
-        key: the idempotency key, if there is one.
-    """
-
-    kind: Kind
-    owner: str
-    request: dict[str, Any]
-    space: str
-    dataset: str
-    preset: str
-    spec: str | None = None
-    run: str | None = None
-    pick: str = ""
-    title: str = ""
-    priority: int = 5
-    key: str | None = None
-
-    @property
-    def digest(self) -> str:
-        """What an idempotency key stands for."""
-        text = json.dumps([self.kind, self.run, self.request], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class JobStore:
@@ -69,93 +22,29 @@ class JobStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._new_job = (
-            insert(jobs)
-            .values(state=State.queued, created_at=database.now(), last_seq=1)
-            .returning(*JOB_COLUMNS)
+        self._submissions = Submissions(database)
+        self._by_id = Prepared(
+            database, select(*JOB_COLUMNS).where(jobs.c.id == bindparam("identity"))
         )
+        self._whole = Listing(database, JOB_COLUMNS)
+        self._short = Listing(database, LISTED_COLUMNS)
 
     def submit(self, given: Submission) -> tuple[Job, bool]:
-        """Add a job.
-
-        Returns:
-            The job, and whether it is new rather than the one that the key already stood for.
-
-        Raises:
-            IdempotencyError: when the key was used with another request.
-        """
-        try:
-            return self._insert(given), True
-        except IntegrityError:
-            known = self._by_key(given)
-            if known is None:
-                raise
-            return known, False
-
-    def _insert(self, given: Submission) -> Job:
-        return self._database.write_together(lambda connection: self._write(given, connection))
-
-    def _write(self, given: Submission, connection: Connection) -> Job:
-        identity = new_id()
-        run = given.run or identity
-        if given.spec is not None:
-            connection.execute(_NEW_RUN, {"id": run, "spec": given.spec})
-        values = {
-            "id": identity,
-            "kind": given.kind,
-            "owner": given.owner,
-            "run": run,
-            "space": given.space,
-            "dataset": given.dataset,
-            "preset": given.preset,
-            "title": given.title,
-            "pick": given.pick,
-            "request": json.dumps(given.request),
-            "priority": given.priority,
-            "idempotency_key": given.key,
-            "request_digest": given.digest,
-            "search": search_text(given.title, given.space, given.dataset, identity),
-        }
-        job = job_of(connection.execute(self._new_job, values).one()._mapping)
-        told = {"event": "StateChanged", "action": "submit", "before": None, "attempt": 0}
-        write_events(connection, job, job.created_at, [{**told, "state": job.state}])
-        return job
-
-    def _by_key(self, given: Submission) -> Job | None:
-        if given.key is None:
-            return None
-        with self._database.reading() as connection:
-            row = connection.execute(
-                select(*JOB_COLUMNS, jobs.c.request_digest).where(
-                    jobs.c.owner == given.owner, jobs.c.idempotency_key == given.key
-                )
-            ).one_or_none()
-        if row is None:
-            return None
-        columns = dict(row._mapping)
-        if columns.pop("request_digest") != given.digest:
-            raise IdempotencyError
-        return job_of(columns)
+        """Add a job; see `Submissions.submit`."""
+        return self._submissions.submit(given)
 
     def get(self, identity: str) -> Job | None:
         """The job of that id."""
-        with self._database.reading() as connection:
-            row = connection.execute(
-                select(*JOB_COLUMNS).where(jobs.c.id == identity)
-            ).one_or_none()
-        return None if row is None else job_of(row._mapping)
+        rows = self._by_id.rows(identity=identity)
+        return job_of(rows[0]) if rows else None
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
-        """The newest jobs that fit, newest first."""
-        query = newest(self._database, select(*JOB_COLUMNS), wanted, limit)
-        with self._database.reading() as connection:
-            return [job_of(row._mapping) for row in connection.execute(query)]
+        """The newest jobs that fit, newest first; their moments to the microsecond."""
+        return [job_of(row) for row in self._whole.newest(wanted, limit)]
 
-    def listed(self, wanted: Filter, limit: int) -> Sequence[RowMapping]:
+    def listed(self, wanted: Filter, limit: int) -> Sequence[Row]:
         """The same as rows of `LISTED_COLUMNS`, which takes a fraction of the time."""
-        query = newest(self._database, select(*LISTED_COLUMNS), wanted, limit)
-        with self._database.reading() as connection:
-            return connection.execute(query).mappings().all()
+        return self._short.newest(wanted, limit)
 
     def counts(self, owner: str | None = None) -> dict[State, int]:
         """How many jobs are in each state."""
