@@ -72,7 +72,7 @@ def dump_space(space: SearchSpace) -> str:
     }
     document: dict[str, Any] = {
         "space": {key: value for key, value in header.items() if value},
-        "model": _model_table(space.model),
+        "model": model_table(space.model),
     }
     for stack in space.stacks:
         document[stack] = _stack_table(space, stack)
@@ -81,7 +81,8 @@ def dump_space(space: SearchSpace) -> str:
     return tomli_w.dumps(document)
 
 
-def _model_table(model: ModelSettings) -> dict[str, Any]:
+def model_table(model: ModelSettings) -> dict[str, Any]:
+    """The ``[model]`` table of a space file, as `settings_form.model_from_source` reads it."""
     values = {key: value for key, value in asdict(model).items() if value is not None}
     kind = "image" if isinstance(model.input, ImageInput) else "tokens"
     inputs = {key: value for key, value in values.pop("input").items() if value is not None}

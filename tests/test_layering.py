@@ -52,6 +52,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "moocore": ("nas.pareto",),
     "tensorboard": ("nas.listeners.tensorboard",),
     "mlflow": ("nas.listeners.mlflow",),
+    "safetensors": ("supernet.export.*",),
+    "transformers": ("supernet.export.*",),
 }
 
 

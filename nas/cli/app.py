@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from nas.cli import data, evaluate, profile, runs, search, spaces, translate
+from nas.cli import data, evaluate, export, profile, runs, search, spaces, translate
 from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
@@ -103,6 +103,15 @@ _add(
     "nas evaluate runs/digits-1a2b3c4d",
     "nas evaluate runs/multi30k-1a2b3c4d --split valid --beam 5 --lenpen 1 --json",
 )
+_add(
+    app,
+    "export",
+    export.export,
+    USE,
+    "nas export runs/digits-1a2b3c4d --format safetensors",
+    "nas export runs/multi30k-1a2b3c4d --arch 8737 --format huggingface --out translator",
+)
+_add(app, "verify", export.verify, USE, "nas verify runs/digits-1a2b3c4d/export/8737/safetensors")
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
 _add(
     app,

@@ -21,6 +21,7 @@ from nas.vetoes import ALL, NONE
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names
+from supernet.export.formats import FORMATS
 
 # BLAS and OpenMP read these once, when they are loaded.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -85,6 +86,11 @@ def complete_data(incomplete: str) -> list[str]:
 def complete_setting(incomplete: str) -> list[str]:
     """Numbers of a budget."""
     return _starting([f"{name}=" for name in setting_names()], incomplete)
+
+
+def complete_format(incomplete: str) -> list[str]:
+    """Formats of exports."""
+    return _starting(FORMATS, incomplete)
 
 
 def complete_log(incomplete: str) -> list[str]:

@@ -87,6 +87,11 @@ class SentencePieceTokenizer:
         """Number of tokens, marks included."""
         return int(self._pieces.get_piece_size())
 
+    @property
+    def model(self) -> bytes:
+        """The bytes of the model file."""
+        return bytes(self._pieces.serialized_model_proto())
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""
         rows: list[list[int]] = self._pieces.encode(list(lines), num_threads=TRAINING_THREADS)
@@ -104,6 +109,11 @@ class WordTokenizer:
     def __init__(self, words: Iterable[str]) -> None:
         self._words = (*MARKS, *words)
         self._numbers = {word: number for number, word in enumerate(self._words)}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All of them in the order of their numbers, marks included."""
+        return self._words
 
     @property
     def vocab_size(self) -> int:
