@@ -141,7 +141,8 @@ def study(
         except NasError as error:  # nothing is sure to hold, and nothing is reported
             told += f", no winner: {error}"
         print(told, file=sys.stderr)
-    return _timed_afresh(run.meter(), found), run.meter().header.device.label
+    meter = LatencyMeter(run.spec, run.carried)
+    return _timed_afresh(meter, found), meter.header.device.label
 
 
 def _spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> SearchSpec:

@@ -5,6 +5,7 @@ One of the few modules of `nas` that know torch. It joins the supernet with the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +13,15 @@ import torch
 from nas.objectives import BEST_BLEU, QUALITY, QualityMetric
 from nas.spec import SearchSpec
 from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
+from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task
+from supernet.tasks.opening import open_task
 from supernet.tasks.scores import split_bleu
 from supernet.tasks.translation import TranslationTask
+from supernet.training.checkpoint import read
 from supernet.training.evaluation import evaluate
 
 
@@ -54,3 +59,58 @@ def inherited_quality(
     bleu = split_bleu(task, supernet, architecture, task.valid, device, BeamSettings(beam_size=1))
     values |= {"valid_loss": result.loss, "valid_bleu": bleu.score}
     return values | {QUALITY: BEST_BLEU - bleu.score}
+
+
+@dataclass(frozen=True)
+class InheritedEvaluator:
+    """All that is needed to evaluate networks of a run.
+
+    Attributes:
+        spec: the request.
+        task: with as many validation examples as networks are compared on.
+        supernet: the trained weights, in evaluation mode.
+    """
+
+    spec: SearchSpec
+    task: Task[Any, Any]
+    supernet: Supernet
+
+    def quality(self, network: Architecture) -> dict[str, float]:
+        """See `inherited_quality`; values may be infinite or no numbers."""
+        return inherited_quality(
+            self.task, self.supernet, network, self.spec.quality, self.spec.device
+        )
+
+
+def open_evaluator(spec: SearchSpec, data_digest: str, weights: bytes) -> InheritedEvaluator:
+    """Open a run's data and take up its supernet, away from its folder.
+
+    Args:
+        spec: the request.
+        data_digest: of the data that the run began with.
+        weights: a checkpoint with the supernet's ``weights``.
+
+    Raises:
+        DataError: when the data are not there, or are others.
+    """
+    task = open_task(spec.space, spec.dataset, spec.data, spec.seed)
+    if task.digest != data_digest:
+        raise DataError(
+            f"the data set {spec.data or spec.dataset} is not the one on the machine where the run "
+            "is worked on; put the same files at the same path"
+        )
+    supernet = trained_supernet(spec, read(weights)["weights"])
+    return InheritedEvaluator(spec, compared_on(task, spec), supernet)
+
+
+def compared_on(task: Task[Any, Any], spec: SearchSpec) -> Task[Any, Any]:
+    """A task with as many validation examples as networks are compared on."""
+    count = spec.budget.valid_examples
+    return task.first_valid(count) if count else task
+
+
+def trained_supernet(spec: SearchSpec, weights: dict[str, Any]) -> Supernet:
+    """The supernet of a run with its weights, on the run's device and in evaluation mode."""
+    model = build_supernet(spec.space)
+    model.load_state_dict(weights)
+    return model.to(spec.device).eval()

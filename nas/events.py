@@ -57,6 +57,20 @@ class ArchitectureMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationFailed:
+    """A network could not be evaluated, however often it was tried; the search goes on.
+
+    `kind` is one of `nas.executors.base.FailureKind`.
+    """
+
+    stage: str
+    architecture_id: str
+    kind: str
+    reason: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
 class FrontUpdated:
     """The Pareto front as known now: one mapping of metrics per network."""
 
@@ -80,6 +94,7 @@ Event = (
     | StageFinished
     | Progress
     | ArchitectureMeasured
+    | EvaluationFailed
     | FrontUpdated
     | Note
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from latency.workload import Workload
 from nas.device_profile import CarriedProfile
+from nas.executors.base import Executor
 from nas.kinds import cheapest_rows
 from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.scoring import network_costs
@@ -15,11 +16,14 @@ from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.space import SearchSpace
 
 
-def check_request(spec: SearchSpec, carried: CarriedProfile | None = None) -> None:
+def check_request(
+    spec: SearchSpec, executor: Executor, carried: CarriedProfile | None = None
+) -> None:
     """Refuse what cannot be searched, timed or reached; times a few networks if need be.
 
     Args:
         spec: the request.
+        executor: times them.
         carried: the device profile that latency comes from, if any.
 
     Raises:
@@ -31,7 +35,7 @@ def check_request(spec: SearchSpec, carried: CarriedProfile | None = None) -> No
         from nas.timed_work import check_workload
 
         check_workload(spec.space, Workload.from_mapping(spec.space.workload))
-    check_limits(spec, carried)
+    check_limits(spec, executor, carried)
 
 
 def check_quality(spec: SearchSpec) -> None:
@@ -47,11 +51,14 @@ def check_quality(spec: SearchSpec) -> None:
         )
 
 
-def check_limits(spec: SearchSpec, carried: CarriedProfile | None = None) -> None:
+def check_limits(
+    spec: SearchSpec, executor: Executor, carried: CarriedProfile | None = None
+) -> None:
     """Refuse limits that no network of the space can meet; times a few networks if need be.
 
     Args:
         spec: the request.
+        executor: times them.
         carried: a device profile holds the smallest networks, so nothing is timed.
 
     Raises:
@@ -59,31 +66,25 @@ def check_limits(spec: SearchSpec, carried: CarriedProfile | None = None) -> Non
     """
     check_costs(spec.space, spec.limits)
     if LATENCY in spec.limits:
-        fastest = min(_times(spec, carried))
+        fastest = min(_times(spec, executor, carried))
         _check(LATENCY, spec.limits[LATENCY], fastest, f"{fastest:.3g}")
     if MEMORY in spec.limits:
-        least = min(_memory(spec, carried))
+        least = min(_memory(spec, executor, carried))
         _check(MEMORY, spec.limits[MEMORY], least, f"{least:.3g}")
 
 
-def _memory(spec: SearchSpec, carried: CarriedProfile | None) -> list[float]:
+def _memory(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
     """Megabytes of the networks among which the smallest is."""
     if carried is not None:
         return [one.peak_memory_mb for one in carried.workloads[0].measured]
-    from nas.timed_work import network_memory_mb
-
-    workload = Workload.from_mapping(spec.space.workload)
-    networks = cheapest(spec.space)
-    return [network_memory_mb(spec.space, one, workload, spec.device) for one in networks]
+    return [executor.memory_mb(spec, one) for one in cheapest(spec.space)]
 
 
-def _times(spec: SearchSpec, carried: CarriedProfile | None) -> list[float]:
+def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
     """Milliseconds of the networks among which the fastest is."""
     if carried is not None:
         return [one.latency.value for one in carried.workloads[0].measured]
-    from nas.latency_meter import LatencyMeter
-
-    return [one.value for one in LatencyMeter(spec).measure(cheapest(spec.space))]
+    return [one.value for one in executor.meter(spec, None).measure(cheapest(spec.space))]
 
 
 def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nas.events import Event
+from nas.executors.base import ExecutorSettings
+from nas.executors.opening import open_executor
 from nas.run_folder import RunFolder
 
 # Names of the stages before retraining, for those who read a run without loading torch.
@@ -26,8 +28,12 @@ SEARCH_ORDER = (
 )
 
 
-def run_search(folder: RunFolder) -> Iterator[Event]:
+def run_search(folder: RunFolder, settings: ExecutorSettings | None = None) -> Iterator[Event]:
     """Do everything that is left to do of a run, from the space to the report.
+
+    Args:
+        folder: the run.
+        settings: where it is worked on; in this process if not given.
 
     Yields:
         What happens; the same events are appended to ``events.jsonl``.
@@ -40,8 +46,8 @@ def run_search(folder: RunFolder) -> Iterator[Event]:
     from nas.stages import Run, search_stages
     from nas.stages.report import report_stage
 
-    run = Run(folder)
-    with folder.locked():
+    with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
+        run = Run(folder, executor)
         for stage in search_stages(run.spec):
             yield from run_stage(run, stage)
         yield from run_stage(run, retrain_stage(run, run.spec.pick))

@@ -11,7 +11,9 @@
     │   └── RunConflictError     the run folder belongs to another request: choose another folder
     ├── DataError                a data file is missing, damaged or of another kind: prepare it anew
     ├── DamagedRunError          a file of a run folder is damaged: `nas resume` redoes that stage
-    └── DivergedError            training produced NaN or infinity: lower the learning rate
+    ├── DivergedError            training produced NaN or infinity: lower the learning rate
+    ├── EvaluationError          most networks cannot be evaluated: mend what the message names
+    └── ExecutorError            workers cannot be had or were lost: see to the cluster, resume
 """
 
 from __future__ import annotations
@@ -59,3 +61,11 @@ class DamagedRunError(NasError):
 
 class DivergedError(NasError):
     """A loss became NaN or infinite; the message names step and architecture."""
+
+
+class EvaluationError(NasError):
+    """So many networks could not be evaluated that a search makes no sense."""
+
+
+class ExecutorError(NasError):
+    """What a run is worked on with is not there, or no longer."""

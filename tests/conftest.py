@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,3 +94,12 @@ def own_cache(_cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = _cache_root / str(next(_numbers))
     monkeypatch.setenv("NAS_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A small Ray on this machine, for all tests of a process that ask for it."""
+    from tests.ray_cases import started
+
+    with started():
+        yield

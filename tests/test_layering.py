@@ -37,12 +37,13 @@ JOINTS = (
     "nas.profile_device",
     "nas.latency_meter",
     "nas.omni_measuring",
+    "nas.executors.ray*",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray", "nas.tuning"),
+    "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos"),
     "fairseq": ("supernet.export.fairseq_plugin",),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
@@ -205,6 +206,16 @@ def test_the_tree_is_read_at_all() -> None:
 )
 def test_starting_loads_neither_torch_nor_ray(arguments: tuple[str, ...]) -> None:
     assert loaded(*arguments) & {"torch", "ray"} == set()
+
+
+def test_a_search_in_one_process_does_not_load_ray() -> None:
+    opening = (
+        "import nas.stages, nas.retrain, nas.pipeline\n"
+        "from nas.executors.base import ExecutorSettings\n"
+        "from nas.executors.opening import open_executor\n"
+        "with open_executor(ExecutorSettings(), None) as executor: assert executor"
+    )
+    assert loaded("-c", opening) & {"torch", "ray"} == {"torch"}
 
 
 def test_only_the_joints_load_torch() -> None:

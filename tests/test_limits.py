@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nas.executors.local import LocalExecutor
 from nas.limits import cheapest, check_costs, check_limits
 from nas.scoring import network_costs
 from search_spaces.errors import NasError, UnreachableLimitError, UsageError
@@ -64,8 +65,8 @@ def test_a_latency_nobody_reaches(tmp_path: Path) -> None:
     with pytest.raises(
         UnreachableLimitError, match=r"latency_ms=1e-06: the smallest .* is [\d.]+;"
     ):
-        check_limits(spec_of(tmp_path / "run", limits={"latency_ms": 1e-6}))
-    check_limits(spec_of(tmp_path / "run", limits={"latency_ms": 1e6}))
+        check_limits(spec_of(tmp_path / "run", limits={"latency_ms": 1e-6}), LocalExecutor())
+    check_limits(spec_of(tmp_path / "run", limits={"latency_ms": 1e6}), LocalExecutor())
 
 
 @pytest.mark.parametrize("name", ["params", "flops", "latency_ms"])

@@ -81,6 +81,14 @@ def run(searcher: Searcher) -> Searcher:
     return searcher
 
 
+def run_with_failures(searcher: Searcher, worth: float, *, told: bool = True) -> Genotypes:
+    """The rows of a search of which every fourth kind of network fails; `worth` stands for it."""
+    while len(rows := searcher.ask()):
+        failed = rows.sum(axis=1) % 4 == 0
+        searcher.tell(rows, np.where(failed, worth, quality(rows)), failed if told else None)
+    return searcher.rows
+
+
 class TestContract:
     """Every searcher, the same promises."""
 
@@ -107,9 +115,20 @@ class TestContract:
         found = run(build(PROBLEM, 3))
         assert len(found.ask()) == 0
 
+    def test_learns_nothing_from_what_failed(self, build):
+        found, same = build(PROBLEM, 3), build(PROBLEM, 3)
+        assert np.array_equal(run_with_failures(found, 2.0), run_with_failures(same, 90.0))
+        assert len(distinct(found.rows)) == found.done and found.failed.any()
+        assert np.array_equal(found.good_qualities, quality(found.good_rows))
+
     def test_knows_what_it_was_told(self, build):
         found = run(build(PROBLEM, 1))
         assert found.qualities == pytest.approx(quality(found.rows))
+
+
+def test_what_is_not_said_to_have_failed_is_learnt_from():
+    rows = [run_with_failures(rank_evolve(PROBLEM, 3), v, told=False) for v in (2.0, 90.0)]
+    assert not np.array_equal(*rows)
 
 
 def share(searcher: Searcher) -> float:

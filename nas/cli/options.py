@@ -13,6 +13,8 @@ import typer
 
 from nas.cli.run_state import RUNS, find_runs
 from nas.conditions import is_condition, read_conditions
+from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
+from nas.executors.opening import check_installed
 from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.presets import PRESETS
@@ -163,6 +165,59 @@ LOG: Any = typer.Option(
     "extra of that name. Repeatable.",
     autocompletion=complete_log,
 )
+
+
+EXECUTOR: Any = typer.Option(
+    "local",
+    "--executor",
+    help="Where networks are evaluated and timed: in this process, or by workers of a Ray "
+    "cluster. The result is the same.",
+)
+RAY_ADDRESS: Any = typer.Option(
+    None,
+    "--ray-address",
+    metavar="auto|HOST:PORT",
+    help="The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
+    show_default="a Ray of its own on this machine",
+)
+CPUS_PER_WORKER: Any = typer.Option(
+    None,
+    "--cpus-per-worker",
+    metavar="N",
+    help="CPUs reserved for each worker of --executor ray.",
+    show_default="as many as the run has threads",
+)
+WORKERS: Any = typer.Option(
+    None,
+    "--workers",
+    metavar="N",
+    help="Most workers of --executor ray.",
+    show_default="as many as the cluster has room for",
+)
+EVALUATION_TIMEOUT: Any = typer.Option(
+    EVALUATION_TIMEOUT_S,
+    "--evaluation-timeout",
+    metavar="SECONDS",
+    help="Give the evaluation of a network up after that long; tried twice, it counts as failed.",
+)
+
+
+def read_executor(
+    kind: ExecutorKind,
+    ray_address: str | None,
+    cpus_per_worker: int | None,
+    workers: int | None,
+    timeout_s: float,
+) -> ExecutorSettings:
+    """Where a run is to be worked on.
+
+    Raises:
+        UsageError: when the options do not fit together, or Ray is not installed.
+    """
+    settings = ExecutorSettings(kind, ray_address, cpus_per_worker, workers, timeout_s)
+    if kind == "ray":
+        check_installed()
+    return settings
 
 
 def use_threads(threads: int | None) -> None:

@@ -88,6 +88,8 @@ class LineScreen(Screen):
                 self._line(f"{label:<28} {'done':>9}  in an earlier session")
             case events.Note(message=message):
                 self._line(f"note: {message}")
+            case events.EvaluationFailed():
+                self._line(f"note: {failure_text(event)}")
             case _:
                 pass
 
@@ -146,6 +148,8 @@ class BarScreen(Screen):
                 self._finish(self._task(stage))
             case events.Note(message=message):
                 self.warn(message)
+            case events.EvaluationFailed():
+                self.warn(failure_text(event))
             case _:
                 pass
 
@@ -168,6 +172,15 @@ class BarScreen(Screen):
         total = self._bars.tasks[self._bars.task_ids.index(task)].total or 1
         self._bars.update(task, completed=total, total=total)
         self._bars.stop_task(task)
+
+
+def failure_text(event: events.EvaluationFailed) -> str:
+    """One line about a network that could not be evaluated."""
+    tries = "once" if event.tries == 1 else f"{event.tries} times"
+    return (
+        f"network {event.architecture_id} could not be evaluated ({event.kind}, tried {tries}): "
+        f"{event.reason}; the search goes on without it"
+    )
 
 
 def choose_screen(quiet: bool, json_lines: bool) -> Screen:

@@ -9,7 +9,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from nas.executors.board import WorkerState, read_workers
 from nas.front import FRONT_FILE, Front, pick, read_front
+from nas.outcomes import FailedNetwork, read_failed
 from nas.pipeline import SEARCH_ORDER
 from nas.run_folder import SPEC_FILE, RunFolder
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -42,6 +44,8 @@ class RunState:
         picked: id of the network that the request chooses from it, if it can be chosen.
         retrained: the results of networks trained from scratch, by id.
         problems: what is wrong with its files, one sentence each.
+        failed: networks that could not be evaluated.
+        workers: what each worker does now, where there are several.
     """
 
     stages: tuple[StageState, ...]
@@ -50,6 +54,8 @@ class RunState:
     picked: str | None
     retrained: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]
+    failed: tuple[FailedNetwork, ...] = ()
+    workers: tuple[WorkerState, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -102,7 +108,16 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
     retrained = tuple(_retrained(folder, problems))
     running = is_locked(folder.path)
-    return RunState(stages, running, front, picked, retrained, tuple(dict.fromkeys(problems)))
+    return RunState(
+        stages,
+        running,
+        front,
+        picked,
+        retrained,
+        tuple(dict.fromkeys(problems)),
+        read_failed(folder.path),
+        tuple(read_workers(folder.path)) if running else (),
+    )
 
 
 def is_locked(path: Path) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
 from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
-from nas.cli.tables import feature_table, front_table, stage_table, table, test_score
+from nas.cli.tables import (
+    failed_table,
+    feature_table,
+    front_table,
+    stage_table,
+    table,
+    test_score,
+    workers_table,
+)
 from nas.cli.wording import NOTHING
 from nas.front import read_front
 from nas.run_folder import RunFolder
@@ -87,7 +96,11 @@ def show(
         say(f"{name:<11} {_words(value)}")
     say(f"{'state':<11} {state.summary}")
     out().print(stage_table((s.name, s.state, s.seconds) for s in state.stages))
+    if state.workers:
+        out().print(workers_table(state.workers, time.time()))
     show_results(folder, state)
+    if state.failed:
+        out().print(failed_table(state.failed))
     for problem in state.problems:
         tell(f"warning: {problem}", "yellow")
     if not state.running and state.summary != "finished":
@@ -187,5 +200,7 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),
+        "failed": [{"id": one.architecture.id, **one.failure.to_json()} for one in state.failed],
+        "workers": [asdict(one) for one in state.workers],
         "problems": list(state.problems),
     }

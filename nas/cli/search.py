@@ -21,6 +21,7 @@ from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
+from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
@@ -123,6 +124,11 @@ def search(
         help="Predict latency from a file made by nas profile, here or on another machine. Only "
         "on the device it was made on are the best networks timed.",
     ),
+    executor: ExecutorKind = options.EXECUTOR,
+    ray_address: str = options.RAY_ADDRESS,
+    cpus_per_worker: int = options.CPUS_PER_WORKER,
+    workers: int = options.WORKERS,
+    evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
@@ -133,6 +139,9 @@ def search(
     """
     del list_settings  # its callback has done all there is to do
     logs = options.read_logs(log)
+    where = options.read_executor(
+        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+    )
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
     chosen, carried = for_device(load_space(space), workload, device_profile)
@@ -160,7 +169,7 @@ def search(
             f"peak_memory_mb; given are {', '.join((*spec.objectives, *spec.limits))}"
         )
     folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
-    _work_on_search(folder, spec, carried, logs, quiet, json_lines)
+    _work_on_search(folder, spec, carried, where, logs, quiet, json_lines)
 
 
 def for_device(
@@ -195,20 +204,29 @@ def for_device(
 def resume(
     run: str = options.RUN,
     keep: list[str] = options.KEEP_AGAIN,
+    executor: ExecutorKind = options.EXECUTOR,
+    ray_address: str = options.RAY_ADDRESS,
+    cpus_per_worker: int = options.CPUS_PER_WORKER,
+    workers: int = options.WORKERS,
+    evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
     """Go on with a run where it stopped; stages with damaged files are done again.
 
-    With --keep only prune, evolve, verify and front are done again.
+    With --keep only prune, evolve, verify and front are done again. The executor may be another
+    one than before.
     """
     logs = options.read_logs(log)
+    where = options.read_executor(
+        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+    )
     folder = open_run(run)
     if keep:
         folder.veto(read_vetoes(folder.spec.space, keep))
     _tell_vetoes(folder, quiet or json_lines)
-    _work(folder, logs, quiet, json_lines)
+    _work(folder, where, logs, quiet, json_lines)
 
 
 def retrain(
@@ -273,6 +291,7 @@ def _work_on_search(
     path: Path,
     spec: SearchSpec,
     carried: CarriedProfile | None,
+    where: ExecutorSettings,
     logs: Logs,
     quiet: bool,
     json_lines: bool,
@@ -289,23 +308,25 @@ def _work_on_search(
         tell(f"{path} holds this search already: going on where it stopped")
         _tell_vetoes(folder, json_lines)
     try:
-        _work(folder, logs, quiet, json_lines)
+        _work(folder, where, logs, quiet, json_lines)
     except typer.Exit as stopped:
         if isinstance(stopped.__cause__, UsageError | DataError) and not there:
             _forget_refused(folder)
         raise
 
 
-def _work(folder: RunFolder, logs: Logs, quiet: bool, json_lines: bool) -> None:
-    follow(folder, _search_events(folder), choose_screen(quiet, json_lines), logs)
+def _work(
+    folder: RunFolder, where: ExecutorSettings, logs: Logs, quiet: bool, json_lines: bool
+) -> None:
+    follow(folder, _search_events(folder, where), choose_screen(quiet, json_lines), logs)
     _finish(folder, None, quiet, json_lines)
 
 
-def _search_events(folder: RunFolder) -> Iterable[Event]:
+def _search_events(folder: RunFolder, where: ExecutorSettings) -> Iterable[Event]:
     options.use_threads(folder.spec.budget.threads)
     from nas.pipeline import run_search  # running it imports torch
 
-    return run_search(folder)
+    return run_search(folder, where)
 
 
 def _forget_refused(folder: RunFolder) -> None:

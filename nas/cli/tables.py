@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from nas.cli.options import flat
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
@@ -18,7 +19,9 @@ from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
+    from nas.executors.board import WorkerState
     from nas.features import Feature
+    from nas.outcomes import FailedNetwork
 
 PICKED = "★"
 # Scores whose numbers are not shares; the others are called what they are.
@@ -66,6 +69,28 @@ def _front_title(front: Front) -> str:
     for name, device in front.predicted_for.items():
         title += f"\n{name} with ± is not measured: predicted for {device}, with its deviation"
     return title
+
+
+def workers_table(workers: Iterable[WorkerState], now: float) -> Table:
+    """What each worker does, and for how long; `now` in seconds since 1970."""
+    columns = ["worker", "machine", "process", "does", "network", "for", "done", "failed", "lost"]
+    made = table("Workers", columns, right=["process", "for", "done", "failed", "lost"])
+    for one in workers:
+        place = (one.host or NOTHING, str(one.pid or NOTHING))
+        counts = (str(one.done), str(one.failed), str(one.lost))
+        lasting = duration(max(0.0, now - one.since))
+        made.add_row(one.name, *place, one.doing, one.network or NOTHING, lasting, *counts)
+    return made
+
+
+def failed_table(networks: Iterable[FailedNetwork]) -> Table:
+    """The networks that could not be evaluated, and why."""
+    made = table("Could not be evaluated", ["id", "what", "tries", "reason"], right=["tries"])
+    for one in networks:
+        failure = one.failure
+        reason = Text(failure.reason)  # a library's words, brackets and all
+        made.add_row(one.architecture.id, failure.kind, str(failure.tries), reason)
+    return made
 
 
 def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[FrontEntry], str]]:

@@ -12,6 +12,7 @@ from nas.features import TopFeatures
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
 from nas.omni_views import OmniViews
+from nas.outcomes import FailedNetwork
 from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report import words
@@ -98,6 +99,7 @@ class RunContents:
         observed: networks with a measured quality; a latency may be predicted.
         population: the best networks of the evolution, by prediction.
         verified: networks that were measured after the evolution.
+        failed: networks that could not be evaluated.
         front: the result.
         card: of the ranker.
         importances: feature → share, largest first.
@@ -117,6 +119,7 @@ class RunContents:
     observed: tuple[FrontEntry, ...]
     population: tuple[FrontEntry, ...]
     verified: tuple[FrontEntry, ...]
+    failed: tuple[FailedNetwork, ...]
     front: Front | None
     card: ReportCard | None
     importances: Mapping[str, float]

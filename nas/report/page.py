@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nas.report.contents import RunContents
 from nas.report.cost_section import time_section, training_section
+from nas.report.failures_section import failures_section
 from nas.report.features_section import features_section
 from nas.report.front_section import front_section
 from nas.report.markup import Html, join, tag
@@ -77,6 +78,7 @@ def render(run: RunContents) -> Html:
         pruning_section(run),
         time_section(run),
         training_section(run),
+        failures_section(run),
         reproduce_section(run),
     )
     return document(f"{run.space.name}: architecture search", main)

@@ -18,6 +18,7 @@ from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
 from nas.objectives import LATENCY, QUALITY
 from nas.omni_views import FOLDER, OmniViews, read_views
+from nas.outcomes import failed, read_failed
 from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
@@ -58,7 +59,8 @@ def read_contents(folder: RunFolder) -> RunContents:
         history=reader.json("supernet/history.json", _history) or (),
         observed=_observed(folder.spec.space, reader, profile, fitted),
         population=_population(folder.spec, reader),
-        verified=tuple(reader.journal("verification.jsonl", _entry)),
+        verified=tuple(filter(None, reader.journal("verification.jsonl", _verified))),
+        failed=read_failed(folder.path),
         front=reader.json(FRONT_FILE, _front),
         card=card,
         importances=importances or (card.importances if card else {}),
@@ -154,19 +156,26 @@ def _entry(data: Any) -> FrontEntry:
     )
 
 
+def _verified(data: Any) -> FrontEntry | None:
+    """A measured network; None for one that could not be evaluated."""
+    return None if failed(data) else _entry(data)
+
+
 def _observed(
     space: SearchSpace,
     reader: _Reader,
     profile: DeviceProfile | None,
     fitted: LatencyPredictor | None,
 ) -> tuple[FrontEntry, ...]:
-    def parse(line: Any) -> tuple[Architecture, dict[str, float]]:
+    def parse(line: Any) -> tuple[Architecture, dict[str, float]] | None:
+        if failed(line):
+            return None
         quality = {name: line[name] for name in line if name not in ("id", "architecture")}
         if QUALITY not in quality:
             raise ValueError("a network has no quality")
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
-    lines = reader.journal("observations.jsonl", parse)
+    lines = list(filter(None, reader.journal("observations.jsonl", parse)))
     rows = reader.parsed("observations.jsonl", lambda: space.encode([net for net, _ in lines]))
     predicted = fitted.predict(encode_features(space, rows))[0] if fitted and lines else None
     entries = []

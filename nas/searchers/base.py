@@ -22,6 +22,7 @@ from search_spaces.encoding import encode_features
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,8 @@ class Searcher(ABC):
         problem: what is searched.
         rows: ``(N, S)``, all that it was told of, in order.
         qualities: ``(N,)`` of them, less is better.
+        failed: ``(N,)``, which of them could not be evaluated. Their quality says that they are
+            worth nothing, and no more: no ranker may be fitted to it.
     """
 
     name: str
@@ -72,20 +75,36 @@ class Searcher(ABC):
         self.problem = problem
         self.rows: Genotypes = np.zeros((0, len(problem.space.slots)), dtype=np.int16)
         self.qualities: Floats = np.zeros(0)
+        self.failed: Flags = np.zeros(0, dtype=bool)
 
     @abstractmethod
     def ask(self) -> Genotypes:
         """Networks to observe next, ``(K, S)``, none of them told before; none when it is done."""
 
-    def tell(self, rows: Genotypes, qualities: Floats) -> None:
+    def tell(self, rows: Genotypes, qualities: Floats, failed: Flags | None = None) -> None:
         """Take in what the networks asked for are worth.
 
         Args:
             rows: what `ask` returned.
             qualities: ``(K,)``, finite.
+            failed: ``(K,)``, which of them could not be evaluated; none if not given.
         """
         self.rows = np.concatenate([self.rows, rows])
         self.qualities = np.concatenate([self.qualities, qualities])
+        lost = np.zeros(len(rows), dtype=bool) if failed is None else failed
+        self.failed = np.concatenate([self.failed, lost])
+
+    @property
+    def good_rows(self) -> Genotypes:
+        """The rows that could be evaluated."""
+        good: Genotypes = self.rows[~self.failed]
+        return good
+
+    @property
+    def good_qualities(self) -> Floats:
+        """What they are worth."""
+        good: Floats = self.qualities[~self.failed]
+        return good
 
     @property
     def done(self) -> int:

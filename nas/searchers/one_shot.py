@@ -57,23 +57,26 @@ class OneShot(Searcher):
 
     def _best(self) -> Genotypes:
         problem, seed = self.problem, self._seed
-        features = problem.features(self.rows)
+        known, qualities = self.good_rows, self.good_qualities
+        features = problem.features(known)
         rng = np.random.default_rng([seed, RANK])
-        ranker, card = choose_ranker(features, self.qualities, {}, rng, candidates=self._rankers)
+        ranker, card = choose_ranker(
+            features, self.good_qualities, {}, rng, candidates=self._rankers
+        )
 
         def score(rows: Genotypes) -> Scores:
             return problem.points(rows, ranker.predict(problem.features(rows)))
 
-        observed = problem.points(self.rows, self.qualities).objectives
-        pruned = prune(problem.space, score, card, self.rows, observed, seed * 16 + PRUNE).space
+        observed = problem.points(known, qualities).objectives
+        pruned = prune(problem.space, score, card, known, observed, seed * 16 + PRUNE).space
 
         def score_pruned(rows: Genotypes) -> Scores:
             return score(pruned.translate(rows, problem.space))
 
         found = archive(evolve(pruned, score_pruned, self._evolution, seed))
         rows = pruned.translate(found.genotypes, problem.space)
-        known = {row.tobytes() for row in self.rows}
-        new = np.array([row.tobytes() not in known for row in rows], dtype=bool)
+        told = {row.tobytes() for row in self.rows}
+        new = np.array([row.tobytes() not in told for row in rows], dtype=bool)
         roomiest = np.argsort(-crowding_distance(found.objectives[new]), kind="stable")
         chosen: Genotypes = rows[new][roomiest[: self._verified]]
         return chosen

@@ -23,13 +23,15 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, create_trial
 
-from nas.searchers.base import Floats, Problem, Searcher
+from nas.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
 from search_spaces.space import Genotypes, SearchSpace
 
 SamplerName = Literal["random", "nsga2", "tpe"]
 # So many known networks in a row, and a space is taken to be used up.
 MOST_REPEATS = 2000
+# By how much a network that could not be evaluated misses the limits, in their own size.
+HOPELESS = 1e6
 
 
 class OptunaSearcher(Searcher):
@@ -62,7 +64,7 @@ class OptunaSearcher(Searcher):
             sampler=_sampler(sampler, seed, population),
         )
         self._slots = distributions(problem.space)
-        self._known: dict[bytes, float] = {}
+        self._known: dict[bytes, float | None] = {}  # None: could not be evaluated
         self._trial: optuna.Trial | None = None
 
     def ask(self) -> Genotypes:
@@ -78,16 +80,23 @@ class OptunaSearcher(Searcher):
             self._answer(trial, row, self._known[row.tobytes()])
         return self.rows[:0]
 
-    def tell(self, rows: Genotypes, qualities: Floats) -> None:
+    def tell(self, rows: Genotypes, qualities: Floats, failed: Flags | None = None) -> None:
         """See `Searcher.tell`."""
-        super().tell(rows, qualities)
+        super().tell(rows, qualities, failed)
         assert self._trial is not None and len(rows) == 1
-        self._known[rows.tobytes()] = float(qualities[0])
-        self._answer(self._trial, rows, float(qualities[0]))
+        quality = None if self.failed[-1] else float(qualities[0])
+        self._known[rows.tobytes()] = quality
+        self._answer(self._trial, rows, quality)
 
-    def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float) -> None:
-        found = self.problem.points(row, np.array([quality]))
-        trial.set_constraint("limits", float(found.violations[0]))
+    def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float | None) -> None:
+        """Tell the study. What failed is as good as nothing, and far beyond every limit.
+
+        As a failed trial it would be forgotten, and TPE would ask for it again and again.
+        """
+        worth = self.problem.reference[0] if quality is None else quality
+        found = self.problem.points(row, np.array([worth]))
+        missed = HOPELESS if quality is None else float(found.violations[0])
+        trial.set_constraint("limits", missed)
         self._study.tell(trial, found.objectives[0].tolist())
 
 

@@ -95,7 +95,7 @@ class RankEvolve(Searcher):
         left = self.settings.budget - self.done
         if self.done == 0:
             return self._start[:left]
-        self._volumes.append(self.problem.hypervolume(self.rows, self.qualities))
+        self._volumes.append(self.problem.hypervolume(self.good_rows, self.good_qualities))
         if left <= 0 or self._stalled():
             return self.rows[:0]
         return self._promising(min(left, self.settings.batch))
@@ -108,12 +108,12 @@ class RankEvolve(Searcher):
 
     def _promising(self, count: int) -> Genotypes:
         """Evolved networks: those of the largest expected gain, then the least known."""
-        ranker = Ensemble().fit(self.problem.features(self.rows), self.qualities)
+        ranker = Ensemble().fit(self.problem.features(self.good_rows), self.good_qualities)
         rows = self._evolved(ranker)
         features = self.problem.features(rows)
         mean, deviations = ranker.predict(features), ranker.deviations(features)
         expected = self.problem.points(rows, mean)
-        known = self.problem.points(self.rows, self.qualities)
+        known = self.problem.points(self.good_rows, self.good_qualities)
         front = known.objectives[known.violations == 0]
         gain = greedy_gain(expected.objectives, front, count - self.settings.curious)
         # Relative: what is bad anyway may be as unsure as it likes.
@@ -138,8 +138,8 @@ class RankEvolve(Searcher):
     def _evolved_in(self, space: SearchSpace, score: Evaluate) -> Genotypes:
         """Rows of the whole space, evolved in a smaller one, that were not observed."""
         whole = self.problem.space
-        found = self.problem.points(self.rows, self.qualities).objectives
-        best = [n for n in whole.decode(self.rows[non_dominated(found)]) if space.contains(n)]
+        found = self.problem.points(self.good_rows, self.good_qualities).objectives
+        best = [n for n in whole.decode(self.good_rows[non_dominated(found)]) if space.contains(n)]
         seed = int(np.random.default_rng([self._seed, self.done]).integers(2**31))
         generations = list(
             evolve(
@@ -161,10 +161,11 @@ class RankEvolve(Searcher):
         if self.settings.prune and self.done >= self._prune_at:
             self._prune_at = 2 * self.done
             seed = int(np.random.default_rng([self._seed, self.done, PRUNE]).integers(2**31))
-            card = quick_card(self.problem.features(self.rows), self.qualities, Ensemble, seed)
-            points = self.problem.points(self.rows, self.qualities).objectives
+            rows, qualities = self.good_rows, self.good_qualities
+            card = quick_card(self.problem.features(rows), qualities, Ensemble, seed)
+            points = self.problem.points(rows, qualities).objectives
             space, keep = self.problem.space, self.settings.keep
-            self._pruned = prune(space, score, card, self.rows, points, seed, keep=keep).space
+            self._pruned = prune(space, score, card, rows, points, seed, keep=keep).space
         return self._pruned
 
 

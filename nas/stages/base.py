@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.device import describe_device
 from latency.profile import read_profile
 from nas.device_profile import CarriedProfile, read_device_profile
-from nas.evaluator import inherited_quality, use_threads
+from nas.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
 from nas.events import Event
+from nas.executors.base import Executor, Meter, Outcome
+from nas.executors.local import LocalExecutor
 from nas.holding import MEASURED_STDS, PREDICTED_STDS
-from nas.latency_meter import LatencyMeter
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
+from nas.outcomes import failed
 from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError, DivergedError, NasError
+from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
-from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
-from supernet.training.checkpoint import load
+from supernet.training.checkpoint import dumped, load
 
 Floats = NDArray[np.float64]
 
@@ -50,10 +50,16 @@ OBSERVE, PROBES, RANK, PRUNE = 1, 2, 3, 4
 
 
 class Run:
-    """A run folder with the things its stages share, each loaded when first asked for."""
+    """A run folder with the things its stages share, each loaded when first asked for.
 
-    def __init__(self, folder: RunFolder) -> None:
+    Args:
+        folder: the run.
+        executor: where its networks are evaluated and timed; in this process if not given.
+    """
+
+    def __init__(self, folder: RunFolder, executor: Executor | None = None) -> None:
         self.folder = folder
+        self.executor = executor or LocalExecutor()
         self.spec = folder.spec
         self.space = folder.spec.space
         use_threads(self.spec)
@@ -83,8 +89,7 @@ class Run:
     @cached_property
     def quick_task(self) -> Task[Any, Any]:
         """The same, with as many validation examples as networks are compared on."""
-        count = self.spec.budget.valid_examples
-        return self.task.first_valid(count) if count else self.task
+        return compared_on(self.task, self.spec)
 
     @cached_property
     def sampled_rows(self) -> Genotypes:
@@ -96,16 +101,14 @@ class Run:
 
     @cached_property
     def observed_rows(self) -> Genotypes:
-        """The networks that were observed, in order."""
-        lines = self.folder.read_journal(OBSERVATIONS_FILE)
+        """The networks that were observed, in order; without those that failed."""
+        lines = [line for line in self.observations().values() if not failed(line)]
         return self.space.encode([Architecture.from_json(line["architecture"]) for line in lines])
 
     @cached_property
     def supernet(self) -> Supernet:
         """The trained supernet."""
-        model = build_supernet(self.space)
-        model.load_state_dict(load(self.folder.path / "supernet" / "last.pt")["weights"])
-        return model.to(self.spec.device).eval()
+        return trained_supernet(self.spec, self._trained_weights())
 
     @cached_property
     def costs(self) -> CostScorer:
@@ -166,16 +169,16 @@ class Run:
     @cached_property
     def elsewhere(self) -> str | None:
         """The name of the device whose latency counts, if it is not this one."""
-        if self.carried is None or self.carried.device == describe_device(self.spec.device):
+        if self.carried is None or self.carried.device == self.executor.device(self.spec):
             return None
         return self.carried.name
 
-    def meter(self) -> LatencyMeter:
+    def meter(self) -> Meter:
         """Times networks of the space."""
-        return LatencyMeter(self.spec, self.carried)
+        return self.executor.meter(self.spec, self.carried)
 
     def observations(self) -> dict[str, dict[str, Any]]:
-        """The journal of observations by architecture id."""
+        """The journal of observations by architecture id, failures among them."""
         return {line["id"]: line for line in self.folder.read_journal(OBSERVATIONS_FILE)}
 
     def timed(self) -> dict[str, float]:
@@ -196,20 +199,31 @@ class Run:
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
     def quality(self, network: Architecture) -> dict[str, float]:
-        """What the validation split says of a network with inherited weights.
-
-        Raises:
-            DivergedError: when the loss is not a number.
-        """
-        values = inherited_quality(
+        """What the validation split says of a network with inherited weights, in this process."""
+        return inherited_quality(
             self.quick_task, self.supernet, network, self.spec.quality, self.spec.device
         )
-        if not all(math.isfinite(value) for value in values.values()):
-            raise DivergedError(
-                f"the validation loss of network {network.id} is not a number; the supernet has "
-                "diverged: lower supernet.learning_rate"
-            )
-        return values
+
+    def prepare(self) -> None:
+        """Load what `quality` needs."""
+        _ = self.quick_task, self.supernet
+
+    @property
+    def data_digest(self) -> str:
+        """Digest of the data that the run began with."""
+        return str(self.folder.read_json(DATA_FILE)["digest"])
+
+    def weights(self) -> bytes:
+        """The trained supernet's weights, as a checkpoint."""
+        return dumped({"weights": self._trained_weights()})
+
+    def _trained_weights(self) -> dict[str, Any]:
+        weights: dict[str, Any] = load(self.folder.path / "supernet" / "last.pt")["weights"]
+        return weights
+
+    def evaluate(self, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+        """What networks are worth with inherited weights, in their order, see `Executor`."""
+        return self.executor.evaluate(self, networks)
 
 
 def size_text(space: SearchSpace) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from latency.device import describe_device
+from latency.device import DeviceFingerprint
 from latency.profile import open_profile
 from nas.device_profile import CarriedProfile
 from nas.events import Event, Note, Progress
@@ -20,17 +20,22 @@ def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
     open_profile(path, carried.header(workload.workload)).record(measured)
     run.folder.write_json(PREDICTOR_FILE, workload.latency.to_json())
     if run.elsewhere is not None:
-        here = describe_device(run.spec.device).to_json()
-        there = carried.device.to_json()
-        names = [name for name in here if here[name] != there[name]]
-        yield Note(
-            "latency",
-            f"latency is predicted for {run.elsewhere} and not measured: this device differs in "
-            f"{', '.join(names)} (here {_values(here, names)}; there {_values(there, names)})",
-        )
+        why = _difference(carried, run.executor.device(run.spec))
+        yield Note("latency", f"latency is predicted for {run.elsewhere} and not measured: {why}")
     report = workload.latency.report
     message = f"{len(measured)} from the profile, {report.chosen}, error {report.mape:.1%}"
     yield Progress("latency", len(measured), len(measured), message)
+
+
+def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> str:
+    if device is None:
+        return "no worker offers its device for timing"
+    here, there = device.to_json(), carried.device.to_json()
+    names = [name for name in here if here[name] != there[name]]
+    return (
+        f"this device differs in {', '.join(names)} (here {_values(here, names)}; "
+        f"there {_values(there, names)})"
+    )
 
 
 def _values(device: dict[str, object], names: list[str]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from latency.device import describe_device
 from latency.predictor import LatencyPredictor
 from latency.profile import open_profile
 from nas import limits
@@ -40,9 +39,9 @@ from supernet.training.sampling import build_sampler
 
 def declare(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
-    describe_device(run.spec.device)  # refuses a device that is not there
+    run.executor.check(run.spec)
     _check_size(run.space)
-    limits.check_request(run.spec, run.carried)
+    limits.check_request(run.spec, run.executor, run.carried)
     task = run.task
     for training in (run.spec.budget.supernet, run.spec.budget.retrain):
         task.check(training)

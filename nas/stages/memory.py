@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from latency.predictor import LatencyPredictor
-from latency.workload import Workload
 from nas.events import ArchitectureMeasured, Event, Progress
 from nas.objectives import MEMORY
 from nas.stages.base import MEMORY_FILE, MEMORY_PREDICTOR_FILE, Run
-from nas.timed_work import network_memory_mb
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 
@@ -47,8 +45,7 @@ def measure_memory(run: Run) -> Iterator[Event]:
 
 def memory_of(run: Run, network: Architecture) -> float:
     """The peak memory of a network at the space's workload on the run's device, in megabytes."""
-    workload = Workload.from_mapping(run.space.workload)
-    return round(network_memory_mb(run.space, network, workload, run.spec.device), 6)
+    return round(run.executor.memory_mb(run.spec, network), 6)
 
 
 def _line(network: Architecture, megabytes: float) -> dict[str, object]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from nas.events import ArchitectureMeasured, Event, FrontUpdated, Progress
+from nas.events import Event, FrontUpdated, Progress
 from nas.evolution import EvolutionSettings
 from nas.objectives import QUALITY
+from nas.outcomes import failed, hopeless, told, too_few, values_of
 from nas.pareto import non_dominated
+from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.searchers.base import Problem, Searcher
 from nas.searchers.one_shot import OneShot
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from nas.stages.base import OBSERVATIONS_FILE, Run
-from search_spaces.errors import DamagedRunError
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.space import Genotypes
 
 # Searchers that ask for one network at a time would tell of a front after each.
 NETWORKS_PER_FRONT = 8
@@ -28,33 +32,55 @@ def observe(run: Run) -> Iterator[Event]:
 
     Raises:
         DamagedRunError: when the journal holds networks that the searcher never asked for.
+        DivergedError, EvaluationError: when so many networks fail that it makes no sense to go on.
     """
     known = run.observations()
     searcher = build_searcher(run)
     total, shown = run.spec.budget.observations, 0
     asked: list[str] = []
     while len(rows := searcher.ask()):
-        qualities = []
-        for network in run.space.decode(rows):
-            asked.append(network.id)
-            if network.id not in known:
-                measured = run.quality(network)
-                known[network.id] = {
-                    "id": network.id,
-                    "architecture": network.to_json(),
-                    **measured,
-                }
-                run.folder.append(OBSERVATIONS_FILE, [known[network.id]])
-                yield ArchitectureMeasured("observe", network.id, measured)
-            qualities.append(known[network.id][QUALITY])
-            yield Progress("observe", len(asked), total)
-        searcher.tell(rows, np.array(qualities, dtype=np.float64))
+        networks = run.space.decode(rows)
+        for event in _observed(run, networks, known):
+            yield event
+            yield Progress("observe", min(len(known), total), total)
+        asked += [network.id for network in networks]
+        lines = [known[network.id] for network in networks]
+        _tell(run, searcher, rows, lines)
         if searcher.done >= shown + NETWORKS_PER_FRONT:
             shown = searcher.done
             yield _front(run, searcher)
     if asked != list(known):
         raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
+    _give_up(run, too_few(known.values(), MIN_OBSERVATIONS))
     yield Progress("observe", total, total, f"{searcher.done} networks")
+
+
+def _observed(
+    run: Run, networks: Sequence[Architecture], known: dict[str, dict[str, Any]]
+) -> Iterator[Event]:
+    """Evaluate and journal, in order, those networks that are not known yet."""
+    missing = [network for network in networks if network.id not in known]
+    for network, outcome in zip(missing, run.evaluate(missing), strict=True):
+        line = {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}
+        known[network.id] = line
+        run.folder.append(OBSERVATIONS_FILE, [line])
+        yield told("observe", network, outcome)
+        _give_up(run, hopeless(known.values()))
+
+
+def _give_up(run: Run, error: NasError | None) -> None:
+    """End with an error, if there is one, and keep nothing: a later try is a new one."""
+    if error is not None:
+        run.folder.forget("observe", (OBSERVATIONS_FILE,))
+        raise error
+
+
+def _tell(
+    run: Run, searcher: Searcher, rows: Genotypes, lines: Sequence[Mapping[str, Any]]
+) -> None:
+    """Tell what networks are worth; those that failed are worth nothing."""
+    worth = [run.reference[0] if failed(line) else line[QUALITY] for line in lines]
+    searcher.tell(rows, np.array(worth, dtype=np.float64), np.array([failed(x) for x in lines]))
 
 
 def build_searcher(run: Run) -> Searcher:
@@ -87,7 +113,7 @@ def build_searcher(run: Run) -> Searcher:
 
 def _front(run: Run, searcher: Searcher) -> FrontUpdated:
     """What nothing dominates so far, with costs that were predicted."""
-    found = searcher.problem.points(searcher.rows, searcher.qualities)
+    found = searcher.problem.points(searcher.good_rows, searcher.good_qualities)
     kept = found.violations == 0
     points = found.objectives[kept]
     best = points[non_dominated(points)]

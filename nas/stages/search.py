@@ -11,9 +11,11 @@ import numpy as np
 from latency.profile import read_profile
 from nas.events import ArchitectureMeasured, Event, FrontUpdated, Note, Progress
 from nas.evolution import EvolutionSettings, Generation, archive, evolve
+from nas.executors.base import Failure
 from nas.front import FRONT_FILE, FrontEntry, build_front
 from nas.holding import keeps
 from nas.objectives import COSTS, LATENCY, MEMORY, objective
+from nas.outcomes import failed, told, values_of
 from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import PruningSettings, prune
 from nas.ranking import ReportCard
@@ -93,26 +95,26 @@ def verify(run: Run) -> Iterator[Event]:
     """Really measure the best candidates, in order, until enough keep the limits.
 
     Under a limit on latency those on the front are timed again, see `nas.holding`; the next
-    candidates take the places of those that break it.
+    candidates take the places of those that break it, and of those that cannot be evaluated.
     """
     candidates = _candidates(run)
     lines = {line["id"]: line for line in run.folder.read_journal(VERIFICATION_FILE)}
     wanted = min(run.spec.budget.verified, len(candidates))
     position = 0
     while True:
-        kept = _num_kept(run, [lines[c.id] for c in candidates[:position] if c.id in lines])
+        kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
         batch = candidates[position : position + wanted - kept]
         if not batch:
             yield from hold_front(run, lambda: measured_entries(run))
-            kept = _num_kept(run, [lines[c.id] for c in candidates[:position] if c.id in lines])
+            kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
             if kept >= wanted or position >= len(candidates):
                 break
             continue
         missing = [candidate for candidate in batch if candidate.id not in lines]
-        for line, fresh in _verified(run, missing):
+        for line, event in _verified(run, missing):
             lines[line["id"]] = line
-            if fresh:
-                yield ArchitectureMeasured("verify", line["id"], fresh)
+            if event is not None:
+                yield event
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
@@ -155,7 +157,7 @@ def _candidates(run: Run) -> list[_Candidate]:
         lines = run.folder.read_journal(POPULATION_FILE)
         evolved = archive([Generation.from_json(line) for line in lines])
         found = run.pruned.translate(evolved.genotypes, run.space)
-        known = {row.tobytes() for row in rows}
+        known = {row.tobytes() for row in rows} | _failed_rows(run)
         new = [row.tobytes() not in known for row in found]
         rows = np.concatenate([rows, found[new]])
         qualities = np.concatenate([qualities, evolved.objectives[new, 0]])
@@ -165,6 +167,13 @@ def _candidates(run: Run) -> list[_Candidate]:
     order = best[np.argsort(-crowding_distance(points[best]), kind="stable")]
     networks = run.space.decode(rows)
     return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
+
+
+def _failed_rows(run: Run) -> set[bytes]:
+    """The networks that could not be observed: nothing is known of them but that."""
+    lines = [line for line in run.observations().values() if failed(line)]
+    networks = [Architecture.from_json(line["architecture"]) for line in lines]
+    return {row.tobytes() for row in run.space.encode(networks)}
 
 
 def _predicted(run: Run, rows: Genotypes) -> list[dict[str, float]]:
@@ -179,11 +188,11 @@ def _cost_values(run: Run, rows: Genotypes) -> list[dict[str, int]]:
 
 def _verified(
     run: Run, candidates: Sequence[_Candidate]
-) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
+) -> Iterator[tuple[dict[str, Any], Event | None]]:
     """Measure candidates and journal each; what was measured before is taken from there.
 
     Yields:
-        A line of the journal, and what of it was measured just now.
+        A line of the journal, and what happened, if anything was measured just now.
     """
     if not candidates:
         return
@@ -192,25 +201,45 @@ def _verified(
     known = run.observations()
     times, untimed = _times(run, networks)
     predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
-    remembered = run.memory_mb()
+    costs = [
+        _measured_costs(run, network, time, network.id in untimed)
+        for network, time in zip(networks, times, strict=True)
+    ]
+    outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
     for index, network in enumerate(networks):
-        before, time = known.get(network.id), times[index]
-        fresh = {} if before else run.quality(network)
-        measured = inherited(before or fresh)
-        if time is not None:
-            measured[LATENCY] = time.value
-            fresh |= {LATENCY: time.value} if network.id in untimed else {}
-        if run.spec.needs_memory and run.elsewhere is None:
-            measured[MEMORY] = remembered.get(network.id) or memory_of(run, network)
-            fresh |= {} if network.id in remembered else {MEMORY: measured[MEMORY]}
         line = {
             "id": network.id,
             "architecture": network.to_json(),
             "predicted": predicted[index],
-            "measured": measured | cost_values[index],
         }
+        before = known.get(network.id)
+        outcome = next(outcomes) if before is None else inherited(before)
+        if isinstance(outcome, Failure):
+            event: Event | None = told("verify", network, outcome)
+            line |= values_of(outcome)
+        else:
+            measured, fresh = costs[index]
+            fresh = fresh if before else {**outcome, **fresh}
+            event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
+            line["measured"] = {**outcome, **measured, **cost_values[index]}
         run.folder.append(VERIFICATION_FILE, [line])
-        yield line, fresh
+        yield line, event
+
+
+def _measured_costs(
+    run: Run, network: Architecture, time: Measurement | None, timed_now: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Costs of a network that take a measurement, and those of them measured just now."""
+    costs: dict[str, float] = {}
+    fresh: dict[str, float] = {}
+    if time is not None:
+        costs[LATENCY] = time.value
+        fresh |= costs if timed_now else {}
+    if run.spec.needs_memory and run.elsewhere is None:
+        remembered = run.memory_mb().get(network.id)
+        costs[MEMORY] = remembered or memory_of(run, network)
+        fresh |= {} if remembered else {MEMORY: costs[MEMORY]}
+    return costs, fresh
 
 
 def _times(
@@ -236,14 +265,14 @@ def _times(
 
 def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
     """How many of the verified networks keep the limits, as far as is known."""
-    entries = with_held(run, [_front_entry(line) for line in lines])
+    entries = with_held(run, [_front_entry(line) for line in lines if not failed(line)])
     return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
 
 
 def measured_entries(run: Run) -> list[FrontEntry]:
     """Every network all of whose objectives were measured, as far as they can be."""
     verified = run.folder.read_journal(VERIFICATION_FILE)
-    entries = {line["id"]: _front_entry(line) for line in verified}
+    entries = {line["id"]: _front_entry(line) for line in verified if not failed(line)}
     known_costs = {LATENCY: run.timed(), MEMORY: run.memory_mb()}
     needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
     needed += [known_costs[MEMORY]] if run.spec.needs_memory else []

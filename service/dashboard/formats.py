@@ -85,6 +85,8 @@ def told(event: Mapping[str, Any]) -> str:
         case "ArchitectureMeasured":
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in event["metrics"].items())
             return f"{event['architecture_id']}: {numbers}"
+        case "EvaluationFailed":
+            return f"{event['architecture_id']} failed ({event['kind']}): {event['reason']}"
         case "FrontUpdated":
             return f"{len(event['points'])} networks, hypervolume {event['hypervolume']:.3f}"
         case "StageFinished":

@@ -61,10 +61,23 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """
     # Through memory: torch turns a failing write into a RuntimeError of its own, and writing to a
     # path would put the temporary name into the archive.
+    content = dumped(state)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def dumped(state: dict[str, Any]) -> bytes:
+    """A checkpoint as it stands in a file."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    with replacing(path) as temporary:
-        temporary.write_bytes(buffer.getbuffer())
+    return buffer.getvalue()
+
+
+def read(content: bytes) -> dict[str, Any]:
+    """The state that `dumped` gave; only tensors and plain values are accepted."""
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    assert isinstance(state, dict)
+    return state
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""How evaluation grows with the workers of a Ray on this machine, and what the executor costs.
+
+``python -m experiments.scaling`` trains two supernets for a moment and evaluates networks with
+them, in this process and by workers with one thread each:
+
+* networks whose evaluation takes long by 1, 2 and 4 workers: the throughput, and its ratio to that
+  many times the throughput of one worker;
+* 1,000 small networks in this process and by one worker: whether all numbers agree to the last
+  bit, and by how much an evaluation takes longer through Ray.
+
+What else the machine does decides a lot, so the load before each measurement is printed with it. It
+ends with exit code 1 when numbers differ, the ratio falls below 0.9 up to the number of physical
+cores, or an evaluation costs 10 ms more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nas.executors.base import Executor, ExecutorSettings, Outcome
+from nas.executors.local import LocalExecutor
+from nas.executors.opening import open_executor
+from nas.presets import budget_for
+from nas.run_folder import RunFolder
+from nas.spec import build_spec
+from nas.stage_runner import run_stage
+from nas.stages import SEARCH_STAGES, Run
+from search_spaces.architecture import Architecture
+from search_spaces.loading import dump_space, load_space
+from search_spaces.operators import sample_distinct
+
+SETTINGS = {"threads": "1", "supernet.epochs": "1", "supernet.check_every": "1"}
+LONG, SHORT = "listops", "digits"
+LEAST_RATIO, MOST_OVERHEAD_MS = 0.9, 10.0
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Evaluations by a number of workers; `ratio` to linear, `load` of the machine before."""
+
+    workers: int
+    evaluations: int
+    seconds: float
+    ratio: float
+    load: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was measured.
+
+    Attributes:
+        cores: physical ones of this machine.
+        throughputs: by number of workers.
+        evaluations: of small networks.
+        local_ms: mean time of one of them in this process.
+        ray_ms: the same through Ray, by one worker.
+        equal: how many agree to the last bit.
+        load: of the machine before that.
+    """
+
+    cores: int
+    throughputs: list[Throughput]
+    evaluations: int
+    local_ms: float
+    ray_ms: float
+    equal: int
+    load: float
+
+    @property
+    def overhead_ms(self) -> float:
+        """What an evaluation costs more through Ray."""
+        return self.ray_ms - self.local_ms
+
+    @property
+    def good(self) -> bool:
+        """Whether all is as it should be."""
+        ratios = [one.ratio for one in self.throughputs if one.workers <= self.cores]
+        return (
+            min(ratios, default=1.0) >= LEAST_RATIO
+            and self.overhead_ms < MOST_OVERHEAD_MS
+            and self.equal == self.evaluations
+        )
+
+
+def trained(path: Path, name: str, valid_examples: int) -> Run:
+    """A run whose supernet has been trained for an epoch."""
+    space = load_space(name)
+    settings = SETTINGS | {"valid_examples": str(valid_examples)}
+    spec = build_spec(
+        space_toml=dump_space(space),
+        dataset=str(space.data["dataset"]),
+        objectives=("quality", "flops"),
+        preset="smoke",
+        budget=budget_for(space, "smoke", settings),
+        seed=0,
+    )
+    run = Run(RunFolder.create(path, spec))
+    for stage in SEARCH_STAGES:
+        if stage.name in ("declare", "supernet"):
+            for _ in run_stage(run, stage):
+                pass
+    return run
+
+
+def networks_of(run: Run, count: int) -> list[Architecture]:
+    """So many networks of its space."""
+    return run.space.decode(sample_distinct(run.space, np.random.default_rng(0), count))
+
+
+def timed(
+    executor: Executor, run: Run, networks: Sequence[Architecture]
+) -> tuple[float, list[Outcome]]:
+    """Seconds of evaluating networks, with everything loaded before, and the outcomes."""
+    workers = executor.settings.workers or 1
+    list(executor.evaluate(run, networks[: 2 * workers]))
+    started = time.perf_counter()
+    found = list(executor.evaluate(run, networks))
+    return time.perf_counter() - started, found
+
+
+def through_ray(
+    run: Run, networks: Sequence[Architecture], workers: int
+) -> tuple[float, list[Outcome]]:
+    """The same by so many workers."""
+    settings = ExecutorSettings("ray", cpus_per_worker=1, workers=workers)
+    with open_executor(settings, run.folder) as executor:
+        return timed(executor, run, networks)
+
+
+def throughputs(run: Run, counts: Sequence[int], per_worker: int) -> list[Throughput]:
+    """Evaluations by each number of workers, the first of which is what the others are held to."""
+    found: list[Throughput] = []
+    for workers in counts:
+        networks, load = networks_of(run, per_worker * workers), os.getloadavg()[0]
+        seconds, _ = through_ray(run, networks, workers)
+        first = found[0] if found else Throughput(workers, len(networks), seconds, 1.0, load)
+        alone = first.evaluations / first.seconds / first.workers
+        ratio = len(networks) / seconds / (workers * alone)
+        found.append(Throughput(workers, len(networks), seconds, ratio, load))
+        print(_row(found[-1]), flush=True)
+    return found
+
+
+def _row(one: Throughput) -> str:
+    return (
+        f"{one.workers} workers: {one.evaluations} evaluations in {one.seconds:.2f} s, "
+        f"{one.evaluations / one.seconds:.1f} a second, {one.ratio:.2f} of linear "
+        f"(load before: {one.load:.1f})"
+    )
+
+
+def physical_cores(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
+    """Physical cores of this machine; all that are seen where it does not tell."""
+    text = cpuinfo.read_text("utf-8") if cpuinfo.exists() else ""
+    wanted = ("physical id", "core id")
+    lines = [line.split(":", 1) for line in text.splitlines() if line.startswith(wanted)]
+    values = [value.strip() for _, value in lines]
+    return len(set(zip(values[::2], values[1::2], strict=False))) or os.cpu_count() or 1
+
+
+def study(folder: Path, counts: Sequence[int], evaluations: int, per_worker: int) -> Study:
+    """Measure everything."""
+    long_run = trained(folder / LONG, LONG, 16)
+    found = throughputs(long_run, counts, per_worker)
+    run = trained(folder / SHORT, SHORT, 64)
+    networks, load = networks_of(run, evaluations), os.getloadavg()[0]
+    local_s, wanted = timed(LocalExecutor(), run, networks)
+    ray_s, got = through_ray(run, networks, 1)
+    equal = sum(one == other for one, other in zip(wanted, got, strict=True))
+    scale = 1000 / evaluations
+    return Study(physical_cores(), found, evaluations, local_s * scale, ray_s * scale, equal, load)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.scaling", description=__doc__)
+    parser.add_argument("--workers", default="1,2,4", help="numbers of workers, the least first")
+    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--per-worker", type=int, default=60, help="long evaluations of a worker")
+    parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
+    arguments = parser.parse_args()
+    counts = [int(text) for text in arguments.workers.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        found = study(Path(folder), counts, arguments.evaluations, arguments.per_worker)
+    print(
+        f"{found.evaluations} small networks: {found.local_ms:.2f} ms each in this process, "
+        f"{found.ray_ms:.2f} ms through Ray, {found.overhead_ms:.2f} ms more; {found.equal} equal "
+        f"to the last bit (load before: {found.load:.1f}; {found.cores} physical cores)"
+    )
+    if arguments.out:
+        arguments.out.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    return 0 if found.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

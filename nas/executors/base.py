@@ -1,0 +1,230 @@
+"""What every executor promises: evaluate networks and time them, wherever that is done.
+
+An executor is no part of the request. Which one works on a run, with how many workers, decides how
+long the run takes and nothing else: outcomes come back in the order in which networks were asked
+for, and each is computed with the run's own number of threads. So a run may be begun by one
+executor and resumed by another.
+
+A network that cannot be evaluated is no reason to end a search. It is tried `TRIES` times and then
+comes back as a `Failure`, which says why.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+
+from search_spaces.errors import UsageError
+
+if TYPE_CHECKING:
+    from latency.device import DeviceFingerprint
+    from latency.profile import ProfileHeader
+    from nas.device_profile import CarriedProfile
+    from nas.holding import Held
+    from nas.spec import SearchSpec
+    from search_spaces.architecture import Architecture
+    from search_spaces.measurement import Measurement
+
+ExecutorKind = Literal["local", "ray"]
+FailureKind = Literal["error", "memory", "timeout", "worker died", "not finite"]
+
+TRIES = 2
+EVALUATION_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """Where and how wide a run is worked on.
+
+    Attributes:
+        kind: ``local`` in this process, or ``ray``.
+        ray_address: ``auto`` for the cluster this machine belongs to, ``HOST:PORT`` of a cluster's
+            head, or None for a Ray of its own on this machine, which ends with the run.
+        cpus_per_worker: CPUs that are reserved for a worker; None for as many as the run has
+            threads, or 1 where it leaves them open. Threads are those of the run in any case.
+        workers: most workers at once; None for as many as the cluster has room for.
+        timeout_s: seconds after which an evaluation is given up.
+    """
+
+    kind: ExecutorKind = "local"
+    ray_address: str | None = None
+    cpus_per_worker: int | None = None
+    workers: int | None = None
+    timeout_s: float = EVALUATION_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(ExecutorKind):
+            raise UsageError(f"--executor takes local or ray; given {self.kind!r}")
+        for name, value in (("cpus-per-worker", self.cpus_per_worker), ("workers", self.workers)):
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} takes a number of at least 1; given {value}")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(
+                f"--evaluation-timeout takes a number of seconds above 0; given {self.timeout_s:g}"
+            )
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        given = {
+            "--ray-address": self.ray_address,
+            "--cpus-per-worker": self.cpus_per_worker,
+            "--workers": self.workers,
+        }
+        wrong = [name for name, value in given.items() if value is not None]
+        if self.kind == "local" and wrong:
+            raise UsageError(f"{wrong[0]} is for --executor ray; add that, or leave it out")
+        if self.ray_address is not None and not _is_address(self.ray_address):
+            raise UsageError(
+                "--ray-address takes auto, for the cluster this machine belongs to, or HOST:PORT "
+                f"of the cluster's head, for example 10.0.0.1:6379; given {self.ray_address!r}"
+            )
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    given = bool(host and colon) and port.isdecimal() and 0 < int(port) < 65536
+    return text == "auto" or (given and "/" not in host)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a network could not be evaluated.
+
+    Attributes:
+        kind: what happened.
+        reason: one sentence.
+        tries: how often it was tried.
+    """
+
+    kind: FailureKind
+    reason: str
+    tries: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a journal under ``failed``."""
+        return {"kind": self.kind, "reason": self.reason, "tries": self.tries}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(data["kind"], data["reason"], data["tries"])
+
+
+# What a network is worth, with ``quality`` among it, every value finite; or why that is unknown.
+Outcome = Mapping[str, float] | Failure
+
+
+class Source(Protocol):
+    """What an executor has to know of a run to evaluate its networks; `nas.stages.Run` is one."""
+
+    @property
+    def spec(self) -> SearchSpec:
+        """The request."""
+
+    @property
+    def data_digest(self) -> str:
+        """Digest of the data that the run began with."""
+
+    def weights(self) -> bytes:
+        """The supernet's weights, as `supernet.training.checkpoint` writes them."""
+
+    def prepare(self) -> None:
+        """Load what evaluating in this process needs: what is wrong with that is no network's."""
+
+    def quality(self, network: Architecture) -> dict[str, float]:
+        """Evaluate a network in this process; values may be infinite or no numbers."""
+
+
+class Meter(Protocol):
+    """Times networks of a run on its device; `nas.latency_meter.LatencyMeter` is one."""
+
+    @property
+    def header(self) -> ProfileHeader:
+        """Device and workload."""
+
+    def known(self, architecture: Architecture) -> bool:
+        """Whether a network needs no timing."""
+
+    def measure(self, architectures: Sequence[Architecture]) -> list[Measurement]:
+        """Median milliseconds of each network."""
+
+    def hold(self, architectures: Sequence[Architecture]) -> list[Held]:
+        """Time each network in several sessions."""
+
+
+class Executor(ABC):
+    """Works for one run; a context that gives back everything it took.
+
+    Nothing is started before it is needed.
+    """
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+        """Evaluate networks with inherited weights.
+
+        Args:
+            source: the run, the same at every call.
+            networks: any number, all different.
+
+        Yields:
+            One outcome for each network, in their order, as soon as those before it are known.
+
+        Raises:
+            ExecutorError: when there is nothing to evaluate on, or no longer.
+        """
+
+    @abstractmethod
+    def check(self, spec: SearchSpec) -> None:
+        """Refuse a request for a device that is not there.
+
+        Raises:
+            UsageError: saying which are.
+        """
+
+    @abstractmethod
+    def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
+        """What networks of the run are timed on; None where nothing can be timed."""
+
+    @abstractmethod
+    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+        """What times networks, on a device of the run's kind that does nothing else meanwhile.
+
+        Raises:
+            ExecutorError: when there is no such device.
+        """
+
+    @abstractmethod
+    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
+        """The most memory a network needs at its work on the run's device, in megabytes.
+
+        Raises:
+            ExecutorError: when there is no such device.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what evaluating and timing hold, so that others can have it; it may go on."""
+
+    def close(self) -> None:
+        """Give back everything."""
+        self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def judged(values: Mapping[str, float]) -> Outcome:
+    """The values, or a failure where one of them is no finite number."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            return Failure("not finite", f"its {name} is {value:g}", 1)
+    return values

@@ -1,0 +1,104 @@
+"""What each worker of a run does at the moment, in files that anyone can read.
+
+``workers/state.json`` tells it while the run is worked on; ``workers/NAME.log`` keeps what each
+worker did. Both are written by the process that works on the run, so that workers elsewhere need
+no way to its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from search_spaces.files import write_atomically
+
+WORKERS_FOLDER = "workers"
+STATE_FILE = f"{WORKERS_FOLDER}/state.json"
+# Between two writings; what happens in between is seen with the next one.
+WRITE_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """A worker as it is now.
+
+    Attributes:
+        name: of the worker, the same after its process was lost and another one started.
+        doing: ``starting``, ``idle``, ``evaluating``, ``timing`` or ``ended``.
+        network: id of the network it works on, if any.
+        since: when it began to do so, in seconds since 1970.
+        host: the name of its machine, once it has started.
+        pid: its process.
+        done: networks evaluated.
+        failed: tries that failed.
+        lost: processes that were lost.
+    """
+
+    name: str
+    doing: str = "starting"
+    network: str | None = None
+    since: float = 0.0
+    host: str = ""
+    pid: int = 0
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+class Board:
+    """Keeps the states of a run's workers and their logs."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._states: dict[str, WorkerState] = {}
+        self._written = 0.0
+
+    def state(self, name: str) -> WorkerState:
+        """A worker's state."""
+        return self._states.get(name) or WorkerState(name)
+
+    def change(self, name: str, **values: Any) -> None:
+        """Note what a worker does from now on; see `WorkerState` for the values."""
+        self._states[name] = replace(self.state(name), since=time.time(), **values)
+        if time.monotonic() - self._written >= WRITE_EVERY_S:
+            self.write()
+
+    def log(self, name: str, lines: Iterable[str]) -> None:
+        """Add lines to a worker's log."""
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        folder = self._run / WORKERS_FOLDER
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{name}.log").open("a", encoding="utf-8") as stream:
+            stream.writelines(f"{stamp} {line}\n" for line in lines)
+
+    def write(self) -> None:
+        """Write the states now."""
+        self._written = time.monotonic()
+        states = [asdict(state) for state in self._states.values()]
+        content = {"time": round(time.time(), 3), "workers": states}
+        write_atomically(self._run / STATE_FILE, json.dumps(content, indent=2) + "\n")
+
+    def clear(self) -> None:
+        """Nobody works any more: the logs stay."""
+        self._states.clear()
+        with suppress(OSError):  # that of a folder which may only be read is out of date anyway
+            (self._run / STATE_FILE).unlink(missing_ok=True)
+
+
+def read_workers(run: Path) -> list[WorkerState]:
+    """What the workers of a run do; nothing where there are none or nobody tells."""
+    try:
+        data = json.loads((run / STATE_FILE).read_text(encoding="utf-8"))
+        return [_state(one) for one in data["workers"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # it is no part of the result
+
+
+def _state(data: Mapping[str, Any]) -> WorkerState:
+    return WorkerState(**data)

@@ -1,0 +1,81 @@
+"""Does everything in this process, one network after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from latency.device import DeviceFingerprint, describe_device
+from latency.workload import Workload
+from nas.executors.attempts import (
+    EvaluationTimeoutError,
+    attempt,
+    final,
+    sentence,
+    time_limit,
+)
+from nas.executors.base import (
+    TRIES,
+    Executor,
+    ExecutorSettings,
+    Failure,
+    Meter,
+    Outcome,
+    Source,
+)
+from nas.spec import SearchSpec
+from search_spaces.architecture import Architecture
+
+if TYPE_CHECKING:
+    from nas.device_profile import CarriedProfile
+
+
+class LocalExecutor(Executor):
+    """See the module."""
+
+    def __init__(self, settings: ExecutorSettings | None = None) -> None:
+        super().__init__(settings or ExecutorSettings())
+
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+        """See `Executor.evaluate`."""
+        source.prepare()
+        for network in networks:
+            yield self._outcome(source, network)
+
+    def _outcome(self, source: Source, network: Architecture) -> Outcome:
+        for tries in range(1, TRIES + 1):
+            outcome = self._attempt(source, network, tries)
+            if final(outcome):
+                break
+        return outcome
+
+    def _attempt(self, source: Source, network: Architecture, tries: int) -> Outcome:
+        try:
+            with time_limit(self.settings.timeout_s):
+                return attempt(source.quality, network, tries)
+        except EvaluationTimeoutError as error:  # it came when the attempt had just ended
+            return Failure("timeout", sentence(error), tries)
+
+    def check(self, spec: SearchSpec) -> None:
+        """See `Executor.check`."""
+        describe_device(spec.device)
+
+    def device(self, spec: SearchSpec) -> DeviceFingerprint:
+        """See `Executor.device`: this machine's."""
+        return describe_device(spec.device)
+
+    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+        """See `Executor.meter`: this machine, which does nothing else meanwhile."""
+        from nas.latency_meter import LatencyMeter  # imports torch
+
+        return LatencyMeter(spec, carried)
+
+    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
+        """See `Executor.memory_mb`."""
+        from nas.timed_work import network_memory_mb  # imports torch
+
+        workload = Workload.from_mapping(spec.space.workload)
+        return network_memory_mb(spec.space, network, workload, spec.device)
+
+    def release(self) -> None:
+        """See `Executor.release`: nothing is held but what the run itself has loaded."""

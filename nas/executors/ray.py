@@ -1,0 +1,158 @@
+"""Evaluates and times networks by workers of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+import torch
+
+from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
+from nas.executors.board import Board
+from nas.executors.ray_cluster import RayCluster
+from nas.executors.ray_device import Device, RayMeter
+from nas.executors.ray_pool import Pool
+from nas.executors.ray_worker import EvaluationWorker, WorkOrder
+from nas.run_folder import RunFolder
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+
+if TYPE_CHECKING:
+    from latency.device import DeviceFingerprint
+    from nas.device_profile import CarriedProfile
+    from nas.spec import SearchSpec
+
+# Where measurements are kept, if the user names a place.
+PASSED_ON = ("NAS_CACHE_DIR",)
+
+
+class RayExecutor(Executor):
+    """See the module.
+
+    Args:
+        settings: which cluster, and how wide.
+        folder: the run.
+        worker: the class whose objects evaluate.
+
+    Attributes:
+        cluster: the connection, for others who want to compute there; `release` before that, so
+            that what evaluation holds is free.
+        cpus_per_worker: CPUs that are reserved for each worker.
+    """
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        folder: RunFolder,
+        worker: type[EvaluationWorker] = EvaluationWorker,
+    ) -> None:
+        super().__init__(settings)
+        self._worker = worker
+        self._folder, self._spec = folder, folder.spec
+        self.cpus_per_worker = settings.cpus_per_worker or self._spec.budget.threads or 1
+        self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
+        self._board = Board(folder.path)
+        self._pool: Pool | None = None
+        self._device = Device(self.cluster, self._order, self._board)
+        self._weights: Any = None
+
+    # -- evaluating ---------------------------------------------------------------------------
+
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+        """See `Executor.evaluate`."""
+        if not networks:
+            return
+        self._device.release()
+        self.cluster.connect()
+        pool = self._pool = self._pool or self._new_pool(source)
+        done: dict[int, Outcome] = {}
+        next_one = 0
+        for index, outcome in pool.run(networks, self._width()):
+            done[index] = outcome
+            while next_one in done:
+                yield done.pop(next_one)
+                next_one += 1
+
+    def _new_pool(self, source: Source) -> Pool:
+        worker = ray.remote(self._worker).options(
+            num_cpus=self.cpus_per_worker, num_gpus=self._gpus, max_restarts=0
+        )
+        order = ray.put(self._order(source.data_digest))
+        self._weights = ray.put(source.weights())
+
+        def start() -> tuple[Any, Any]:
+            actor: Any = worker.remote()
+            return actor, actor.prepare.remote(order, self._weights)
+
+        return Pool(start, self._board, self.settings.timeout_s)
+
+    def _order(self, data_digest: str = "") -> WorkOrder:
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        spec = self._spec.model_dump(mode="json")
+        return WorkOrder(spec, data_digest, torch.get_num_threads(), environment)
+
+    def _width(self) -> int:
+        """How many workers there may be; at least one, for which the cluster may have to grow."""
+        if self.settings.workers is not None:
+            return self.settings.workers
+        offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return max(1, sum(self._room(offer) for offer in offers))
+
+    def _room(self, offer: dict[str, float]) -> int:
+        room = int(offer.get("CPU", 0) // self.cpus_per_worker)
+        return min(room, int(offer.get("GPU", 0))) if self._gpus else room
+
+    @property
+    def _gpus(self) -> int:
+        return 0 if self._spec.device == "cpu" else 1
+
+    # -- timing -------------------------------------------------------------------------------
+
+    def check(self, spec: SearchSpec) -> None:
+        """See `Executor.check`."""
+        self.cluster.connect()
+        if self._gpus and not ray.cluster_resources().get("GPU") and not self.settings.workers:
+            raise UsageError(
+                "the Ray cluster has no GPU at present: use --device cpu, or, with a cluster that "
+                "grows on demand, say with --workers how many to ask for"
+            )
+
+    def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
+        """See `Executor.device`."""
+        if not self._device.offered(spec.device):
+            return None
+        self._release_pool()
+        found: DeviceFingerprint = self._device.call(spec.device, "device")
+        return found
+
+    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+        """See `Executor.meter`."""
+        self._release_pool()
+        return RayMeter(self._device, spec.device, carried)
+
+    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
+        """See `Executor.memory_mb`."""
+        megabytes: float = self._device.call(spec.device, "memory_mb", network)
+        return megabytes
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """See `Executor.release`."""
+        self._release_pool()
+        self._device.release()
+
+    def _release_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = self._weights = None
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        try:
+            super().close()
+        finally:
+            self.cluster.close()
+            self._board.clear()

@@ -1,0 +1,165 @@
+"""Times networks on a machine of a Ray cluster that offers its device for that.
+
+Such a machine has the resource ``nas_latency_cpu`` or ``nas_latency_cuda``, of which one timing
+takes all there is, together with all CPUs of the machine and a GPU. So nothing else that Ray knows
+of runs there meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from nas.executors.attempts import sentence
+from nas.executors.base import TRIES
+from nas.executors.board import Board
+from nas.executors.ray_cluster import RayCluster, latency_resource
+from nas.executors.ray_worker import DeviceWorker, Place, WorkOrder
+from search_spaces.errors import ExecutorError, NasError
+
+if TYPE_CHECKING:
+    from latency.profile import ProfileHeader
+    from nas.device_profile import CarriedProfile
+    from nas.holding import Held
+    from search_spaces.architecture import Architecture
+    from search_spaces.measurement import Measurement
+
+NAME = "device"
+FREE_TIMEOUT_S = 900.0
+
+
+class Device:
+    """A worker on a reserved device; it is made when it is first asked for something.
+
+    Args:
+        cluster: where to look for the device.
+        order: makes what the worker has to know.
+        board: is told what it does.
+    """
+
+    def __init__(self, cluster: RayCluster, order: Callable[[], WorkOrder], board: Board) -> None:
+        self._cluster, self._order, self._board = cluster, order, board
+        self._actor: Any = None
+
+    def offered(self, device: str) -> bool:
+        """Whether a machine of the cluster offers its device."""
+        return self._node(device) is not None
+
+    def call(self, device: str, method: str, *arguments: object) -> Any:
+        """Let the worker do something; once more if it is lost over it.
+
+        Raises:
+            ExecutorError: when no machine offers the device, it does not become free, or it is
+                lost again and again.
+            NasError: the worker's own.
+        """
+        for tries in range(1, TRIES + 1):
+            self._actor = self._actor or self._new(device)
+            self._board.change(NAME, doing="timing")
+            try:
+                return ray.get(getattr(self._actor, method).remote(*arguments))
+            except RayTaskError as error:
+                raise _own(error) from error
+            except RayError as error:
+                self._board.log(NAME, [f"lost: {sentence(error)}"])
+                self.release()
+                if tries == TRIES or not isinstance(error, RayActorError):
+                    raise ExecutorError(
+                        f"the worker that times networks was lost: {sentence(error)}; see to the "
+                        "cluster and resume"
+                    ) from error
+            finally:
+                self._board.change(NAME, doing="idle")
+        raise AssertionError
+
+    def release(self) -> None:
+        """End the worker; the device is free."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+            self._board.change(NAME, doing="ended")
+
+    def _node(self, device: str) -> dict[str, Any] | None:
+        self._cluster.connect()
+        name = latency_resource(device)
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        offers = [node for node in alive if node["Resources"].get(name)]
+        return offers[0] if offers else None
+
+    def _new(self, device: str) -> Any:
+        node, name = self._node(device), latency_resource(device)
+        if node is None:
+            raise ExecutorError(
+                f"no machine of the Ray cluster offers its device for timing: start one of the "
+                f"kind that counts with ray start --resources='{{\"{name}\": 1}}', or search with "
+                "--device-profile, made there by nas profile"
+            )
+        offer = node["Resources"]
+        worker = ray.remote(DeviceWorker).options(
+            num_cpus=offer.get("CPU", 0),
+            num_gpus=0 if device == "cpu" else 1,
+            resources={name: offer[name]},
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        self._board.change(NAME, doing="starting")
+        return self._ready(worker.remote(), node["NodeManagerHostname"])
+
+    def _ready(self, actor: Any, host: str) -> Any:
+        try:
+            place: Place = ray.get(actor.prepare.remote(self._order()), timeout=FREE_TIMEOUT_S)
+        except GetTimeoutError as error:
+            ray.kill(actor)
+            raise ExecutorError(
+                f"{host}, on which networks are timed, was not free for {FREE_TIMEOUT_S:g} s; see "
+                "with ray status what runs there, and resume when it has ended"
+            ) from error
+        except RayTaskError as error:
+            raise _own(error) from error
+        self._board.log(NAME, [f"started on {place.host}, process {place.pid}"])
+        self._board.change(NAME, doing="idle", host=place.host, pid=place.pid)
+        return actor
+
+
+class RayMeter:
+    """Times networks through a `Device`; see `nas.executors.base.Meter`.
+
+    Args:
+        device: where.
+        kind: ``cpu`` or ``cuda``.
+        carried: see `nas.latency_meter.LatencyMeter`.
+    """
+
+    def __init__(self, device: Device, kind: str, carried: CarriedProfile | None) -> None:
+        self._device, self._kind, self._carried = device, kind, carried
+        self.header: ProfileHeader = self._call("header")
+
+    def known(self, architecture: Architecture) -> bool:
+        """See `Meter.known`."""
+        known: bool = self._call("known", architecture)
+        return known
+
+    def measure(self, architectures: Sequence[Architecture]) -> list[Measurement]:
+        """See `Meter.measure`."""
+        found: list[Measurement] = self._call("measure", architectures)
+        return found
+
+    def hold(self, architectures: Sequence[Architecture]) -> list[Held]:
+        """See `Meter.hold`."""
+        found: list[Held] = self._call("hold", architectures)
+        return found
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._device.call(self._kind, method, self._carried, *arguments)
+
+
+def _own(error: RayTaskError) -> NasError:
+    """The worker's own error, if it was one of ours."""
+    cause = error.cause
+    if isinstance(cause, NasError):
+        return cause
+    return ExecutorError(f"networks could not be timed: {sentence(cause or error)}")

@@ -1,0 +1,168 @@
+"""What runs in the workers of a Ray cluster: one class evaluates networks, one times them.
+
+Workers know the run by what they are sent; they neither read nor write its folder. The data they
+open themselves, once, at the path that the request names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+
+from latency.device import DeviceFingerprint, describe_device
+from latency.profile import ProfileHeader
+from latency.workload import Workload
+from nas.device_profile import CarriedProfile
+from nas.evaluator import InheritedEvaluator, open_evaluator
+from nas.executors.attempts import attempt
+from nas.executors.base import Outcome
+from nas.holding import Held
+from nas.latency_meter import LatencyMeter
+from nas.spec import SearchSpec, build_spec
+from nas.timed_work import network_memory_mb
+from search_spaces.architecture import Architecture
+from search_spaces.measurement import Measurement
+
+
+@dataclass(frozen=True)
+class WorkOrder:
+    """What a worker has to know of a run.
+
+    Attributes:
+        spec: the request, as JSON values.
+        data_digest: of the data that the run began with.
+        threads: of torch, as in the process that works on the run.
+        environment: variables that are set before anything is loaded.
+    """
+
+    spec: Mapping[str, Any]
+    data_digest: str
+    threads: int
+    environment: Mapping[str, str]
+
+    def open(self) -> SearchSpec:
+        """Set this process up; the request."""
+        os.environ |= dict(self.environment)
+        torch.set_num_threads(self.threads)
+        return build_spec(**self.spec)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is: its machine's name, its process, its node's id, and seconds to start."""
+
+    host: str
+    pid: int
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An outcome, the seconds it took, and what was logged meanwhile."""
+
+    outcome: Outcome
+    seconds: float
+    lines: Sequence[str]
+
+
+class EvaluationWorker:
+    """Holds the supernet and evaluates one network after the other."""
+
+    def __init__(self) -> None:
+        self._evaluator: InheritedEvaluator | None = None
+        self._lines = _Lines()
+
+    def prepare(self, order: WorkOrder, weights: bytes) -> Place:
+        """Load everything.
+
+        Raises:
+            DataError: when the data are not here, or not those of the run.
+        """
+        started = time.perf_counter()
+        spec = order.open()
+        self._evaluator = open_evaluator(spec, order.data_digest, weights)
+        return _place(time.perf_counter() - started)
+
+    def evaluate(self, network: Mapping[str, Any], tries: int) -> Answer:
+        """Evaluate a network, given in its JSON form, for the `tries`-th time."""
+        started = time.perf_counter()
+        outcome = attempt(self.quality, Architecture.from_json(network), tries)
+        return Answer(outcome, time.perf_counter() - started, self._lines.take())
+
+    def quality(self, network: Architecture) -> dict[str, float]:
+        """What a network is worth; see `InheritedEvaluator`."""
+        assert self._evaluator is not None
+        return self._evaluator.quality(network)
+
+
+class DeviceWorker:
+    """Times networks on its device, which nobody else uses meanwhile."""
+
+    def prepare(self, order: WorkOrder) -> Place:
+        """Set up."""
+        started = time.perf_counter()
+        self._spec = order.open()
+        return _place(time.perf_counter() - started)
+
+    def device(self) -> DeviceFingerprint:
+        """What is timed here."""
+        return describe_device(self._spec.device)
+
+    def header(self, carried: CarriedProfile | None) -> ProfileHeader:
+        """Device and workload."""
+        return self._meter(carried).header
+
+    def known(self, carried: CarriedProfile | None, network: Architecture) -> bool:
+        """See `Meter.known`."""
+        return self._meter(carried).known(network)
+
+    def measure(
+        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+    ) -> list[Measurement]:
+        """See `Meter.measure`."""
+        return self._meter(carried).measure(networks)
+
+    def hold(self, carried: CarriedProfile | None, networks: Sequence[Architecture]) -> list[Held]:
+        """See `Meter.hold`."""
+        return self._meter(carried).hold(networks)
+
+    def _meter(self, carried: CarriedProfile | None) -> LatencyMeter:
+        return LatencyMeter(self._spec, carried)
+
+    def memory_mb(self, network: Architecture) -> float:
+        """See `Executor.memory_mb`."""
+        workload = Workload.from_mapping(self._spec.space.workload)
+        return network_memory_mb(self._spec.space, network, workload, self._spec.device)
+
+
+def _place(seconds: float) -> Place:
+    node = ray.get_runtime_context().get_node_id()
+    return Place(platform.node(), os.getpid(), node, seconds)
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged or warned of until somebody takes it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._kept: list[str] = []
+        logging.captureWarnings(True)
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self._kept.append(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    def take(self) -> list[str]:
+        """What was kept since the last time."""
+        kept, self._kept = self._kept, []
+        return kept
