@@ -20,6 +20,8 @@ import typer
 
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.tables import table
+from nas.executors.base import ExecutorKind
+from nas.executors.opening import check_installed
 from search_spaces.errors import NasError, UsageError
 from service.auth import Role, Token, digest_of, new_token, read_expiry
 from service.settings import Settings, read_settings
@@ -94,15 +96,29 @@ def worker(
     check: bool = typer.Option(
         False, "--check", help="Only say whether a worker of this machine gives signs of life."
     ),
+    executor: ExecutorKind = typer.Option(
+        None,
+        help="Where a search evaluates and times networks: in its own process, or by workers of a "
+        "Ray cluster; also NAS_EXECUTOR.",
+        show_default="local",
+    ),
+    ray_address: str = typer.Option(
+        None,
+        metavar="auto|HOST:PORT",
+        help="The cluster; also NAS_RAY_ADDRESS.",
+        show_default="a Ray of its own",
+    ),
 ) -> None:
     """Work on the jobs of a service: as many of these as you like, where the home folder is.
 
     Example: nas worker --home /srv/nas
     """
-    settings = read_settings(home=home)
+    settings = read_settings(home=home, executor=executor, ray_address=ray_address)
     if check:
         _check_workers(settings)
         return
+    if settings.executor == "ray":
+        check_installed()
     with installed():
         from service.logs import log_to_stderr
         from service.worker_process import run_worker

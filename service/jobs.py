@@ -37,6 +37,7 @@ class Kind(StrEnum):
     search = "search"
     retrain = "retrain"  # train one of its networks from scratch
     attention = "attention"  # look into the omni layers of one
+    export = "export"  # write one as a folder that works without the run
 
 
 class Action(StrEnum):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas.objectives import LATENCY, QUALITY, QualityMetric
 from service.jobs import Job, Kind, State
+from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
 Choice = int | str
@@ -99,6 +100,30 @@ class NetworkRequest(_Input):
 
     pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")]
     priority: Annotated[int, Field(ge=0, le=9)] = 5
+
+
+class ExportRequest(NetworkRequest):
+    """Which network to write as a folder that works without the run, and how.
+
+    Attributes:
+        format: of the folder.
+        weights: those of the network's retraining, or those it inherited from the supernet.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"pick": "knee", "format": "safetensors"}]},
+    )
+
+    format: Annotated[str, Field(json_schema_extra={"enum": list(FORMATS)})] = "safetensors"
+    weights: Literal["trained", "inherited"] = "trained"
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in FORMATS:
+            raise ValueError(f"there is no format {value[:50]!r}; there are {', '.join(FORMATS)}")
+        return value
 
 
 class Progress(BaseModel):

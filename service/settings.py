@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
@@ -47,6 +48,10 @@ class Settings(BaseModel):
         streams_per_token: event streams that one token may hold open.
         token_cache_s: seconds for which an API process takes a token for good without asking the
             database again; how long a revoked one may still work.
+        executor: where a search evaluates and times networks: ``local``, in its own process, or
+            ``ray``, by workers of a cluster.
+        ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
+            on the worker's machine unless given.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -71,7 +76,18 @@ class Settings(BaseModel):
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
     token_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
+    executor: ExecutorKind = "local"
+    ray_address: str | None = None
     runner: str = "service.child"
+
+    @property
+    def searching(self) -> ExecutorSettings:
+        """Where searches are worked on.
+
+        Raises:
+            UsageError: when the two settings do not fit together.
+        """
+        return ExecutorSettings(self.executor, self.ray_address)
 
     @property
     def url(self) -> str:
@@ -135,6 +151,7 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
             f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "
             "addresses such as 127.0.0.1 only: leave it out, and make tokens with nas token create"
         )
+    _ = settings.searching  # refused here, not by the first job
     return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
 
 

@@ -25,7 +25,7 @@ from nas.omni_views import OmniLayer, OmniMap, OmniViews, view_file
 from nas.presets import budget_for
 from nas.pruning import Kept, PrunedSpace
 from nas.ranking import PairwiseLinear, choose_ranker
-from nas.run_folder import RunFolder
+from nas.run_folder import RunFolder, checksum
 from nas.scoring import network_costs
 from nas.spec import build_spec
 from search_spaces.encoding import encode_features, feature_names
@@ -231,6 +231,15 @@ def look_into(folder: RunFolder, identity: str) -> None:
     views = OmniViews(identity, "inherited", 64, (layer,), (found,))
     folder.write_json(view_file(identity), views.to_json())
     folder.finish(f"attention-{identity}", "digest", (view_file(identity),), 2.0)
+
+
+def export(folder: RunFolder, identity: str, form: str) -> None:
+    """Pretend that a network was exported."""
+    where = folder.path / "export" / identity / form
+    where.mkdir(parents=True)
+    (where / "model.safetensors").write_bytes(b"weights")
+    sums = {"model.safetensors": checksum(where / "model.safetensors")}
+    folder.write_json(f"export/{identity}/{form}/checksums.json", {"sha256": sums})
 
 
 def rewrite(folder: RunFolder, name: str, path: Sequence[str | int], value: Any) -> None:

@@ -141,6 +141,9 @@ class InstantRunner:
 
 def do_job(folder: RunFolder, kind: str, chosen: str) -> None:
     """Write the files and events of a whole job."""
+    if kind == Kind.export:
+        run_fixture.export(folder, pick(read_front(folder), chosen).id, "torch")
+        return
     if kind == Kind.attention:
         run_fixture.look_into(folder, pick(read_front(folder), chosen).id)
         return

@@ -375,6 +375,33 @@ def test_what_has_no_omni_layers_is_not_looked_into(alice: httpx.Client, done: s
     assert "no omnidirectional layer" in problem(answer, 422)
 
 
+def test_a_network_is_exported_by_a_job_of_its_own(server: Server, alice: httpx.Client) -> None:
+    search = server.finished(alice)
+    network = alice.get(f"/jobs/{search}/front").json()["front"][0]["id"]
+    wanted = {"pick": network, "format": "torch"}
+    assert "retrain it first" in problem(alice.post(f"/jobs/{search}/export", json=wanted), 409)
+    weights = server.settings.runs / search / "retrained" / network / "weights.pt"
+    weights.parent.mkdir(exist_ok=True)
+    weights.write_bytes(b"")
+    job = alice.post(f"/jobs/{search}/export", json=wanted).json()
+    assert (job["kind"], job["request"]["format"], job["pick"]) == ("export", "torch", network)
+    server.work()
+    assert alice.get(f"/jobs/{job['id']}").json()["state"] == State.succeeded
+    files = {file["path"]: file for file in alice.get(f"/jobs/{search}/artifacts").json()}
+    file = files[f"export/{network}/torch/model.safetensors"]
+    assert (file["stage"], file["sha256"]) == ("export", hashlib.sha256(b"weights").hexdigest())
+    got = alice.get(f"/jobs/{job['id']}/artifacts/{file['path']}")
+    assert got.content == b"weights"
+
+
+def test_exports_that_cannot_be_are_refused(alice: httpx.Client, done: str) -> None:
+    path = f"/jobs/{done}/export"
+    problem(alice.post(path, json={"pick": "best", "format": "pickle"}), 422, "/format")
+    problem(alice.post(path, json={"pick": "best", "weights": "mine"}), 422, "/weights")
+    gone = alice.post(path, json={"pick": "best", "weights": "inherited"})
+    assert "deleted to make room" in problem(gone, 409)
+
+
 # -- spaces, data sets, profiles ------------------------------------------------------------------
 
 

@@ -88,6 +88,11 @@ def show(
     if features:
         _show_features(folder, as_json)
         return
+    _show_state(folder, as_json)
+
+
+def _show_state(folder: RunFolder, as_json: bool) -> None:
+    """How far a run is and what it has found."""
     state = read_state(folder, thorough=True)
     if as_json:
         print_json(_state_json(folder, state))

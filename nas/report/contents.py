@@ -38,7 +38,7 @@ STAGES: Mapping[str, str] = {
 }
 RETRAIN = "retrain-"
 # Stages of single networks → what is done to the network.
-SINGLE: Mapping[str, str] = {RETRAIN: "retrain", "attention-": "look into"}
+SINGLE: Mapping[str, str] = {RETRAIN: "retrain", "attention-": "look into", "export-": "export"}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
 
 from service.access import AnyJob, Context, InContext, Submitter
 from service.artifacts import list_artifacts
@@ -15,8 +16,9 @@ from service.problems import ProblemError
 from service.routes import jobs
 from service.routes import networks as follow_ups
 from service.routes.results import REPORT, folder_of
-from service.schemas import ArtifactOut, NetworkRequest
+from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from service.store.listing import Filter
+from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100
 MOST_CARDS = 12
@@ -61,6 +63,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         "growth": views.growth_chart(view),
         "stages": views.stages(view, job),
         "evidence": views.evidence(view),
+        "formats": list(FORMATS),
         "front_size": views.front_size(view),
         "measured": views.measured_count(view),
     }
@@ -95,7 +98,15 @@ def networks(
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
     finished = job.kind is Kind.search and job.state is State.succeeded
     key = views.colour_key()
-    return page(request, "networks", job=job, networks=shown, key=key, finished=finished)
+    return page(
+        request,
+        "networks",
+        job=job,
+        networks=shown,
+        key=key,
+        finished=finished,
+        formats=list(FORMATS),
+    )
 
 
 @router.post("/retrain")
@@ -114,6 +125,23 @@ def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> 
     return _to_the_only(
         [follow_ups.begin_looking(job, one, token, context)[0] for one in wanted], job
     )
+
+
+@router.post("/export")
+def export(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Export the chosen networks: a job for each."""
+    wanted = [_export_request(one, form) for one in _requests(form)]
+    return _to_the_only(
+        [follow_ups.begin_export(job, one, token, context)[0] for one in wanted], job
+    )
+
+
+def _export_request(given: NetworkRequest, form: Form) -> ExportRequest:
+    chosen = {name: form[name][0] for name in ("format", "weights") if form.get(name)}
+    try:
+        return ExportRequest(pick=given.pick, **chosen)
+    except ValidationError as error:
+        raise ProblemError(422, str(error.errors(include_url=False)[0]["msg"])) from error
 
 
 def _requests(form: Form) -> list[NetworkRequest]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nas.front import Front, FrontEntry
 from nas.growth import hypervolume_curve, reference
@@ -42,11 +43,13 @@ class RunView:
         contents: with the front so far as its front, once anything was measured.
         found: the same front and all that was measured.
         curve: hypervolume over measured networks.
+        path: the run's folder.
     """
 
     contents: RunContents
     found: LiveFront
     curve: list[tuple[int, float]]
+    path: Path
 
     @property
     def final(self) -> bool:
@@ -80,7 +83,7 @@ def read_run(folder: RunFolder) -> RunView:
         corner = tuple(reference(contents, found))
         front = Front(found.objectives, corner, found.entries, curve[-1][1])
         contents = replace(contents, front=front)
-    return RunView(contents, found, curve)
+    return RunView(contents, found, curve, folder.path)
 
 
 # -- the front ----------------------------------------------------------------------------------
@@ -190,6 +193,7 @@ class NetworkView:
         card: its numbers and its picture.
         omni: what its omni layers look at, if that was measured.
         unseen: whether it has omni layers of which that is not known.
+        weights: those that it can be exported with: ``trained``, ``inherited``.
     """
 
     entry: FrontEntry
@@ -197,6 +201,7 @@ class NetworkView:
     card: Html
     omni: Html
     unseen: bool
+    weights: tuple[str, ...]
 
 
 def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
@@ -212,6 +217,7 @@ def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
             card(run, entry, widest, _facts(run, entry)),
             omni_views(view, entry.id),
             can_be_looked_into(view, entry),
+            _weights(view, entry),
         )
         for entry in found
     ]
@@ -243,6 +249,14 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
             ]
     head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
     return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
+
+
+def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:
+    files = {
+        "trained": f"retrained/{entry.id}/weights.pt",
+        "inherited": "supernet/last.pt",
+    }
+    return tuple(name for name, file in files.items() if (view.path / file).is_file())
 
 
 def omni_views(view: RunView, identity: str) -> Html:

@@ -1,4 +1,4 @@
-"""Jobs about one network of a finished search: train it from scratch, look into its omni layers."""
+"""Jobs about one network of a finished search: train it, look into its omni layers, export it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from nas.omni_views import check_omni
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
 from service.jobs import Job, Kind
-from service.schemas import JobOut, NetworkRequest
+from service.problems import ProblemError
+from service.schemas import ExportRequest, JobOut, NetworkRequest
 from service.submitting import KNOWN, Key, follow_up, network_of, told
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["networks"])
@@ -57,3 +58,37 @@ def begin_looking(
     folder, network = network_of(job, given.pick, context)
     check_omni(network.architecture, folder.spec.space.model.omni_span)
     return follow_up(Kind.attention, job, network, given, token, context, key)
+
+
+@router.post("/export", status_code=201, response_model=JobOut, responses=KNOWN)
+def export(
+    job: AnyJob, given: ExportRequest, token: Submitter, context: InContext, key: Key = None
+) -> Response:
+    """Write a network as a folder that works without the run: a job of its own.
+
+    The folder is `export/ID/FORMAT` among the artifacts of the search. Its outputs were compared
+    with those of the run's model before it was there.
+    """
+    return told(*begin_export(job, given, token, context, key))
+
+
+def begin_export(
+    job: Job, given: ExportRequest, token: Token, context: Context, key: str | None = None
+) -> tuple[Job, bool]:
+    """Add the job of an export.
+
+    Raises:
+        ProblemError: as `network_of` and `follow_up`; 409 when there are no such weights.
+    """
+    folder, network = network_of(job, given.pick, context)
+    trained = given.weights == "trained"
+    file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
+    if not (folder.path / file).is_file():
+        raise ProblemError(
+            409,
+            f"{network.id} is not trained from scratch: retrain it first, or export the weights "
+            "it inherited"
+            if trained
+            else "the supernet was deleted to make room; retrain the network, and export that",
+        )
+    return follow_up(Kind.export, job, network, given, token, context, key)
