@@ -182,7 +182,7 @@ def revoke_token(
     identity: str = typer.Argument(..., metavar="ID", help="As nas token list shows it."),
     home: Path = HOME,
 ) -> None:
-    """Make a token worthless, at once."""
+    """Make a token worthless, within a second."""
     with _store(home) as store:
         if not store.tokens.revoke(identity):
             raise UsageError(f"there is no good token {identity!r}; nas token list shows all")
