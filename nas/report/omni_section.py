@@ -172,8 +172,8 @@ def _maps(layer: OmniLayer, maps: Sequence[OmniMap]) -> Html:
     heads += [f"kept from {source_name(source)}" for source in layer.sources]
     head = tag("tr", tag("th", ""), [tag("th", text, scope="col") for text in heads])
     caption = (
-        "Validation images patch by patch: the darker, the more of the attention a patch of that "
-        "layer gets, or the more of its features the pooling keeps from there."
+        "Validation images patch by patch: the stronger the colour, the more attention a patch of "
+        "that layer gets, or the more of its features the pooling keeps from there."
     )
     inner = tag("table", tag("thead", head), tag("tbody", rows), class_="maps", aria_label=caption)
     return tag("div", tag("p", caption, class_="small"), tag("div", inner, class_="scroll"))

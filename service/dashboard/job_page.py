@@ -122,6 +122,8 @@ def retrain(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Re
 def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Look into the omni layers of the chosen networks: a job for each."""
     wanted = _requests(form)
+    for one in wanted:  # all or none
+        follow_ups.with_omni_layers(job, one, context)
     return _to_the_only(
         [follow_ups.begin_looking(job, one, token, context)[0] for one in wanted], job
     )
@@ -131,13 +133,17 @@ def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> 
 def export(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Export the chosen networks: a job for each."""
     wanted = [_export_request(one, form) for one in _requests(form)]
+    for one in wanted:  # all or none
+        follow_ups.with_weights(job, one, context)
     return _to_the_only(
         [follow_ups.begin_export(job, one, token, context)[0] for one in wanted], job
     )
 
 
 def _export_request(given: NetworkRequest, form: Form) -> ExportRequest:
-    chosen = {name: form[name][0] for name in ("format", "weights") if form.get(name)}
+    chosen: dict[str, Any] = {
+        name: form[name][0] for name in ("format", "weights") if form.get(name)
+    }
     try:
         return ExportRequest(pick=given.pick, **chosen)
     except ValidationError as error:

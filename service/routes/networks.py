@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from nas.front import FrontEntry
 from nas.omni_views import check_omni
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
@@ -55,9 +56,15 @@ def begin_looking(
         ProblemError: as `network_of` and `follow_up`.
         UsageError: for a network that has none to look into.
     """
+    network = with_omni_layers(job, given, context)
+    return follow_up(Kind.attention, job, network, given, token, context, key)
+
+
+def with_omni_layers(job: Job, given: NetworkRequest, context: Context) -> FrontEntry:
+    """The network that a request is about, if there is something to look into."""
     folder, network = network_of(job, given.pick, context)
     check_omni(network.architecture, folder.spec.space.model.omni_span)
-    return follow_up(Kind.attention, job, network, given, token, context, key)
+    return network
 
 
 @router.post("/export", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -80,6 +87,12 @@ def begin_export(
     Raises:
         ProblemError: as `network_of` and `follow_up`; 409 when there are no such weights.
     """
+    network = with_weights(job, given, context)
+    return follow_up(Kind.export, job, network, given, token, context, key)
+
+
+def with_weights(job: Job, given: ExportRequest, context: Context) -> FrontEntry:
+    """The network that a request is about, if the weights that it asks for are there."""
     folder, network = network_of(job, given.pick, context)
     trained = given.weights == "trained"
     file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
@@ -91,4 +104,4 @@ def begin_export(
             if trained
             else "the supernet was deleted to make room; retrain the network, and export that",
         )
-    return follow_up(Kind.export, job, network, given, token, context, key)
+    return network
