@@ -12,6 +12,7 @@ from nas.run_folder import checksum
 from service.schemas import ArtifactOut
 
 LONGEST_PATH = 300
+EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
 
 
 def list_artifacts(folder: Path) -> list[ArtifactOut]:
@@ -77,4 +78,16 @@ def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
             found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged record records nothing
+    for sums in sorted((folder / EXPORTS).glob(f"*/*/{CHECKSUMS_FILE}")):
+        found |= _exported(sums, folder)
     return found
+
+
+def _exported(sums: Path, folder: Path) -> dict[str, tuple[str, str]]:
+    """The checksums that an export has brought along."""
+    where = sums.parent.relative_to(folder).as_posix()
+    try:
+        files = json.loads(sums.read_text(encoding="utf-8"))["sha256"]
+        return {f"{where}/{name}": ("export", str(sha256)) for name, sha256 in files.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # as above

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas.objectives import LATENCY, QUALITY, QualityMetric
 from service.jobs import Job, Kind, State
+from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
 Choice = int | str
@@ -87,13 +88,42 @@ class JobRequest(SpaceSource):
     priority: Annotated[int, Field(ge=0, le=9)] = 5
 
 
-class RetrainRequest(_Input):
-    """Which network of a finished search to train from scratch."""
+class NetworkRequest(_Input):
+    """Which network of a finished search to do something about.
+
+    Attributes:
+        pick: ``best``, ``knee`` or an id.
+        priority: jobs with a larger one go first; above 5 for administrators only.
+    """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
     pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")]
     priority: Annotated[int, Field(ge=0, le=9)] = 5
+
+
+class ExportRequest(NetworkRequest):
+    """Which network to write as a folder that works without the run, and how.
+
+    Attributes:
+        format: of the folder.
+        weights: those of the network's retraining, or those it inherited from the supernet.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"pick": "knee", "format": "safetensors"}]},
+    )
+
+    format: Annotated[str, Field(json_schema_extra={"enum": list(FORMATS)})] = "safetensors"
+    weights: Literal["trained", "inherited"] = "trained"
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in FORMATS:
+            raise ValueError(f"there is no format {value[:50]!r}; there are {', '.join(FORMATS)}")
+        return value
 
 
 class Progress(BaseModel):
@@ -262,6 +292,39 @@ class ArchitectureOut(EntryOut):
 
     on_front: bool
     retrained: dict[str, Any] | None
+
+
+class OmniLayerOut(BaseModel):
+    """Shares of one omni layer; `sources` are layers' numbers, 0 for the embeddings.
+
+    `attention` has for each head a row for each source of the queries, with the share of their
+    attention that each source of the keys gets; `pooling` is the share of features kept from each.
+    """
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    sources: list[int]
+    attention: list[list[list[float]]]
+    pooling: list[float]
+
+
+class OmniMapOut(BaseModel):
+    """The same for one image, patch by patch, for each source."""
+
+    example: int
+    layer: int
+    attention: list[list[float]]
+    pooling: list[list[float]]
+
+
+class OmniViewsOut(BaseModel):
+    """What the omni layers of a network look at."""
+
+    id: str
+    weights: Literal["trained from scratch", "inherited"]
+    examples: int
+    layers: list[OmniLayerOut]
+    maps: list[OmniMapOut]
 
 
 def _moment(seconds: float | None) -> Any:

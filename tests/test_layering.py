@@ -37,6 +37,7 @@ JOINTS = (
     "nas.onnx_timing",
     "nas.profile_device",
     "nas.latency_meter",
+    "nas.omni_measuring",
     "nas.executors.ray*",
     "nas.tuning",
 )

@@ -162,6 +162,7 @@ _add(
     "nas show runs/digits-1a2b3c4d --pick",
     "nas show runs/digits-1a2b3c4d --pick 'latency_ms<=12,params<=2e5'",
     "nas show runs/digits-1a2b3c4d --features",
+    "nas show runs/digits-1a2b3c4d --attention 8737c0d2a1b4",
     cls=OptionalPick,
 )
 _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")

@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nas.front import Front, FrontEntry
 from nas.growth import hypervolume_curve, reference
 from nas.live_front import LiveFront, find_network, front_so_far
+from nas.omni_views import sees_several_layers
 from nas.report import words
 from nas.report.charts import axis, chart
-from nas.report.contents import RETRAIN, STAGES, RunContents, stage_label
+from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
-from nas.report.markup import Html, join, missing, tag
+from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.network_pictures import card, key, widest_ffn
+from nas.report.omni_section import explanation, omni_section, omni_view
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.report.reading import read_contents
 from nas.run_folder import RunFolder
 from service.jobs import Job, State
 
+OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
 SKETCH = (
     "<style>polyline{fill:none;stroke:#0072b2;stroke-width:2}circle{fill:#0072b2}"
@@ -39,11 +43,13 @@ class RunView:
         contents: with the front so far as its front, once anything was measured.
         found: the same front and all that was measured.
         curve: hypervolume over measured networks.
+        path: the run's folder.
     """
 
     contents: RunContents
     found: LiveFront
     curve: list[tuple[int, float]]
+    path: Path
 
     @property
     def final(self) -> bool:
@@ -77,7 +83,7 @@ def read_run(folder: RunFolder) -> RunView:
         corner = tuple(reference(contents, found))
         front = Front(found.objectives, corner, found.entries, curve[-1][1])
         contents = replace(contents, front=front)
-    return RunView(contents, found, curve)
+    return RunView(contents, found, curve, folder.path)
 
 
 # -- the front ----------------------------------------------------------------------------------
@@ -177,17 +183,42 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
 # -- networks -----------------------------------------------------------------------------------
 
 
-def network_cards(view: RunView, wanted: Sequence[str]) -> list[tuple[FrontEntry, bool, Html]]:
-    """Networks side by side: each with whether it is on the front, and its picture.
+@dataclass(frozen=True, slots=True)
+class NetworkView:
+    """One network as it is shown.
 
-    Ids that the run does not know are left out.
+    Attributes:
+        entry: the network.
+        on_front: whether it is on the front of a search that has ended.
+        card: its numbers and its picture.
+        omni: what its omni layers look at, if that was measured.
+        unseen: whether it has omni layers of which that is not known.
+        weights: those that it can be exported with: ``trained``, ``inherited``.
     """
+
+    entry: FrontEntry
+    on_front: bool
+    card: Html
+    omni: Html
+    unseen: bool
+    weights: tuple[str, ...]
+
+
+def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
+    """Networks side by side; ids that the run does not know are left out."""
     run = view.contents
     found = [entry for identity in wanted if (entry := find_network(run, identity))]
     on_front = {entry.id for entry in run.front.entries} if run.front else set()
     widest = widest_ffn(run)
     return [
-        (entry, view.final and entry.id in on_front, card(run, entry, widest, _facts(run, entry)))
+        NetworkView(
+            entry,
+            view.final and entry.id in on_front,
+            card(run, entry, widest, _facts(run, entry)),
+            omni_views(view, entry.id),
+            can_be_looked_into(view, entry),
+            _weights(view, entry),
+        )
         for entry in found
     ]
 
@@ -220,6 +251,28 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
     return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
 
 
+def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:
+    files = {
+        "trained": f"retrained/{entry.id}/weights.pt",
+        "inherited": "supernet/last.pt",
+    }
+    return tuple(name for name, file in files.items() if (view.path / file).is_file())
+
+
+def omni_views(view: RunView, identity: str) -> Html:
+    """What the omni layers of a network look at; nothing where that was not measured."""
+    found = [omni_view(one) for one in view.contents.views if one.id == identity]
+    return join(explanation(), found) if found else Html("")
+
+
+def can_be_looked_into(view: RunView, entry: FrontEntry) -> bool:
+    """Whether a network has omni layers to look into that nobody has looked into yet."""
+    known = any(one.id == entry.id for one in view.contents.views)
+    return not known and sees_several_layers(
+        entry.architecture, view.contents.space.model.omni_span
+    )
+
+
 def colour_key() -> Html:
     """What the colours of the pictures mean."""
     return key()
@@ -234,7 +287,7 @@ def stages(view: RunView, job: Job) -> list[StageView]:
     names = [name for name in STAGES if name != "latency" or run.spec.needs_latency]
     names += [name for name in run.seconds if name not in STAGES]
     now = job.summary.stage if job.state is State.running else None
-    if now and now.startswith(RETRAIN) and now not in names:
+    if now and now.startswith(tuple(SINGLE)) and now not in names:
         names.append(now)
     longest = max([*run.seconds.values(), 0.1])
     shown = []
@@ -254,6 +307,7 @@ def evidence(view: RunView) -> Html:
         latency_section(run),
         pruning_section(run),
         training_section(run),
+        omni_section(run, escape(OMNI_HINT)),
     )
 
 
