@@ -40,7 +40,7 @@ RETRAINED = (
 )
 INHERITED = (
     "**Inherited from the supernet, not trained further.** A network of this architecture that is "
-    "trained from scratch does better: `nas retrain`. Its scores serve to compare networks."
+    "trained from scratch (`nas retrain`) is usually better. Its scores serve to compare networks."
 )
 
 
