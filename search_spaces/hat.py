@@ -8,7 +8,7 @@ Source: Wang et al., HAT: Hardware-Aware Transformers (2020), and its released `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -44,8 +44,6 @@ _EXPLAINED = (
     "# for arbitrary encoder decoder attention. -1 means attending to last one encoder layer\n"
     "# 1 means last two encoder layers, 2 means last three encoder layers\n"
 )
-
-Value = int | list[int]
 
 
 def from_hat(text: str) -> Architecture:
@@ -103,30 +101,33 @@ def to_hat(architecture: Architecture, settings: ModelSettings | None = None) ->
         raise ArchitectureError(f"HAT's format cannot say this network: {problem}")
     encoder, decoder = architecture.encoder, architecture.decoder
     assert encoder is not None and decoder is not None
-    crossed = [_CONNECT_VALUE[layer.ende_connect or 0] for layer in decoder.layers]
-    blocks: list[dict[str, Value | Sequence[int | None]]] = [
-        {
-            "encoder-embed-dim": encoder.embed_dim,
-            "decoder-embed-dim": decoder.embed_dim,
-        },
-        {
-            "encoder-ffn-embed-dim-all": [layer.ffn_dim for layer in encoder.layers],
-            "decoder-ffn-embed-dim-all": [layer.ffn_dim for layer in decoder.layers],
-        },
-        {
-            "encoder-layer-num": len(encoder.layers),
-            "decoder-layer-num": len(decoder.layers),
-        },
-        {
-            "encoder-self-attention-heads-all": [layer.num_heads for layer in encoder.layers],
-            "decoder-self-attention-heads-all": [layer.self_num_heads for layer in decoder.layers],
-            "decoder-ende-attention-heads-all": [layer.cross_num_heads for layer in decoder.layers],
-        },
-    ]
-    texts = [
-        "".join(f"{key}{SUFFIX}: {value}\n" for key, value in block.items()) for block in blocks
-    ]
-    return "\n".join([*texts, f"{_EXPLAINED}{CONNECT}{SUFFIX}: {crossed}\n"])
+    return "\n".join(
+        [
+            _lines(encoder.embed_dim, decoder.embed_dim, "embed-dim"),
+            _lines(
+                [layer.ffn_dim for layer in encoder.layers],
+                [layer.ffn_dim for layer in decoder.layers],
+                "ffn-embed-dim-all",
+            ),
+            _lines(len(encoder.layers), len(decoder.layers), "layer-num"),
+            _lines(
+                [layer.num_heads for layer in encoder.layers],
+                [layer.self_num_heads for layer in decoder.layers],
+                "self-attention-heads-all",
+            )
+            + _line(DECODER_LISTS[2], [layer.cross_num_heads for layer in decoder.layers]),
+            _EXPLAINED
+            + _line(CONNECT, [_CONNECT_VALUE[layer.ende_connect or 0] for layer in decoder.layers]),
+        ]
+    )
+
+
+def _lines(encoder: object, decoder: object, gene: str) -> str:
+    return _line(f"encoder-{gene}", encoder) + _line(f"decoder-{gene}", decoder)
+
+
+def _line(key: str, value: object) -> str:
+    return f"{key}{SUFFIX}: {value}\n"
 
 
 def _unsayable(architecture: Architecture) -> str | None:

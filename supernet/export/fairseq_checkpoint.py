@@ -100,40 +100,35 @@ def write_checkpoint(
         languages: source and target, as the dictionaries are called.
     """
     model = {f"{PREFIX}{name}": tensor.detach().cpu() for name, tensor in weights.items()}
+    save(file, {**_around_the_model(blueprint, languages), "model": model})
+
+
+def _around_the_model(blueprint: Blueprint, languages: Sequence[str]) -> dict[str, Any]:
+    """What fairseq looks for beside the weights: the arguments, and that no update was made."""
     source, target = languages
-    config = {
-        "common": {"_name": None},
-        "model": {
-            "_name": ARCH,
-            "arch": ARCH,
-            "nas_architecture": packed_blueprint(blueprint),
-            "nas_space": None,
-            "dropout": 0.0,
-        },
-        "task": {
-            "_name": "translation",
-            "data": ".",
-            "source_lang": source,
-            "target_lang": target,
-        },
+    model = {
+        "_name": ARCH,
+        "arch": ARCH,
+        "nas_architecture": packed_blueprint(blueprint),
+        "nas_space": None,
+        "dropout": 0.0,
     }
+    task = {"_name": "translation", "data": ".", "source_lang": source, "target_lang": target}
     history = {
         "criterion_name": "LabelSmoothedCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",
         "lr_scheduler_state": {"best": None},
         "num_updates": 0,
     }
-    state = {
+    return {
         "args": None,
-        "cfg": config,
-        "model": model,
+        "cfg": {"common": {"_name": None}, "model": model, "task": task},
         "criterion": None,
         "optimizer_history": [history],
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
     }
-    save(file, state)
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
