@@ -120,6 +120,8 @@ def _train(config: dict[str, Any]) -> None:
 
 def _train_rank(path: str, mailbox: Mailbox) -> None:
     device = str(get_device())
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
     run, group = shared_run(path), ProcessGroup(device)
     mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid()))
     for report in supernet_trainer(run, device=device, group=group).run():
