@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from nas.cli import data, evaluate, profile, runs, search, spaces, translate
+from nas.cli import data, evaluate, profile, retrain, runs, search, spaces, translate
 from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
@@ -86,7 +86,14 @@ _add(
     "--out laptop.json --report laptop.html",
 )
 _add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
-_add(app, "retrain", search.retrain, WORK, "nas retrain runs/digits-1a2b3c4d --pick best")
+_add(
+    app,
+    "retrain",
+    retrain.retrain,
+    WORK,
+    "nas retrain runs/digits-1a2b3c4d --pick best",
+    "nas retrain runs/digits-1a2b3c4d --pick front --top 5 --tune 20 --executor ray",
+)
 _add(
     app,
     "translate",

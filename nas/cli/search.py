@@ -1,4 +1,4 @@
-"""`nas search`, `nas resume` and `nas retrain`: the commands that work."""
+"""`nas search` and `nas resume`: the commands that work."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ import typer
 from nas.cli import options
 from nas.cli.consoles import out, say, tell
 from nas.cli.options import Device
-from nas.cli.picking import FRONT, check_pick, winners
+from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import final_lines, result_json, show_results
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
 from nas.executors.base import ExecutorKind, ExecutorSettings
-from nas.executors.opening import check_installed
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.presets import PRESETS, budget_for
 from nas.run_folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
 from nas.spec import SearcherName, SearchSpec, build_spec
-from nas.tuning_record import MOST_TRIALS
 from nas.vetoes import read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
@@ -233,57 +231,6 @@ def resume(
     _work(folder, where, logs, quiet, json_lines)
 
 
-def retrain(
-    run: str = options.RUN,
-    pick: str = typer.Option(
-        "best",
-        "--pick",
-        metavar="best|knee|cheapest|CONDITIONS|ID|front",
-        help="The network to train from scratch, as with nas search, or the whole front.",
-        autocompletion=options.complete_retrain_pick,
-    ),
-    top: int = typer.Option(
-        None, min=1, help="Of --pick front only so many, those with the best quality."
-    ),
-    tune: int = typer.Option(
-        None,
-        metavar="N",
-        min=0,
-        max=MOST_TRIALS,
-        help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best by the "
-        "validation loss; 0 goes back to the run's own.",
-        show_default="the run's own settings",
-    ),
-    executor: ExecutorKind = options.EXECUTOR,
-    ray_address: str = options.RAY_ADDRESS,
-    cpus_per_worker: int = options.CPUS_PER_WORKER,
-    workers: int = options.WORKERS,
-    log: list[str] = options.LOG,
-    quiet: bool = options.QUIET,
-    json_lines: bool = options.EVENTS,
-) -> None:
-    """Train networks of the front from scratch and score each once on the test split.
-
-    With --executor ray several are trained side by side.
-    """
-    if pick != FRONT:
-        options.read_pick(pick)
-    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
-    if tune and where.kind == "local":
-        check_installed("--tune")
-        raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
-    logs = options.read_logs(log)
-    folder = open_run(run)
-    from nas.front import read_front
-
-    ids = winners(read_front(folder), pick, top)
-    options.use_threads(folder.spec.budget.threads)
-    from nas.retrain import retrain as run_retrain  # imports torch
-
-    follow(folder, run_retrain(folder, ids, where, tune), choose_screen(quiet, json_lines), logs)
-    _finish(folder, ids, quiet, json_lines)
-
-
 def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
     """Say which vetoes are in force; a damaged list is told before any work is done."""
     vetoes = spelled(folder.spec.space, folder.vetoes)
@@ -352,7 +299,7 @@ def _work(
     folder: RunFolder, where: ExecutorSettings, logs: Logs, quiet: bool, json_lines: bool
 ) -> None:
     follow(folder, _search_events(folder, where), choose_screen(quiet, json_lines), logs)
-    _finish(folder, [], quiet, json_lines)
+    finish(folder, [], quiet, json_lines)
 
 
 def _search_events(folder: RunFolder, where: ExecutorSettings) -> Iterable[Event]:
@@ -380,7 +327,7 @@ def _forget_refused(folder: RunFolder) -> None:
                 left.rmdir()
 
 
-def _finish(folder: RunFolder, chosen: list[str], quiet: bool, json_lines: bool) -> None:
+def finish(folder: RunFolder, chosen: list[str], quiet: bool, json_lines: bool) -> None:
     """Print the results the way it was asked for."""
     if json_lines:
         _print_line(result_json(folder))

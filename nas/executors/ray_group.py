@@ -110,6 +110,8 @@ def _train(config: dict[str, Any]) -> None:
         return
     try:
         _train_rank(config["folder"], mailbox)
+    except (ConnectionError, TimeoutError):
+        raise  # another rank is gone: the next group may do better
     except (NasError, OSError) as error:
         mailbox.fail(error)
         raise
