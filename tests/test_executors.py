@@ -117,7 +117,8 @@ class TestRay(ExecutorContract):
         from nas.executors.ray import RayExecutor
 
         def make(poison: Poison | None = None, **settings: float) -> tuple[Executor, Run]:
-            where = ExecutorSettings("ray", workers=2, **settings)  # type: ignore[arg-type]
+            values = {"workers": 2, **settings}
+            where = ExecutorSettings("ray", **values)  # type: ignore[arg-type]
             return RayExecutor(where, folder, poisoned_worker(poison or {})), Run(folder)
 
         return make
@@ -146,7 +147,7 @@ class TestRay(ExecutorContract):
     def test_data_that_are_not_there_end_it(
         self, made: Made, networks: list[Architecture], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        executor, run = made()
+        executor, run = made(workers=1)
         monkeypatch.setattr(Run, "data_digest", "of other data")
         with executor, pytest.raises(ExecutorError, match="put the same files at the same path"):
             list(executor.evaluate(run, networks))
