@@ -109,6 +109,7 @@ _add(
     WORK,
     "nas retrain runs/digits-1a2b3c4d --pick best",
     "nas retrain runs/wmt14-1a2b3c4d --backend fairseq",
+    "nas retrain runs/digits-1a2b3c4d --pick front --top 5 --tune 20 --executor ray",
 )
 _add(
     app,

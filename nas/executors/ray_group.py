@@ -110,6 +110,8 @@ def _train(config: dict[str, Any]) -> None:
         return
     try:
         _train_rank(config["folder"], mailbox)
+    except (ConnectionError, TimeoutError):
+        raise  # another rank is gone: the next group may do better
     except (NasError, OSError) as error:
         mailbox.fail(error)
         raise
@@ -120,6 +122,8 @@ def _train(config: dict[str, Any]) -> None:
 
 def _train_rank(path: str, mailbox: Mailbox) -> None:
     device = str(get_device())
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
     run, group = shared_run(path), ProcessGroup(device)
     mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid()))
     for report in supernet_trainer(run, device=device, group=group).run():

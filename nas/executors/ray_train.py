@@ -122,7 +122,8 @@ class _Group:
     def _note(self, item: Joined | _Waited) -> Note | None:
         room = self._room
         if isinstance(item, _Waited):
-            each = f"{room.cpus} CPUs" + (f" and {room.gpus} GPU" if room.gpus else "")
+            each = f"{room.cpus} CPU{'s' * (room.cpus != 1)}"
+            each += f" and {room.gpus} GPU" if room.gpus else ""
             return Note(
                 "supernet",
                 f"waiting for the cluster to have room for {room.workers} workers with {each} each",
