@@ -17,10 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 from supernet.tasks.opening import open_task
 from supernet.tasks.scores import score
+from supernet.training.checkpoint import CheckpointFolder
 
 RESULTS = Path(__file__).parent / "results"
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -142,10 +144,12 @@ def train(job: Training) -> dict[str, Any]:
         space, settings = spec.space, spec.budget.retrain
         task = open_task(space, spec.dataset, spec.data, spec.seed)
         network = untrained(space, job.network, settings, job.seed)
-        trained(network, job.network, task, settings, job.seed)
+        digest = f"{job.network.id}:{job.seed}:{asdict(settings)}"
+        folder = CheckpointFolder(job.file.with_suffix(""), digest)
+        trained(network, job.network, task, settings, job.seed, folder=folder)
         found = score(task, network.network, job.network, task.open_test())
-        job.file.parent.mkdir(exist_ok=True)
         write_atomically(job.file, json.dumps(dict(found.values)))
+        shutil.rmtree(folder.path)
     result: dict[str, Any] = json.loads(job.file.read_text(encoding="utf-8"))
     return result
 

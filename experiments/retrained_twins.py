@@ -156,6 +156,7 @@ def main() -> int:
     parser.add_argument("--preset", default="standard", help="whose retraining is done")
     parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
     parser.add_argument("--seeds", default="1")
+    parser.add_argument("--twins", nargs="*", choices=TWINS, default=TWINS, help="beside it")
     parser.add_argument("--work", default="runs/retrained_twins", help="checkpoints and weights")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
@@ -164,7 +165,8 @@ def main() -> int:
     overrides = dict(pair.split("=", 1) for pair in options.set)
     settings = budget_for(spec.space, options.preset, overrides).retrain
     winner = pick(read_front(RunFolder.open(Path(options.run))), options.pick).architecture
-    networks = {"winner": winner} | {f"all {kind}": twin(winner, kind) for kind in TWINS}
+    twins = {f"all {kind}": twin(winner, kind) for kind in options.twins}
+    networks = {"winner": winner} | twins
     jobs = [
         Job(name, options.run, network, settings, int(seed), options.work)
         for seed in options.seeds.split(",")

@@ -9,10 +9,15 @@ import pytest
 
 from latency.workload import Workload
 from nas.attention_crossing import crossing_length, latencies_by_length
-from nas.device_profile import CarriedProfile, WorkloadProfile
+from nas.device_profile import CarriedProfile, WorkloadProfile, write_device_profile
 from nas.kinds import kind_of
-from nas.report.profile_page import crossing_sentence, render_profile, write_profile_report
+from nas.report.length_charts import crossing_sentence
+from nas.report.page import render
+from nas.report.profile_page import render_profile, write_profile_report
+from nas.report.reading import read_contents
+from nas.run_folder import DEVICE_PROFILE_FILE
 from tests.profile_cases import made_profile, made_workload
+from tests.run_fixture import finished_run
 
 
 def by_kind(one: WorkloadProfile, length: int) -> WorkloadProfile:
@@ -87,3 +92,12 @@ def test_one_length_says_what_is_missing() -> None:
 def test_a_name_is_no_markup() -> None:
     page = render_profile(replace(made_profile(), name="<script>alert(1)</script>"))
     assert "<script>alert" not in page
+
+
+def test_the_report_of_a_search_with_the_profile_draws_it_too(
+    profile: CarriedProfile, tmp_path: Path
+) -> None:
+    folder, drawn = finished_run(tmp_path / "run"), 'data-chart="chart-lengths-0"'
+    assert drawn not in render(read_contents(folder))
+    write_device_profile(folder.path / DEVICE_PROFILE_FILE, profile)
+    assert drawn in render(read_contents(folder))

@@ -101,7 +101,7 @@ def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
 
 def _say_crossings(made: CarriedProfile) -> None:
     from nas.attention_crossing import latencies_by_length
-    from nas.report.profile_page import crossing_sentence
+    from nas.report.length_charts import crossing_sentence
 
     for lines in latencies_by_length(made):
         for one in lines.crossings:

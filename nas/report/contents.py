@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
 from nas.cutting import Cut
+from nas.device_profile import CarriedProfile
 from nas.features import TopFeatures
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
@@ -94,6 +95,7 @@ class RunContents:
         spec: what was asked for.
         sizes: split → number of examples.
         profile: what was timed for the predictor, and on what device.
+        carried: the device profile that the search was given.
         predictor: how the latency predictor was chosen.
         history: of the supernet's training.
         observed: networks with a measured quality; a latency may be predicted.
@@ -114,6 +116,7 @@ class RunContents:
     spec: SearchSpec
     sizes: Mapping[str, int]
     profile: DeviceProfile | None
+    carried: CarriedProfile | None
     predictor: PredictorReport | None
     history: tuple[Epoch, ...]
     observed: tuple[FrontEntry, ...]

@@ -13,6 +13,7 @@ from nas.ranking.report_card import Fidelity, ReportCard
 from nas.report import words
 from nas.report.charts import Trace, axis, bars, chart
 from nas.report.contents import RunContents
+from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 
 MOST_FEATURES = 20
@@ -194,7 +195,8 @@ def latency_section(run: RunContents) -> Html:
         )
         drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
-    return section("latency", title, intro, both)
+    lengths = length_charts(run.carried) if run.carried else []
+    return section("latency", title, intro, both, *lengths)
 
 
 def _what_decides(run: RunContents) -> str:

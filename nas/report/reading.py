@@ -12,6 +12,7 @@ import numpy as np
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
 from nas.cutting import Cut
+from nas.device_profile import CarriedProfile, read_device_profile
 from nas.evidence import Evidence, Lift
 from nas.evolution import Generation
 from nas.features import TopFeatures, read_features
@@ -23,7 +24,7 @@ from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
-from nas.run_folder import RunFolder
+from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.scoring import network_costs
 from nas.spec import SearchSpec
 from nas.vetoes import checked_vetoes
@@ -55,6 +56,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         spec=folder.spec,
         sizes=reader.json("data.json", _sizes) or {},
         profile=profile,
+        carried=reader.carried(),
         predictor=None if fitted is None else fitted.report,
         history=reader.json("supernet/history.json", _history) or (),
         observed=_observed(folder.spec.space, reader, profile, fitted),
@@ -104,6 +106,13 @@ class _Reader:
         name = "latency/profile.jsonl"
         file = self._folder.path / name
         return self.parsed(name, lambda: read_profile(file)) if file.exists() else None
+
+    def carried(self) -> CarriedProfile | None:
+        """The device profile that the search was given, or None."""
+        file = self._folder.path / DEVICE_PROFILE_FILE
+        if not file.exists():
+            return None
+        return self.parsed(DEVICE_PROFILE_FILE, lambda: read_device_profile(file))
 
     def parsed(self, name: str, parse: Callable[[], T]) -> T:
         """What `parse` gives; whatever it trips over means that the file is damaged."""
