@@ -102,6 +102,7 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
         written = write_package(source, form, building)
         facts = gather_facts(folder, network.architecture, request.inherited) | {
             "format": form.name,
+            "reading": _named_reading(source),
             "files": list(written.files),
             "difference": written.difference,
             "tolerance": form.tolerance,
@@ -166,6 +167,12 @@ def _source(
     )
 
 
+def _named_reading(source: ExportSource) -> dict[str, Any]:
+    """Kind of the inputs, and names of the tokenizer files; the rest stands in ``reading.json``."""
+    facts = source.reading.facts
+    return {name: facts[name] for name in ("kind", "source", "target") if name in facts}
+
+
 def write_checksums(folder: Path) -> None:
     """Write ``checksums.json``, sha256 of every other file of a folder."""
     files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS_FILE)
@@ -195,7 +202,12 @@ def verify_export(path: Path) -> Verified:
         _check_file(path, name, expected)
     facts = _read_object(path, FACTS_FILE)
     form = open_format(str(facts.get("format")))
-    return Verified(facts, len(sums), check_parity(form, path))
+    try:
+        difference = check_parity(form, path)
+    except (IndexError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: the recorded inputs cannot be computed ({reason})") from error
+    return Verified(facts, len(sums), difference)
 
 
 def _check_file(folder: Path, name: str, expected: object) -> None:

@@ -26,7 +26,7 @@ def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for name in JOURNALS:
-        for line in folder.read_journal(name):
+        for line in folder.read_journal(name, mend=False):
             values = {**line, **line.get("measured", {})}
             found[str(line["id"])] = found.get(str(line["id"]), {}) | values
     if (folder.path / FRONT_FILE).exists():

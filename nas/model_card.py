@@ -20,13 +20,27 @@ SCORES = {
 }
 SPLITS = {"test": "test split", "valid": "validation split"}
 
+READINGS = {
+    "sentencepiece": "Text becomes token numbers, and they text again, with the package "
+    'sentencepiece: `SentencePieceProcessor(model_file="{source}").encode("a text")` and '
+    '`SentencePieceProcessor(model_file="{target}").decode(tokens)`.',
+    "words": "Text is split at spaces; a word's number is its place in `{source}`, 3 if it is not "
+    "there, and numbers become words of `{target}`.",
+    "images": "A byte b of an image becomes `black + (white - black) * b / 255`, and the image is "
+    "scaled to `image_size`; the numbers, and the names of the classes, stand in `reading.json`.",
+    "bytes": "Texts are read byte by byte: token = byte + 1. `reading.json` names the classes.",
+    "symbols": "A symbol's number is its place in the list in `reading.json`, which also names the "
+    "classes.",
+    "numbers": "Rows of token numbers; 0 fills short rows up. `reading.json` names the classes.",
+}
+
 RETRAINED = (
     "Trained from scratch on the training split, after the search had chosen the network. The test "
     "split was opened once, after training."
 )
 INHERITED = (
     "**Inherited from the supernet, not trained further.** A network of this architecture that is "
-    "trained from scratch does better: `nas retrain`. Its scores serve to compare networks."
+    "trained from scratch (`nas retrain`) is usually better. Its scores serve to compare networks."
 )
 
 
@@ -42,6 +56,7 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         f"Format: {facts['format']}. The network stands in `architecture.json`.",
         "## Use",
         usage.strip(),
+        READINGS[facts["reading"]["kind"]].format(**facts["reading"]),
         "## Weights",
         INHERITED if facts["weights"] == "inherited" else RETRAINED,
         *_table(("", ""), _origin(facts)),

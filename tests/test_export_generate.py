@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import DataError
-from supernet.export.base import Record
+from search_spaces.settings import LinearKernel, OmniKernel
+from supernet.export.base import Reading, Record
 from supernet.export.blueprint import Blueprint
 from supernet.export.generate import as_module, modeling_source
-from supernet.export.properties import properties
+from supernet.export.huggingface import tokenizer_properties
+from supernet.export.layer_source import CLASSES
+from supernet.export.properties import kernel_of, properties
 from supernet.export.template import sizes
 from supernet.export.weights import plain_weights
 from tests.export_networks import WORDS, random_blueprint, random_inputs, random_network
@@ -55,8 +60,17 @@ def test_another_network_does_not_fit() -> None:
 
 def test_every_property_of_the_parts_is_decided() -> None:
     asked = {name for name, value in vars(sizes).items() if value is True}
-    known = properties(random_blueprint(0), 5, "model.safetensors").keys()
-    assert asked <= known | {"LANGUAGE_MODEL"}
+    known = properties(random_blueprint(0), 5, "model.safetensors")
+    assert asked <= {*known, *tokenizer_properties(Reading({"kind": "bytes"}))}
+
+
+def test_every_kernel_has_its_class() -> None:
+    names = set()
+    for kernel in (*get_args(LinearKernel), *get_args(OmniKernel)):
+        both = {"linear_kernel": kernel, "omni_kernel": kernel}
+        settings = replace(random_blueprint(0).settings, **both)
+        names |= {kernel_of(settings, kind, "encoder") for kind in ATTENTION_KINDS}
+    assert names - {"full"} <= CLASSES.keys()  # full is softmax over all states
 
 
 def test_no_property_is_left_in_the_text() -> None:

@@ -7,11 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from nas.exporting import verify_export
-from nas.run_folder import RunFolder
-from search_spaces.errors import DataError, UnknownNameError, UsageError
-from tests.export_cases import arch_of, export_to, know_plain, run_of
+from nas.inherited import open_inherited
+from nas.run_folder import RunFolder, checksum
+from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
+from supernet.export.base import Record
+from supernet.export.record import read_record
+from supernet.export.tensors import read_tensors, write_tensors
+from supernet.training.checkpoint import save
+from tests.export_cases import arch_of, export_to, know_plain, run_of, seal
 
 pytestmark = pytest.mark.export
 
@@ -131,3 +137,88 @@ def test_only_exports_are_verified(run: RunFolder, tmp_path: Path) -> None:
         verify_export(tmp_path / "nothing")
     with pytest.raises(DataError, match="is no export"):
         verify_export(tmp_path)
+
+
+def test_checksums_of_other_places_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    (tmp_path / "mine").write_text("mine")
+    sums = {"../mine": checksum(tmp_path / "mine")}
+    change_json(tmp_path / "out" / "checksums.json", sha256=sums)
+    with pytest.raises(DataError, match="lies outside of the folder"):
+        verify_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"sha256": []}', '{"sha256": {}}', "[" * 9999], ids=list("abcdef")
+)
+def test_checksums_that_are_none(run: RunFolder, tmp_path: Path, content: str) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    (tmp_path / "out" / "checksums.json").write_text(content)
+    with pytest.raises(DataError, match=r"checksums\.json"):
+        verify_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", ["gguf", 3, None])
+def test_a_folder_of_a_format_there_is_not(run: RunFolder, tmp_path: Path, form: object) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    change_json(tmp_path / "out" / "export.json", format=form)
+    seal(tmp_path / "out")
+    with pytest.raises(UnknownNameError, match="there is no format"):
+        verify_export(tmp_path / "out")
+
+
+def test_a_record_that_is_none(run: RunFolder, tmp_path: Path) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    write_tensors(tmp_path / "out" / "check.safetensors", {"input.source": torch.zeros(1)})
+    seal(tmp_path / "out")
+    with pytest.raises(DataError, match="no recorded inputs and outputs"):
+        verify_export(tmp_path / "out")
+
+
+def test_a_record_of_another_task(run: RunFolder, tmp_path: Path) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    record = {"input.tokens": torch.ones(1, 3), "output.logits": torch.zeros(1, 3, 9)}
+    write_tensors(tmp_path / "out" / "check.safetensors", record)
+    seal(tmp_path / "out")
+    with pytest.raises(DataError, match="is of another task"):
+        verify_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_a_record_of_tokens_there_are_not(run: RunFolder, tmp_path: Path, token: int) -> None:
+    export_to(run, "plain", tmp_path / "out")
+    record = read_tensors(tmp_path / "out" / "check.safetensors")
+    record["input.target"][0, 0] = token
+    write_tensors(tmp_path / "out" / "check.safetensors", record)
+    seal(tmp_path / "out")
+    with pytest.raises(DataError, match="recorded inputs cannot be computed"):
+        verify_export(tmp_path / "out")
+
+
+def test_a_supernet_of_another_space(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    save(folder.path / "supernet" / "last.pt", {"weights": {"embedding": torch.zeros(2)}})
+    folder.finish("supernet", "digest", ["supernet/last.pt"], 1.0)
+    with pytest.raises(DamagedRunError, match="is no supernet of this run's space"):
+        export_to(folder, "safetensors", arch=arch_of(folder), inherited=True)
+
+
+def test_inherited_outputs_are_those_of_the_supernet(run: RunFolder, tmp_path: Path) -> None:
+    """The record comes from the supernet itself, not from what was cut out of it."""
+    exported = export_to(run, "plain", tmp_path / "out", arch=arch_of(run), inherited=True)
+    supernet = open_inherited(run, arch_of(run), "cpu")
+    record = read_record(tmp_path / "out" / "check.safetensors")
+    with torch.inference_mode():
+        logits = supernet.model(*record.arguments, supernet.architecture)
+    assert torch.equal(logits, record.outputs["logits"])
+    assert exported.facts["difference"] < 1e-4
+
+
+def test_numbers_that_are_none_are_infinitely_far() -> None:
+    record = Record({}, {"logits": torch.zeros(2)})
+    assert record.difference({"logits": torch.tensor([0.0, torch.nan])}) == float("inf")
+    assert record.difference({"logits": torch.tensor([0.0, -0.5])}) == 0.5
+    with pytest.raises(DataError, match="expects logits of the shape"):
+        record.difference({"logits": torch.zeros(3)})
+    with pytest.raises(DataError, match="found nothing"):
+        record.difference({})

@@ -46,7 +46,9 @@ def network(folder: RunFolder) -> Architecture:
 
 def facts_of(folder: RunFolder, inherited: bool = False) -> dict[str, Any]:
     facts = gather_facts(folder, network(folder), inherited)
-    return facts | {"format": "safetensors", "difference": 1.2e-7, "tolerance": 1e-4}
+    reading = {"kind": "sentencepiece", "source": "source.model", "target": "target.model"}
+    more = {"format": "safetensors", "difference": 1.2e-7, "tolerance": 1e-4, "reading": reading}
+    return facts | more
 
 
 def timed(folder: RunFolder) -> None:
@@ -63,6 +65,7 @@ def test_the_card_tells_everything(run: RunFolder) -> None:
     for words in [
         "Run it.",
         "tiny-translation",
+        'model_file="source.model").encode',
         "synthetic (sha256 " + data["digest"][:12],
         "| seed | 0 |",
         "| BLEU | 31.25 | 32 |",

@@ -25,7 +25,8 @@ from tests.cli_fakes import own_entry_points
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("docs/architecture.md", "docs/run_folder.md", "docs/service.md", "experiments/LOG.md"),
+    *("docs/architecture.md", "docs/export.md", "docs/run_folder.md", "docs/service.md"),
+    "experiments/LOG.md",
 ]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."}
 # Words that stand for something of the reader's.

@@ -27,10 +27,11 @@ from supernet.export.specialise import (
 )
 
 TEMPLATE = Path(__file__).parent / "template"
+LAYERS = ("attention", "linear_attention", "state_attention", "stacks")
 PARTS = {
-    "classification": ("attention", "stacks", "classifier", "loading"),
-    "translation": ("attention", "stacks", "decoding", "translator", "loading"),
-    "language_modelling": ("attention", "stacks", "decoding", "language_model", "loading"),
+    "classification": (*LAYERS, "classifier", "loading"),
+    "translation": (*LAYERS, "decoding", "translator", "loading"),
+    "language_modelling": (*LAYERS, "decoding", "language_model", "loading"),
 }
 TITLES = {
     "classification": "A classifier",

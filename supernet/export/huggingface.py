@@ -284,16 +284,20 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
 def tokenizer_source(reading: Reading) -> str:
     """The text of ``tokenization_nas.py``."""
     facts = reading.facts
-    kind, two_sides = facts["kind"], facts.get("source") != facts.get("target")
-    flags = {
-        "SENTENCEPIECE": kind == "sentencepiece",
-        "WORDS": kind == "words",
-        "SYMBOLS": kind == "symbols",
-        "TWO_SIDES": two_sides,
-        "HAS_FILE": kind != "bytes",
-    }
     files = {
         "SOURCE_FILE": str(facts.get("source", SYMBOLS_FILE)),
         "TARGET_FILE": str(facts.get("target", SYMBOLS_FILE)),
     }
-    return part_source("hf_tokenizer", flags, files)
+    return part_source("hf_tokenizer", tokenizer_properties(reading), files)
+
+
+def tokenizer_properties(reading: Reading) -> dict[str, bool]:
+    """What the tokenizer's part asks for, see `properties`."""
+    facts = reading.facts
+    return {
+        "SENTENCEPIECE": facts["kind"] == "sentencepiece",
+        "WORDS": facts["kind"] == "words",
+        "SYMBOLS": facts["kind"] == "symbols",
+        "TWO_SIDES": facts.get("source") != facts.get("target"),
+        "HAS_FILE": facts["kind"] != "bytes",
+    }

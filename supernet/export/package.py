@@ -13,7 +13,7 @@ from search_spaces.files import write_atomically
 from supernet.export.base import ExportFormat, ExportSource
 from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
 from supernet.export.reading import READING_FILE
-from supernet.export.record import read_record, write_record
+from supernet.export.record import fits_task, read_record, write_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def check_parity(form: ExportFormat, folder: Path) -> float:
         DataError: when it is above the format's tolerance, or a file is missing or damaged.
     """
     blueprint, record = Blueprint.read(folder), read_record(folder / form.record_file)
+    if not fits_task(record, blueprint.task):
+        raise DataError(f"{folder / form.record_file} is of another task than the network")
     difference = form.parity(folder, blueprint, record)
     if not difference <= form.tolerance:
         raise DataError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import DataError
+from search_spaces.settings import Task as TaskName
 from supernet.data.batching import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.stream_batches import stream_batches
@@ -96,3 +97,15 @@ def read_record(file: Path) -> Record:
     if not known or not all(parts) or len(parts[0]) + len(parts[1]) != len(tensors):
         raise DataError(f"{file} holds no recorded inputs and outputs; export the network anew")
     return Record(*parts)
+
+
+def fits_task(record: Record, task: TaskName) -> bool:
+    """Whether a record's inputs are those of a task, and of kinds that its networks read."""
+    names = {"classification": "inputs", "translation": "source target"}.get(task, "tokens")
+    wanted = set(names.split())
+    tokens = all(
+        tensor.dtype == torch.int64 and tensor.dim() == 2
+        for name, tensor in record.inputs.items()
+        if name != "inputs"
+    )
+    return tokens and wanted <= record.inputs.keys() <= wanted | {"context"}
