@@ -35,7 +35,7 @@ from nas.run_folder import RunFolder
 from nas.spec import SearchSpec, build_spec
 from nas.stage_runner import run_stage, stage_digest
 from nas.stages import SEARCH_STAGES, Run, Stage
-from nas.stages.search import measured_entries
+from nas.stages.verification import measured_entries
 from search_spaces.errors import NasError
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from nas.evolution import Scores
+from nas.executors.base import Failure, judged
+from nas.objectives import QUALITY
 from nas.presets import budget_for
 from nas.run_folder import RunFolder
 from nas.scoring import network_costs
@@ -18,6 +20,8 @@ from nas.searchers.base import Problem
 from nas.spec import build_spec
 from nas.stage_runner import run_stage
 from nas.stages import Run, search_stages
+from search_spaces.architecture import Architecture
+from search_spaces.errors import EvaluationError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import largest
 from search_spaces.space import Genotypes
@@ -61,8 +65,15 @@ class Oracle:
         key = row.tobytes()
         if key not in self.known:
             network = self.space.decode(row[None])[0]
-            self.known[key] = self.fresh[key] = self._run.quality(network)["quality"]
+            self.known[key] = self.fresh[key] = self._evaluated(network)
         return self.known[key]
+
+    def _evaluated(self, network: Architecture) -> float:
+        """Without executor: an oracle whose network cannot be evaluated is no oracle."""
+        outcome = judged(self._run.quality(network))
+        if isinstance(outcome, Failure):
+            raise EvaluationError(f"network {network.id} cannot be evaluated: {outcome.reason}")
+        return outcome[QUALITY]
 
 
 @cache

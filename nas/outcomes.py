@@ -14,6 +14,7 @@ from typing import Any
 
 from nas.events import ArchitectureMeasured, EvaluationFailed, Event
 from nas.executors.base import Failure, Outcome
+from nas.run_folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
 
@@ -108,6 +109,13 @@ def too_few(lines: Iterable[Mapping[str, Any]], least: int) -> NasError | None:
     if not failures or len(every) - len(failures) >= least:
         return None
     return _unusable(failures, len(every))
+
+
+def give_up(folder: RunFolder, stage: str, journals: Iterable[str], error: NasError | None) -> None:
+    """End a stage with an error, if there is one, and keep nothing: a later try is a new one."""
+    if error is not None:
+        folder.forget(stage, journals)
+        raise error
 
 
 def _unusable(failures: list[Failure], count: int) -> EvaluationError:

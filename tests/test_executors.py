@@ -81,7 +81,7 @@ class ExecutorContract:
             outcomes.close()  # type: ignore[attr-defined]
             assert list(executor.evaluate(run, networks[3:5])) == known[3:5]
 
-    def test_networks_are_timed_and_remembered(
+    def test_networks_are_timed_and_remembered_and_memory_is_measured(
         self, made: Made, networks: list[Architecture], tmp_path: Path
     ) -> None:
         executor, _ = made()
@@ -94,13 +94,7 @@ class ExecutorContract:
             (first,) = meter.measure(networks[:1])
             assert meter.known(networks[0]) and meter.measure(networks[:2])[0] == first
             assert meter.hold(networks[:1])[0].sessions > 1
-
-    def test_memory_is_measured(
-        self, made: Made, networks: list[Architecture], folder: RunFolder
-    ) -> None:
-        executor, _ = made()
-        with executor:
-            assert executor.memory_mb(folder.spec, networks[0]) > 0
+            assert executor.memory_mb(spec, networks[0]) > 0
 
 
 class TestLocal(ExecutorContract):
@@ -123,7 +117,8 @@ class TestRay(ExecutorContract):
         from nas.executors.ray import RayExecutor
 
         def make(poison: Poison | None = None, **settings: float) -> tuple[Executor, Run]:
-            where = ExecutorSettings("ray", workers=2, **settings)  # type: ignore[arg-type]
+            values = {"workers": 2, **settings}
+            where = ExecutorSettings("ray", **values)  # type: ignore[arg-type]
             return RayExecutor(where, folder, poisoned_worker(poison or {})), Run(folder)
 
         return make
@@ -152,7 +147,7 @@ class TestRay(ExecutorContract):
     def test_data_that_are_not_there_end_it(
         self, made: Made, networks: list[Architecture], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        executor, run = made()
+        executor, run = made(workers=1)
         monkeypatch.setattr(Run, "data_digest", "of other data")
         with executor, pytest.raises(ExecutorError, match="put the same files at the same path"):
             list(executor.evaluate(run, networks))

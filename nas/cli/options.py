@@ -185,7 +185,7 @@ CPUS_PER_WORKER: Any = typer.Option(
     "--cpus-per-worker",
     metavar="N",
     help="CPUs reserved for each worker of --executor ray.",
-    show_default="as many as the run has threads",
+    show_default="as many as the run has threads; 1 beside a GPU",
 )
 WORKERS: Any = typer.Option(
     None,

@@ -44,7 +44,7 @@ class ExecutorSettings:
         ray_address: ``auto`` for the cluster this machine belongs to, ``HOST:PORT`` of a cluster's
             head, or None for a Ray of its own on this machine, which ends with the run.
         cpus_per_worker: CPUs that are reserved for a worker; None for as many as the run has
-            threads, or 1 where it leaves them open. Threads are those of the run in any case.
+            threads, or 1 for a worker with a GPU. Threads are those of the run in any case.
         workers: most workers at once; None for as many as the cluster has room for.
         timeout_s: seconds after which an evaluation is given up.
     """

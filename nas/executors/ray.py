@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import torch
 
+from nas.evaluator import use_threads
 from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
@@ -51,7 +52,9 @@ class RayExecutor(Executor):
         super().__init__(settings)
         self._worker = worker
         self._folder, self._spec = folder, folder.spec
-        self.cpus_per_worker = settings.cpus_per_worker or self._spec.budget.threads or 1
+        use_threads(self._spec)
+        threads = torch.get_num_threads() if self._spec.device == "cpu" else 1
+        self.cpus_per_worker = settings.cpus_per_worker or threads
         self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
         self._board = Board(folder.path)
         self._pool: Pool | None = None

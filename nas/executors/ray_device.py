@@ -58,12 +58,17 @@ class Device:
             NasError: the worker's own.
         """
         for tries in range(1, TRIES + 1):
-            self._actor = self._actor or self._new(device)
-            self._board.change(NAME, doing="timing")
             try:
+                self._actor = self._actor or self._new(device)
+                self._board.change(NAME, doing="timing")
                 return ray.get(getattr(self._actor, method).remote(*arguments))
             except RayTaskError as error:
                 raise _own(error) from error
+            except GetTimeoutError as error:
+                raise ExecutorError(
+                    f"the device on which networks are timed was not free for {FREE_TIMEOUT_S:g} "
+                    "s; see with ray status what runs there, and resume when it has ended"
+                ) from error
             except RayError as error:
                 self._board.log(NAME, [f"lost: {sentence(error)}"])
                 self.release()
@@ -107,19 +112,15 @@ class Device:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
         self._board.change(NAME, doing="starting")
-        return self._ready(worker.remote(), node["NodeManagerHostname"])
+        return self._ready(worker.remote())
 
-    def _ready(self, actor: Any, host: str) -> Any:
+    def _ready(self, actor: Any) -> Any:
+        """A worker that has been told what it has to know; it ends if it cannot be had."""
         try:
             place: Place = ray.get(actor.prepare.remote(self._order()), timeout=FREE_TIMEOUT_S)
-        except GetTimeoutError as error:
+        except RayError:
             ray.kill(actor)
-            raise ExecutorError(
-                f"{host}, on which networks are timed, was not free for {FREE_TIMEOUT_S:g} s; see "
-                "with ray status what runs there, and resume when it has ended"
-            ) from error
-        except RayTaskError as error:
-            raise _own(error) from error
+            raise
         self._board.log(NAME, [f"started on {place.host}, process {place.pid}"])
         self._board.change(NAME, doing="idle", host=place.host, pid=place.pid)
         return actor

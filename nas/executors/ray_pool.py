@@ -33,7 +33,7 @@ from search_spaces.errors import ExecutorError, NasError
 LOOK_EVERY_S = 1.0
 # A cluster that grows on demand needs minutes for a new machine.
 START_TIMEOUT_S = 900.0
-# Workers lost in a row, in starting or for no fault of a network, before a run gives up.
+# Workers lost without an answer in between, for no fault of a network, before a run gives up.
 MOST_LOST = 20
 
 
@@ -182,7 +182,7 @@ class Pool:
             self._count_lost(error)
             self._replace(slot, f"it ended while it started: {sentence(error)}")
             return
-        self._lost, slot.call, slot.node = 0, None, place.node
+        slot.call, slot.node = None, place.node
         self._board.change(slot.name, doing="idle", host=place.host, pid=place.pid)
         where = f"started on {place.host}, process {place.pid}, in {place.seconds:.2f} s"
         self._board.log(slot.name, [where])

@@ -25,6 +25,7 @@ from nas.stages.base import (
 )
 from nas.stages.memory import measure_memory
 from nas.stages.observe import observe
+from nas.stages.verification import verify
 
 __all__ = ["SEARCH_STAGES", "Run", "Stage", "search_stages"]
 
@@ -85,7 +86,7 @@ SEARCH_STAGES: tuple[Stage, ...] = (
         "Measure the best",
         ("evolve", "observe", "supernet"),
         (VERIFICATION_FILE, HOLDING_FILE),
-        search.verify,
+        verify,
     ),
     Stage(
         "front",

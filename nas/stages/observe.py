@@ -10,7 +10,7 @@ import numpy as np
 from nas.events import Event, FrontUpdated, Progress
 from nas.evolution import EvolutionSettings
 from nas.objectives import QUALITY
-from nas.outcomes import failed, hopeless, told, too_few, values_of
+from nas.outcomes import failed, give_up, hopeless, told, too_few, values_of
 from nas.pareto import non_dominated
 from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.searchers.base import Problem, Searcher
@@ -18,7 +18,7 @@ from nas.searchers.one_shot import OneShot
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from nas.stages.base import OBSERVATIONS_FILE, Run
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.errors import DamagedRunError
 from search_spaces.space import Genotypes
 
 # Searchers that ask for one network at a time would tell of a front after each.
@@ -51,7 +51,7 @@ def observe(run: Run) -> Iterator[Event]:
             yield _front(run, searcher)
     if asked != list(known):
         raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
-    _give_up(run, too_few(known.values(), MIN_OBSERVATIONS))
+    give_up(run.folder, "observe", [OBSERVATIONS_FILE], too_few(known.values(), MIN_OBSERVATIONS))
     yield Progress("observe", total, total, f"{searcher.done} networks")
 
 
@@ -65,14 +65,7 @@ def _observed(
         known[network.id] = line
         run.folder.append(OBSERVATIONS_FILE, [line])
         yield told("observe", network, outcome)
-        _give_up(run, hopeless(known.values()))
-
-
-def _give_up(run: Run, error: NasError | None) -> None:
-    """End with an error, if there is one, and keep nothing: a later try is a new one."""
-    if error is not None:
-        run.folder.forget("observe", (OBSERVATIONS_FILE,))
-        raise error
+        give_up(run.folder, "observe", [OBSERVATIONS_FILE], hopeless(known.values()))
 
 
 def _tell(

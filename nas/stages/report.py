@@ -9,7 +9,7 @@ from nas.report import write_report
 from nas.run_folder import RunFolder
 from nas.stages.base import STUDY_FILE, Run, Stage
 from nas.stages.holding import with_held
-from nas.stages.search import measured_entries
+from nas.stages.verification import measured_entries
 
 REPORT_FILE = "report.html"
 

@@ -1,42 +1,20 @@
-"""The stages that search: prune, evolve, verify, front."""
+"""The stages that search on predictions, and the one that puts everything together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from latency.profile import read_profile
-from nas.events import ArchitectureMeasured, Event, FrontUpdated, Note, Progress
-from nas.evolution import EvolutionSettings, Generation, archive, evolve
-from nas.executors.base import Failure
+from nas.events import Event, FrontUpdated, Note, Progress
+from nas.evolution import EvolutionSettings, Generation, evolve
 from nas.front import FRONT_FILE, FrontEntry, build_front
-from nas.holding import keeps
-from nas.objectives import COSTS, LATENCY, MEMORY, objective
-from nas.outcomes import failed, told, values_of
-from nas.pareto import constrained_ranks, crowding_distance
+from nas.objectives import objective
 from nas.pruning import PruningSettings, prune
 from nas.ranking import ReportCard
-from nas.scoring import network_costs
-from nas.stages.base import (
-    HOLDING_FILE,
-    POPULATION_FILE,
-    PROFILE_FILE,
-    PRUNE,
-    VERIFICATION_FILE,
-    Run,
-    size_text,
-)
-from nas.stages.holding import hold_front, with_held
-from nas.stages.memory import memory_of
-from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError
+from nas.stages.base import POPULATION_FILE, PRUNE, Run, size_text
+from nas.stages.holding import with_held
+from nas.stages.verification import measured_entries
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
-from search_spaces.measurement import Measurement
-from search_spaces.space import Genotypes
 
 
 def prune_space(run: Run) -> Iterator[Event]:
@@ -91,38 +69,6 @@ def evolve_population(run: Run) -> Iterator[Event]:
         yield Progress("evolve", generation.number, settings.generations, message)
 
 
-def verify(run: Run) -> Iterator[Event]:
-    """Really measure the best candidates, in order, until enough keep the limits.
-
-    Under a limit on latency those on the front are timed again, see `nas.holding`; the next
-    candidates take the places of those that break it, and of those that cannot be evaluated.
-    """
-    candidates = _candidates(run)
-    lines = {line["id"]: line for line in run.folder.read_journal(VERIFICATION_FILE)}
-    wanted = min(run.spec.budget.verified, len(candidates))
-    position = 0
-    while True:
-        kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
-        batch = candidates[position : position + wanted - kept]
-        if not batch:
-            yield from hold_front(run, lambda: measured_entries(run))
-            kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
-            if kept >= wanted or position >= len(candidates):
-                break
-            continue
-        missing = [candidate for candidate in batch if candidate.id not in lines]
-        for line, event in _verified(run, missing):
-            lines[line["id"]] = line
-            if event is not None:
-                yield event
-            done = min(len(lines), wanted)
-            yield Progress("verify", done, wanted)
-        position += len(batch)
-    for name in (VERIFICATION_FILE, HOLDING_FILE):
-        if not (run.folder.path / name).exists():
-            run.folder.append(name, [])
-
-
 def find_front(run: Run) -> Iterator[Event]:
     """Put everything that was measured together and keep what nothing dominates."""
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
@@ -137,170 +83,3 @@ def find_front(run: Run) -> Iterator[Event]:
 
 def _shown(entry: FrontEntry, names: Sequence[str]) -> dict[str, float]:
     return dict(entry.measured) | {name: entry.value(name) for name in names}
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    id: str
-    architecture: Architecture
-    row: Genotypes
-
-
-def _candidates(run: Run) -> list[_Candidate]:
-    """Networks that nothing dominates as far as is known, roomiest first.
-
-    Those that were observed count with their real quality, those that only were evolved with the
-    predicted one. Costs that take a measurement are predicted.
-    """
-    rows, qualities = run.observed_rows, run.qualities()
-    if run.spec.ranks:
-        lines = run.folder.read_journal(POPULATION_FILE)
-        evolved = archive([Generation.from_json(line) for line in lines])
-        found = run.pruned.translate(evolved.genotypes, run.space)
-        known = {row.tobytes() for row in rows} | _failed_rows(run)
-        new = [row.tobytes() not in known for row in found]
-        rows = np.concatenate([rows, found[new]])
-        qualities = np.concatenate([qualities, evolved.objectives[new, 0]])
-    costs = run.costs.score(rows)
-    points = np.column_stack([qualities, costs.objectives])
-    best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
-    order = best[np.argsort(-crowding_distance(points[best]), kind="stable")]
-    networks = run.space.decode(rows)
-    return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
-
-
-def _failed_rows(run: Run) -> set[bytes]:
-    """The networks that could not be observed: nothing is known of them but that."""
-    lines = [line for line in run.observations().values() if failed(line)]
-    networks = [Architecture.from_json(line["architecture"]) for line in lines]
-    return {row.tobytes() for row in run.space.encode(networks)}
-
-
-def _predicted(run: Run, rows: Genotypes) -> list[dict[str, float]]:
-    values = run.scorer.predict(rows)
-    names = [name for name in values if name not in COSTS]
-    return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
-
-
-def _cost_values(run: Run, rows: Genotypes) -> list[dict[str, int]]:
-    return [{"params": int(p), "flops": int(f)} for p, f in network_costs(run.space, rows)]
-
-
-def _verified(
-    run: Run, candidates: Sequence[_Candidate]
-) -> Iterator[tuple[dict[str, Any], Event | None]]:
-    """Measure candidates and journal each; what was measured before is taken from there.
-
-    Yields:
-        A line of the journal, and what happened, if anything was measured just now.
-    """
-    if not candidates:
-        return
-    rows = np.concatenate([candidate.row for candidate in candidates])
-    networks = [candidate.architecture for candidate in candidates]
-    known = run.observations()
-    times, untimed = _times(run, networks)
-    predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
-    costs = [
-        _measured_costs(run, network, time, network.id in untimed)
-        for network, time in zip(networks, times, strict=True)
-    ]
-    outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
-    for index, network in enumerate(networks):
-        line = {
-            "id": network.id,
-            "architecture": network.to_json(),
-            "predicted": predicted[index],
-        }
-        before = known.get(network.id)
-        outcome = next(outcomes) if before is None else inherited(before)
-        if isinstance(outcome, Failure):
-            event: Event | None = told("verify", network, outcome)
-            line |= values_of(outcome)
-        else:
-            measured, fresh = costs[index]
-            fresh = fresh if before else {**outcome, **fresh}
-            event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
-            line["measured"] = {**outcome, **measured, **cost_values[index]}
-        run.folder.append(VERIFICATION_FILE, [line])
-        yield line, event
-
-
-def _measured_costs(
-    run: Run, network: Architecture, time: Measurement | None, timed_now: bool
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Costs of a network that take a measurement, and those of them measured just now."""
-    costs: dict[str, float] = {}
-    fresh: dict[str, float] = {}
-    if time is not None:
-        costs[LATENCY] = time.value
-        fresh |= costs if timed_now else {}
-    if run.spec.needs_memory and run.elsewhere is None:
-        remembered = run.memory_mb().get(network.id)
-        costs[MEMORY] = remembered or memory_of(run, network)
-        fresh |= {} if remembered else {MEMORY: costs[MEMORY]}
-    return costs, fresh
-
-
-def _times(
-    run: Run, networks: Sequence[Architecture]
-) -> tuple[Sequence[Measurement | None], set[str]]:
-    """The latency of each network, and the ids of those that had to be timed for it.
-
-    Raises:
-        DataError: when the run's other networks were timed on another device.
-    """
-    if not run.spec.needs_latency or run.elsewhere is not None:
-        return [None] * len(networks), set()
-    meter = run.meter()
-    other = read_profile(run.folder.path / PROFILE_FILE).header.difference(meter.header)
-    if other is not None:
-        raise DataError(
-            f"the networks of this run were timed elsewhere: {other}; go on with the run there, "
-            "or start a new one here"
-        )
-    untimed = {network.id for network in networks if not meter.known(network)}
-    return meter.measure(networks), untimed
-
-
-def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
-    """How many of the verified networks keep the limits, as far as is known."""
-    entries = with_held(run, [_front_entry(line) for line in lines if not failed(line)])
-    return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
-
-
-def measured_entries(run: Run) -> list[FrontEntry]:
-    """Every network all of whose objectives were measured, as far as they can be."""
-    verified = run.folder.read_journal(VERIFICATION_FILE)
-    entries = {line["id"]: _front_entry(line) for line in verified if not failed(line)}
-    known_costs = {LATENCY: run.timed(), MEMORY: run.memory_mb()}
-    needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
-    needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
-    networks = run.space.decode(run.observed_rows)
-    rows = [i for i, network in enumerate(networks) if network.id not in entries]
-    if run.elsewhere is None:
-        rows = [i for i in rows if all(networks[i].id in values for values in needed)]
-    if rows:
-        chosen = run.observed_rows[rows]
-        known = run.observations()
-        networks = run.space.decode(chosen)
-        details = zip(networks, _predicted(run, chosen), _cost_values(run, chosen), strict=True)
-        for network, predicted, cost_values in details:
-            line = known[network.id]
-            measured = inherited(line)
-            for name, values in known_costs.items():
-                if network.id in values:
-                    measured[name] = values[network.id]
-            measured |= cost_values
-            entries[network.id] = FrontEntry(network.id, network, measured, predicted)
-    return list(entries.values())
-
-
-def inherited(line: Mapping[str, Any]) -> dict[str, float]:
-    """What was measured of a network with inherited weights, out of its line in the journal."""
-    return {name: value for name, value in line.items() if name not in ("id", "architecture")}
-
-
-def _front_entry(line: Mapping[str, Any]) -> FrontEntry:
-    architecture = Architecture.from_json(line["architecture"])
-    return FrontEntry(line["id"], architecture, line["measured"], line["predicted"])

@@ -1,0 +1,81 @@
+"""The studies of the Ray executor: what they plan, count and print."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import ray_chaos, scaling
+from experiments.ray_chaos import Kill, Outcome, evaluations, plan, row
+from experiments.scaling import Study, Throughput, physical_cores
+
+KILL = Kill("driver", 12, 0.01, "local")
+GOOD = Study(2, [Throughput(n, 10, 1.0, 0.95, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 100, 0.1)
+
+
+def test_a_plan_is_seeded_and_even() -> None:
+    one, same, other = (plan(np.random.default_rng(seed), 30, 100) for seed in (0, 0, 1))
+    assert one == same != other
+    assert Counter(kill.target for kill in one) == {"worker": 10, "driver": 10, "node": 10}
+    assert all(1 <= kill.event < 100 for kill in one)
+
+
+def test_what_was_done_twice_is_counted(tmp_path: Path) -> None:
+    logs = tmp_path / "workers"
+    logs.mkdir()
+    (logs / "worker-0.log").write_text(
+        "T started on here, process 1, in 0.1 s\n"
+        "T aaaaaaaaaaaa evaluated in 0.1 s\n"
+        "T lost: bbbbbbbbbbbb: its process ended\n"
+        "T lost: its machine cannot be reached: ActorUnavailableError\n"
+    )
+    (logs / "worker-1.log").write_text("T bbbbbbbbbbbb evaluated in 0.1 s\n" * 2)
+    assert evaluations(tmp_path) == (2, 2)
+
+
+def test_a_line_of_the_table_says_what_was_killed_and_whether_it_mattered() -> None:
+    done = Outcome(KILL, "observe", True, 40, 2, True, 12.3)
+    assert row(0, done).split()[:4] == ["1", "driver", "event", "12"]
+    assert "resumed by local" in row(0, done) and "equal" in row(0, done)
+    bad = row(0, replace(done, killed=False, equal=False))
+    assert "nothing left to kill" in bad and "DIFFERENT" in bad
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({}, True),
+        ({"equal": 99}, False),
+        ({"ray_ms": 15.1}, False),
+        ({"throughputs": [Throughput(2, 10, 1.0, 0.89, 0.1)]}, False),
+        ({"throughputs": [Throughput(4, 10, 1.0, 0.5, 0.1)]}, True),  # more than there are cores
+    ],
+)
+def test_what_counts_as_success(change: dict[str, object], good: bool) -> None:
+    assert replace(GOOD, **change).good is good  # type: ignore[arg-type]
+
+
+def test_threads_of_one_core_are_counted_once(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("".join(f"physical id\t: 0\ncore id\t\t: {n // 2}\n\n" for n in range(8)))
+    assert physical_cores(file) == 4
+    assert physical_cores(tmp_path / "none") >= 1
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_kills_leave_the_same_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ray_chaos", "--times", "3", "--seed", "1"])
+    assert ray_chaos.main() == 0
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_evaluations_through_ray_are_equal(tmp_path: Path) -> None:
+    found = scaling.study(tmp_path, [1, 2], 60, 4)
+    assert found.equal == 60 and [one.workers for one in found.throughputs] == [1, 2]
