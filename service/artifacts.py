@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nas.run_folder import checksum
-from service.schemas import ArtifactOut
+from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300
 WORKERS = "workers"
