@@ -103,8 +103,9 @@ def test_networks_of_every_kind_load(hub: Any, seed: int, tmp_path: Path) -> Non
     assert (found - logits).abs().max() < 1e-4 * max(1.0, float(logits.abs().max()))
 
 
+@pytest.mark.parametrize("beam", [1, 4])
 def test_generated_translations_are_those_of_the_file(
-    hub: Any, runs: dict[str, RunFolder], folders: dict[str, Path], tmp_path: Path
+    hub: Any, runs: dict[str, RunFolder], folders: dict[str, Path], beam: int, tmp_path: Path
 ) -> None:
     export_to(runs["translation"], "safetensors", tmp_path / "plain")
     module, task = module_of(tmp_path / "plain"), opened(runs["translation"])[1].task
@@ -114,9 +115,8 @@ def test_generated_translations_are_those_of_the_file(
     for line in task.valid.source_lines[:4]:
         inputs = tokenizer(line, return_tensors="pt")
         row = inputs["input_ids"][0, :-1].tolist()
-        longest = int(1.2 * (len(row) + 1)) + 10
-        made = model.generate(**inputs, num_beams=1, max_new_tokens=longest)[0, 1:-1]
-        assert made.tolist() == module.translate(network, row, beam_size=1)
+        made = model.generate(**inputs, num_beams=beam)[0, 1:-1]
+        assert made.tolist() == module.translate(network, row, beam)
 
 
 def test_translations_of_a_batch_are_those_of_its_rows(hub: Any, folders: dict[str, Path]) -> None:
@@ -129,6 +129,14 @@ def test_translations_of_a_batch_are_those_of_its_rows(hub: Any, folders: dict[s
     for line, row in zip(lines, together.tolist(), strict=True):
         alone = model.generate(**tokenizer(line, return_tensors="pt"), max_new_tokens=8)
         assert row == alone[0].tolist()
+
+
+def test_limits_of_ones_own_count_too(hub: Any, folders: dict[str, Path]) -> None:
+    model = load(hub, "AutoModelForSeq2SeqLM", folders["translation"])
+    source = torch.tensor([[5, 6, 2], [7, 2, 0]])
+    longest = model.generate(source, num_beams=1)
+    assert longest.shape[1] <= 1 + int(1.2 * 3) + 10
+    assert model.generate(source, num_beams=1, max_new_tokens=3).tolist() == longest[:, :4].tolist()
 
 
 def test_labels_give_the_loss(hub: Any, folders: dict[str, Path]) -> None:

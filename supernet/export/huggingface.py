@@ -187,7 +187,8 @@ def part_source(
 
 def model_source(blueprint: Blueprint, num_words: int | None) -> str:
     """The text of ``modeling_nas.py``."""
-    constants = {} if num_words is None else {"NUM_WORDS": num_words}
+    constants = {"MAX_LENGTH": blueprint.settings.max_length}
+    constants |= {} if num_words is None else {"NUM_WORDS": num_words}
     flags = properties(blueprint, num_words, WEIGHTS_FILE)
     return part_source(MODEL_PARTS[blueprint.task], flags, constants)
 
@@ -256,7 +257,6 @@ def generation_config(blueprint: Blueprint) -> dict[str, Any]:
         usual = BeamSettings()
         values |= {
             "decoder_start_token_id": 1,
-            "forced_eos_token_id": 2,
             "min_new_tokens": usual.min_length,
             "num_beams": usual.beam_size,
             "length_penalty": usual.length_penalty,

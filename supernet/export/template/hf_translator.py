@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from supernet.export.template.decoding import BOS, PAD, State
+from supernet.export.template.decoding import BOS, EOS, PAD, State
 from supernet.export.template.hf_config import NasConfig
-from supernet.export.template.sizes import FEWER_WORDS, NUM_WORDS
+from supernet.export.template.sizes import FEWER_WORDS, MAX_LENGTH, NUM_WORDS
 from supernet.export.template.translator import Network
 
 
@@ -48,6 +55,21 @@ class Encoder(nn.Module):
         return BaseModelOutput(last_hidden_state=self.encode(input_ids))
 
 
+class LengthLimit(LogitsProcessor):
+    """Only the end mark may follow where a translation is as long as its source allows."""
+
+    def __init__(self, source_lengths: Tensor) -> None:
+        limits = (1.2 * source_lengths).long() + 10  # end marks included, on both sides
+        self.limits = limits.clamp(max=MAX_LENGTH)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores ``(rows, V)``, of which several may belong to one source (beams)."""
+        limits = self.limits.to(scores.device).repeat_interleave(len(scores) // len(self.limits))
+        others = torch.arange(scores.shape[1], device=scores.device) != EOS
+        full = input_ids.shape[1] >= limits
+        return scores.masked_fill(full[:, None] & others, -torch.inf)
+
+
 class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
     """Encoder and decoder; use `generate` for translations."""
 
@@ -65,6 +87,24 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
     def get_encoder(self, modality: str | None = None) -> Encoder:
         """The encoder; it holds no parameters of its own."""
         return Encoder(self.network)
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        **rest: Any,
+    ) -> Any:
+        """As transformers does; a translation is at most 1.2 times its source plus 10 long."""
+        source, mask = rest.get("input_ids", inputs), rest.get("attention_mask")
+        if source is not None:
+            real = source != PAD if mask is None else mask != 0
+            rest["attention_mask"] = real.long()
+            limit = LengthLimit(real.sum(dim=1))
+            logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
+        return super().generate(
+            inputs, generation_config, logits_processor=logits_processor, **rest
+        )
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
