@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from nas.run_folder import checksum
-from service.schemas import ArtifactOut
+from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300
+WORKERS = "workers"
 EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
 
 
@@ -29,12 +30,15 @@ def list_artifacts(folder: Path) -> list[ArtifactOut]:
 def find_artifact(folder: Path, name: str) -> Path | None:
     """The file of that name, if it is a plain file of the run.
 
-    Hidden files, links of any kind on the way, and names that lead elsewhere are not there.
+    Hidden files, links of any kind on the way, and names that lead elsewhere are not there; nor is
+    what workers of a cluster have logged, which tells of machines.
     """
     parts = name.split("/")
     if len(name) > LONGEST_PATH or "\\" in name or "\0" in name:
         return None
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        return None
+    if parts[0] == WORKERS:
         return None
     path = folder
     for part in parts:

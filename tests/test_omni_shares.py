@@ -15,8 +15,9 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from supernet.attention.kernels import build_kernel
+from supernet.attention.weights import pooled_shares, source_weights
 from supernet.extraction import Supernet
-from supernet.omni_shares import omni_layers, omni_shares, pooled_shares, source_weights
+from supernet.omni_shares import omni_layers, omni_shares
 from supernet.plan import encoder_of
 from tests import naive_attention as naive
 from tests.decoder_cases import SETTINGS as DECODERS

@@ -15,7 +15,7 @@ from nas.front import read_front
 from nas.run_folder import RunFolder
 from search_spaces.errors import UsageError
 from service import child, commands
-from service.artifacts import list_artifacts
+from service.artifacts import find_artifact, list_artifacts
 from service.jobs import Kind
 from service.runner import _orders
 from service.settings import Settings, read_settings
@@ -59,6 +59,14 @@ def test_damaged_checksums_of_an_export_are_none(run: RunFolder) -> None:
     for text in ("", "[]", '{"sha256": 3}', '{"sha256": {"../../spec.json": "0"}}'):
         file.write_text(text)
         assert all(one.sha256 != "0" for one in list_artifacts(run.path))
+
+
+def test_what_workers_of_a_cluster_log_is_not_listed(run: RunFolder) -> None:
+    (run.path / "workers").mkdir()
+    (run.path / "workers" / "one.log").write_text("started on 10.0.0.7")
+    assert find_artifact(run.path, "spec.json") is not None
+    assert find_artifact(run.path, "workers/one.log") is None
+    assert not any(file.path.startswith("workers") for file in list_artifacts(run.path))
 
 
 def test_inherited_weights_are_exported_where_they_are_asked_for(run: RunFolder) -> None:

@@ -147,7 +147,7 @@ def test_several_processes_answer_as_one(tmp_path: Path) -> None:
         answer = httpx.get(service.client.base_url.join(f"jobs/{job}"), headers=service.headers)
         ids.add(answer.json()["id"])
     text = service.client.get(service.url + "/metrics").text
-    counted = re.findall(r'nas_requests_total\{.*"/api/v1/jobs/\{job_id\}".*\} (\S+)', text)
+    counted = re.findall(r'nas_requests_total\{.*"/jobs/\{job_id\}".*\} (\S+)', text)
     assert (ids, sum(map(float, counted))) == ({job}, asked)
     assert 'nas_jobs{state="queued"} 1.0' in text
     assert len(service.children(API)) == 2

@@ -23,7 +23,8 @@ from service.jobs import (
     Summary,
 )
 from service.schemas import JobOut
-from service.store import Store
+from service.store import Store, database
+from service.store.database import DatabaseAwayError
 from service.store.listing import Filter
 from service.store.submissions import IdempotencyError
 from service.store.tables import metadata
@@ -413,3 +414,27 @@ def test_only_ended_runs_are_made_smaller(store: Store) -> None:
         "nothing",
         "all",
     )
+
+
+# -- the disk -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_told_before_it_is_on_the_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not store.database.is_sqlite:
+        pytest.skip("PostgreSQL does so by itself")
+    synced: list[int] = []
+    monkeypatch.setattr(database, "_sync", synced.append)
+    job = submit(store)
+    must(claim(store))
+    assert len(synced) == 2
+
+    def refuse(_: int) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(database, "_sync", refuse)
+    with pytest.raises(DatabaseAwayError, match="no space"):
+        submit(store)
+    with pytest.raises(DatabaseAwayError, match="no space"):
+        store.jobs.cancel(job.id, 20.0)

@@ -32,7 +32,9 @@ def omni_section(run: RunContents, hint: Html = HINT) -> Html:
     """
     if not run.views:
         text = join("No network was looked into yet: ", hint)
-        return section("omni", TITLE, tag("p", text, class_="missing"))
+        # A finished run lacks nothing without: it is there on request.
+        look = "missing" if run.front is None else "small"
+        return section("omni", TITLE, tag("p", text, class_=look))
     return section("omni", TITLE, explanation(), [omni_view(view) for view in run.views])
 
 

@@ -13,10 +13,11 @@ from service.artifacts import list_artifacts
 from service.dashboard.pages import Form, Page, page
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
+from service.result_schemas import ArtifactOut
 from service.routes import jobs
 from service.routes import networks as follow_ups
 from service.routes.results import REPORT, folder_of
-from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
+from service.schemas import ExportRequest, NetworkRequest
 from service.store.listing import Filter
 from supernet.export.formats import FORMATS
 
@@ -54,8 +55,10 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
 
     view = views.read_run(folder)
     if job.kind is not Kind.search:
-        networks = views.network_views(view, [job.pick])
-        return {"view": view, "networks": networks, "key": views.colour_key()}
+        from service.dashboard import network_views as shown
+
+        networks = shown.network_views(view, [job.pick])
+        return {"view": view, "networks": networks, "key": shown.colour_key()}
     return {
         "view": view,
         "charts": views.front_charts(view),
@@ -90,9 +93,10 @@ def networks(
     id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
 ) -> Response:
     """Networks of a run side by side."""
-    from service.dashboard import run_views as views
+    from service.dashboard import network_views as views
+    from service.dashboard.run_views import read_run
 
-    view = views.read_run(folder_of(job, context))
+    view = read_run(folder_of(job, context))
     shown = views.network_views(view, list(dict.fromkeys(id))[:MOST_CARDS])
     if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")

@@ -18,7 +18,7 @@ from service.artifacts import digest_header, find_artifact, list_artifacts
 from service.job_json import as_json
 from service.jobs import Job
 from service.problems import ProblemError
-from service.schemas import (
+from service.result_schemas import (
     ArchitectureOut,
     ArtifactOut,
     EntryOut,

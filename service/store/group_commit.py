@@ -62,7 +62,7 @@ class GroupCommit(Generic[V, R]):
         """Write a value, in one transaction with those of others.
 
         Raises:
-            Exception: what went wrong with the transaction; then nothing of it was kept.
+            Exception: what went wrong with the transaction; then nothing of it is sure to be kept.
         """
         mine: _Item[V, R] = _Item(value)
         with self._guard:
@@ -96,7 +96,7 @@ class GroupCommit(Generic[V, R]):
                     item.tell()
 
     def _fail(self, mine: _Item[V, R], items: list[_Item[V, R]], error: BaseException) -> None:
-        """Nothing was kept, and what the leader came with is not to be tried by another."""
+        """Tell all of them; what the leader came with is not to be tried by another."""
         with self._guard:
             if mine in self._waiting:
                 self._waiting.remove(mine)

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Table, TextClause, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from service.jobs import Job, JobStateError, Kind, State, Summary, new_id
@@ -63,7 +64,6 @@ class Submission:
 
 
 Outcome = tuple[Job, bool] | Exception
-_NEW_RUNS, _NEW_JOBS, _NEW_EVENTS = insert(runs), insert(jobs), insert(events)
 _BY_KEY = select(*JOB_COLUMNS, jobs.c.request_digest)
 _TOLD = {"event": "StateChanged", "action": "submit", "before": None, "attempt": 0}
 
@@ -106,7 +106,7 @@ class Submissions:
         now = connection.execute(select(self._database.now())).scalar_one()
         batch = _Batch(connection, now)
         outcomes = [batch.add(given) for given in wanted]
-        batch.write()
+        batch.write(at_once=self._database.is_sqlite)
         return outcomes
 
 
@@ -138,15 +138,19 @@ class _Batch:
             self._keys[given.owner, given.key] = job, given.digest
         return job, True
 
-    def write(self) -> None:
-        """Write the rows."""
-        for statement, rows in (
-            (_NEW_RUNS, self._runs),
-            (_NEW_JOBS, self._jobs),
-            (_NEW_EVENTS, self._events),
-        ):
-            if rows:
-                self._connection.execute(statement, rows)
+    def write(self, *, at_once: bool) -> None:
+        """Write the rows.
+
+        Args:
+            at_once: as JSON in one step for each table, as SQLite can; see `Prepared`.
+        """
+        for table, rows in ((runs, self._runs), (jobs, self._jobs), (events, self._events)):
+            if rows and at_once:
+                values = {"rows": json.dumps([list(row.values()) for row in rows])}
+                statement = _from_json(table, tuple(rows[0]))
+                self._connection.execute(statement, values | {"now": self._now})
+            elif rows:
+                self._connection.execute(insert(table), rows)
 
     def _known(self, given: Submission) -> tuple[Job, str] | None:
         if given.key is None:
@@ -193,6 +197,20 @@ class _Batch:
             events_offset=-1,
             summary=Summary(),
         )
+
+
+@cache
+def _from_json(table: Table, names: tuple[str, ...]) -> TextClause:
+    """Insert rows that come as JSON, but for the moment, which it would round."""
+    moments = ("created_at", "time")
+    values = [
+        ":now" if name in moments else f"json_extract(value, '$[{place}]')"
+        for place, name in enumerate(names)
+    ]
+    columns = ", ".join(names)
+    return text(
+        f"INSERT INTO {table.name} ({columns}) SELECT {', '.join(values)} FROM json_each(:rows)"
+    )
 
 
 def _row(job: Job, given: Submission) -> dict[str, Any]:
