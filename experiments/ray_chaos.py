@@ -163,7 +163,10 @@ def disturb(cluster: Nodes, request: Sequence[str], run: Path, kill: Kill) -> tu
     time.sleep(kill.pause_s)
     seen = events_of(run)
     stage = seen[-1]["stage"] if seen and process.poll() is None else "after the end"
-    killed = process.poll() is None and _kill(cluster, process, run, kill.target)
+    killed = False
+    while process.poll() is None and not killed:  # perhaps no worker has started yet
+        killed = _kill(cluster, process, run, kill.target)
+        time.sleep(LOOK_EVERY_S)
     _, error = process.communicate()
     if kill.target == "driver" and killed:
         options = through(kill.resumed_by, cluster.address)
