@@ -233,7 +233,7 @@ def read_executor(
         UsageError: when the options do not fit together, or Ray is not installed.
     """
     settings = ExecutorSettings(
-        kind, ray_address, cpus_per_worker, workers, train_workers, timeout_s
+        kind, ray_address, cpus_per_worker, workers, timeout_s, train_workers
     )
     if kind == "ray":
         check_installed()

@@ -49,18 +49,18 @@ class ExecutorSettings:
         cpus_per_worker: CPUs that are reserved for a worker; None for as many as the run has
             threads, or 1 for a worker with a GPU. Threads are those of the run in any case.
         workers: most workers at once; None for as many as the cluster has room for.
+        timeout_s: seconds after which an evaluation is given up.
         train_workers: processes that train the supernet together; None for as many as `workers`.
             Their gradients are added up in another order than one process does it, so that
             weights differ in their last bits with this number, and with nothing else here.
-        timeout_s: seconds after which an evaluation is given up.
     """
 
     kind: ExecutorKind = "local"
     ray_address: str | None = None
     cpus_per_worker: int | None = None
     workers: int | None = None
-    train_workers: int | None = None
     timeout_s: float = EVALUATION_TIMEOUT_S
+    train_workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ExecutorKind):
