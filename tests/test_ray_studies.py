@@ -15,7 +15,7 @@ from experiments.ray_chaos import Kill, Outcome, evaluations, plan, row
 from experiments.scaling import Study, Throughput, physical_cores
 
 KILL = Kill("driver", 12, 0.01, "local")
-GOOD = Study(2, [Throughput(n, 10, 1.0, 0.95, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 100, 0.1)
+GOOD = Study(2, [Throughput(n, 10, 1.0, 0.95, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 5.1, 100, 0.1)
 
 
 def test_a_plan_is_seeded_and_even() -> None:
@@ -58,6 +58,13 @@ def test_a_line_of_the_table_says_what_was_killed_and_whether_it_mattered() -> N
 )
 def test_what_counts_as_success(change: dict[str, object], good: bool) -> None:
     assert replace(GOOD, **change).good is good  # type: ignore[arg-type]
+
+
+def test_what_the_worker_measured_is_read_from_its_log(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    lines = ["T aa evaluated in 9.000 s", "T started on x", *["T bb evaluated in 0.250 s"] * 2]
+    (tmp_path / "workers" / "worker-0.log").write_text("\n".join(lines))
+    assert scaling.evaluating_s(tmp_path, 2) == 0.5
 
 
 def test_threads_of_one_core_are_counted_once(tmp_path: Path) -> None:
