@@ -51,6 +51,19 @@ def test_generated_networks_equal_ours(first: int) -> None:
     assert max(difference(seed) for seed in range(first, first + 15)) < 2e-5
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
+    for seed in range(12):
+        blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
+        made = module(blueprint)
+        network = made.Network()
+        network.load_state_dict(plain_weights(random_network(blueprint, seed)))
+        cast = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
+        for logits in made.outputs(network.to(dtype).eval(), cast):
+            assert logits.dtype == dtype and bool(logits.isfinite().all())
+
+
 def test_another_network_does_not_fit() -> None:
     made = module(random_blueprint(0)).Network()
     weights = plain_weights(random_network(random_blueprint(3), 3))

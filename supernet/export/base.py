@@ -109,11 +109,13 @@ class ExportFormat(ABC):
         name: as on the command line.
         tolerance: largest difference of a logit from the run's model.
         record_file: where the record is kept; its ending says how.
+        requires: packages, besides torch, without which it can neither be written nor verified.
     """
 
     name: ClassVar[str]
     tolerance: ClassVar[float] = 1e-4
     record_file: ClassVar[str] = "check.safetensors"
+    requires: ClassVar[tuple[str, ...]] = ("safetensors",)
 
     def problem(self, blueprint: Blueprint) -> str | None:
         """Why the format cannot hold such a network, and what can; None when it can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from search_spaces.errors import UnknownNameError, UsageError
@@ -32,7 +33,14 @@ def open_format(name: str) -> ExportFormat:
     try:
         found: ExportFormat = getattr(importlib.import_module(module), attribute)()
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--format {name} needs the package {error.name}: pip install 'nas-service[export]'"
-        ) from error
+        raise _missing(name, str(error.name)) from error
+    for package in found.requires:
+        if importlib.util.find_spec(package) is None:
+            raise _missing(name, package)
     return found
+
+
+def _missing(name: str, package: str) -> UsageError:
+    return UsageError(
+        f"the format {name} needs the package {package}: pip install 'nas-service[export]'"
+    )

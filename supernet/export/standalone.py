@@ -85,6 +85,7 @@ class TorchExport(SafetensorsExport):
     weights_file = "weights.pt"
     record_file = "check.pt"
     packages = "torch"
+    requires = ()
 
 
 def known_words(folder: Path) -> int | None:

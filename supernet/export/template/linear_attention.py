@@ -109,7 +109,8 @@ class CosformerAttention(LinearAttention):
         """Times sine, then times cosine of the position's angle: ``(B, H, N, 2 * W)``."""
         angle = ((positions + 1) * (math.pi / 2 / MAX_LENGTH))[:, None]
         x = x.relu() + 1e-3
-        return torch.cat((x * angle.sin(), x * angle.cos()), dim=-1)
+        sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+        return torch.cat((x * sine, x * cosine), dim=-1)
 
 
 class NormLinearAttention(Attention):
