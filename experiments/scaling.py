@@ -201,7 +201,8 @@ def main() -> int:
     print(
         f"{found.evaluations} small networks: {found.local_ms:.2f} ms each in this process, "
         f"{found.ray_ms:.2f} ms through Ray, {found.overhead_ms:.2f} of them not for evaluating; "
-        f"{found.equal} equal to the last bit (load before: {found.load:.1f}; {found.cores} physical cores)"
+        f"{found.equal} equal to the last bit (load before: {found.load:.1f}; {found.cores} "
+        "physical cores)"
     )
     if arguments.out:
         arguments.out.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
