@@ -105,7 +105,10 @@ def ray_calls() -> list[list[str]]:
     """Every call of ray in the Dockerfile, the compose file and the cluster's, as its words."""
     inside = re.findall(r'\["ray", (.*?)\]', DOCKERFILE)
     calls = [re.findall(r'"(.*?)"', call) for call in inside]
-    calls += [one["command"][1:] for one in SERVICES.values() if "command" in one]
+    commands = [one["command"] for one in SERVICES.values() if "command" in one]
+    calls += [command[1:] for command in commands if command[0] == "ray"]
+    shells = [command[-1] for command in commands if command[0] == "sh"]
+    calls += [shlex.split(line.partition(" && ")[0])[1:] for line in shells]
     calls += [SERVICES["ray-head"]["healthcheck"]["test"][2:]]
     lines = CLUSTER["head_start_ray_commands"] + CLUSTER["worker_start_ray_commands"]
     return calls + [shlex.split(line)[1:] for line in lines]
@@ -116,7 +119,7 @@ def test_every_command_and_option_of_ray_is_known() -> None:
     from ray.scripts.scripts import cli
 
     calls = ray_calls()
-    assert len(calls) == 8
+    assert len(calls) == 9
     for call in calls:
         known = {name for one in cli.commands[call[0]].params for name in one.opts}
         assert {word.split("=")[0] for word in call[1:] if word.startswith("--")} <= known
