@@ -29,7 +29,16 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints
 # Running tests on one thread a process is faster than all processes fighting for all cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS)
 
-.PHONY: help install install-dev search serve test test-slow lint format clean
+# fairseq has an environment of its own: it fixes versions that nothing else here should be held to.
+# It is built from source, for minutes; the wheel is kept for the next time, for each build of torch.
+FAIRSEQ_VENV ?= .venv-fairseq
+FAIRSEQ_BIN := $(FAIRSEQ_VENV)/bin
+FAIRSEQ_WHEELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nas-service/fairseq
+FAIRSEQ_JOBS ?= 2
+FAIRSEQ_PIP := $(FAIRSEQ_BIN)/python -m pip install --quiet \
+	--constraint $(FAIRSEQ_VENV)/constraints.txt
+
+.PHONY: help install install-dev search serve test test-slow test-fairseq lint format clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -50,6 +59,10 @@ test: $(VENV)/.installed-dev ## Run the fast tests (ARGS)
 test-slow: $(VENV)/.installed-dev ## Run every test this machine can run (ARGS)
 	$(PYTEST) --run-slow --run-e2e $(ARGS)
 
+test-fairseq: $(FAIRSEQ_VENV)/.installed ## Build fairseq, once, and run the tests that need it (ARGS)
+	OMP_NUM_THREADS=1 $(FAIRSEQ_BIN)/python -m pytest -m fairseq --run-slow \
+		tests/test_fairseq*.py $(ARGS)
+
 lint: $(VENV)/.installed-dev ## Check style, layout and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +73,7 @@ format: $(VENV)/.installed-dev ## Mend style and layout where that is possible
 	$(BIN)/ruff format .
 
 clean: ## Remove .venv and caches; runs stay
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FAIRSEQ_VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip alone decides whether anything is missing, so a target that is run again costs seconds; the
@@ -81,4 +94,19 @@ $(VENV)/.installed-service: $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(INSTALL) --editable '.[dev,experiments]'
+	@touch $@
+
+# By itself, so that it can be built while other things go on; it says where the wheel is.
+$(FAIRSEQ_VENV)/.wheel: constraints.txt .ci/fairseq-wheel
+	@if [ -z "$(PYTHON)" ]; then echo "No Python 3.11 or newer was found" >&2; exit 1; fi
+	@if [ ! -x $(FAIRSEQ_BIN)/pip ]; then $(PYTHON) -m venv --clear $(FAIRSEQ_VENV); fi
+	@grep -v '^torch==' constraints.txt > $(FAIRSEQ_VENV)/constraints.txt
+	$(FAIRSEQ_PIP) '$(TORCH)' cython numpy setuptools wheel
+	@.ci/fairseq-wheel $(FAIRSEQ_BIN)/python $(FAIRSEQ_VENV)/constraints.txt \
+		"$(FAIRSEQ_WHEELS)" $(FAIRSEQ_JOBS) > $@.tmp
+	@mv $@.tmp $@
+
+$(FAIRSEQ_VENV)/.installed: $(FAIRSEQ_VENV)/.wheel pyproject.toml
+	$(FAIRSEQ_PIP) --find-links "$$(cat $(FAIRSEQ_VENV)/.wheel)" \
+		--editable '.[fairseq]' hypothesis pytest
 	@touch $@

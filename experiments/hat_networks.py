@@ -5,11 +5,9 @@ Source: HAT, Hardware-Aware Transformers (Wang et al. 2020), table 1 and its rel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from experiments.paper_rows import PaperTable, Row, priced
 from search_spaces.architecture import (
@@ -20,6 +18,7 @@ from search_spaces.architecture import (
     EncoderStack,
 )
 from search_spaces.errors import ArchitectureError, DataError
+from search_spaces.hat import from_hat
 from search_spaces.settings import ModelSettings, TokenInput
 
 TABLE = PaperTable("HAT, WMT'14 En-De", "translation", "hat")
@@ -43,9 +42,6 @@ RELEASED = {
     "HAT_wmt14ende_xeon_450.9ms_bleu_28.5.yml": ("Xeon 450.9 ms", 56.73, 3.53),
 }
 
-# Value in the file → number of encoder layers that cross-attention sees.
-ENDE_CONNECT = {-1: 1, 1: 2, 2: 3}
-
 
 def hat_rows(folder: Path) -> Iterator[Row]:
     """The released networks in `folder`, and Transformer-Big.
@@ -65,60 +61,14 @@ def hat_rows(folder: Path) -> Iterator[Row]:
 
 
 def read_network(path: Path) -> Architecture:
-    """A network in HAT's format: YAML of which only ``key: number`` and ``key: [numbers]`` occur.
+    """A network in HAT's format.
 
     Raises:
-        DataError: for a missing file, a line of another form, or a missing or unfit key.
+        DataError: for a file that is missing or does not describe a network.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        return from_hat(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: name the folder that holds it with --data") from error
-    genes: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        content = line.partition("#")[0].strip()
-        if not content:
-            continue
-        key, _, value = content.partition(":")
-        try:
-            genes[key.removesuffix("-subtransformer")] = json.loads(value)
-        except ValueError as error:
-            raise DataError(
-                f"{path}, line {number}: found {content!r}; "
-                "every line is 'key: number' or 'key: [number, …]'"
-            ) from error
-    try:
-        return _network(genes)
-    except KeyError as error:
-        raise DataError(f"{path} lacks {error}, or its value is not one of HAT's") from error
-    except (TypeError, ValueError, ArchitectureError) as error:
+    except ArchitectureError as error:
         raise DataError(f"{path} does not describe a network: {error}") from error
-
-
-def _network(genes: dict[str, Any]) -> Architecture:
-    encoder = zip(
-        genes["encoder-self-attention-heads-all"][: genes["encoder-layer-num"]],
-        genes["encoder-ffn-embed-dim-all"][: genes["encoder-layer-num"]],
-        strict=True,
-    )
-    depth = genes["decoder-layer-num"]
-    decoder = zip(
-        genes["decoder-self-attention-heads-all"][:depth],
-        genes["decoder-ffn-embed-dim-all"][:depth],
-        genes["decoder-ende-attention-heads-all"][:depth],
-        genes["decoder-arbitrary-ende-attn-all"][:depth],
-        strict=True,
-    )
-    return Architecture(
-        EncoderStack(
-            genes["encoder-embed-dim"],
-            tuple(EncoderLayer("softmax", heads, ffn) for heads, ffn in encoder),
-        ),
-        DecoderStack(
-            genes["decoder-embed-dim"],
-            tuple(
-                DecoderLayer("softmax", heads, ffn, "softmax", cross, ENDE_CONNECT[connect])
-                for heads, ffn, cross, connect in decoder
-            ),
-        ),
-    )

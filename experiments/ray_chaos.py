@@ -142,7 +142,9 @@ def through(executor: str, address: str) -> list[str]:
     """The options of an executor."""
     if executor == "local":
         return []
-    return ["--executor", "ray", "--ray-address", address, "--workers", "2"]
+    # One process trains: with more the weights differ in their last bits from those without Ray.
+    options = ["--workers", "2", "--train-workers", "1"]
+    return ["--executor", "ray", "--ray-address", address, *options]
 
 
 def work(command: Sequence[str]) -> subprocess.Popen[bytes]:

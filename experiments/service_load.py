@@ -27,22 +27,25 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.instant_job import STEPS
+from experiments.load_clients import Asked, Request, ask_for
 from experiments.service_process import REQUEST, Api, Service, end
 
 RUNNER = {"NAS_RUNNER": "experiments.instant_job"}
-CLIENT_PROCESSES = 2  # one interpreter alone cannot ask for as much as fifty clients do
 
 
 # -- reads ----------------------------------------------------------------------------------------
 
 
-def reads(home: Path, *, jobs: int, clients: int, seconds: float, think_s: float) -> dict[str, Any]:
+def reads(
+    home: Path, *, jobs: int, clients: int, seconds: float, think_s: float, processes: int
+) -> dict[str, Any]:
     """Fill the table, then time every kind of request under load.
 
     Args:
@@ -50,34 +53,34 @@ def reads(home: Path, *, jobs: int, clients: int, seconds: float, think_s: float
         jobs: in the table before anything is timed.
         clients: that ask at once.
         seconds: that they ask for.
-        think_s: seconds that a client waits between an answer and its next request.
+        think_s: mean seconds that a client waits between an answer and its next request.
+        processes: of the API.
     """
-    service = Service(home)
+    service = Service(home, NAS_API_PROCESSES=str(processes))
     server = service.serve(workers=0)
     try:
         service.wait_until_ready()
         began = time.perf_counter()
         ids = _fill(service, jobs)
         filled_s = time.perf_counter() - began
-        share = clients // CLIENT_PROCESSES
-        with ProcessPoolExecutor(CLIENT_PROCESSES) as pool:
-            parts = [
-                pool.submit(_clients, service.port, service.token, ids, share, seconds, think_s, n)
-                for n in range(CLIENT_PROCESSES)
-            ]
-            timed = list(itertools.chain.from_iterable(part.result() for part in parts))
+        wanted: dict[str, Any] = {"clients": clients, "seconds": seconds, "think_s": think_s}
+        # One process asks: the service is to have the other cores.
+        with ProcessPoolExecutor(1) as pool:
+            asking = pool.submit(
+                ask_for, service.port, service.token, partial(_some_request, ids), seed=0, **wanted
+            )
+            timed = asking.result()
     finally:
         end(server)
-    rows = [
-        _row(name, [s for n, s in timed if n == name]) for name in sorted({n for n, _ in timed})
-    ]
     return {
         "jobs": jobs,
         "clients": clients,
+        "api_processes": processes,
         "think_s": think_s,
         "submitted_per_s": round(jobs / filled_s, 1),
         "requests_per_s": round(len(timed) / seconds, 1),
-        "rows": rows,
+        "rows": _rows(timed),
+        "problems": sorted({f"{one.kind}: {one.status}" for one in timed if one.status > 299}),
     }
 
 
@@ -91,47 +94,25 @@ def _fill(service: Service, jobs: int) -> list[str]:
         return [one for part in pool.map(fill, parts) for one in part]
 
 
-def _clients(
-    port: int, token: str, ids: list[str], count: int, seconds: float, think_s: float, seed: int
-) -> list[tuple[str, float]]:
-    with ThreadPoolExecutor(count) as pool:
-        running = [
-            pool.submit(_client, Api(port, token), ids, seconds, think_s, 1000 * seed + n)
-            for n in range(count)
-        ]
-        return [one for part in running for one in part.result()]
-
-
-def _client(
-    api: Api, ids: list[str], seconds: float, think_s: float, seed: int
-) -> list[tuple[str, float]]:
-    """Kinds and seconds of the requests of one client."""
-    draw = random.Random(seed)
-    deadline = time.perf_counter() + seconds
-    timed = []
-    while time.perf_counter() < deadline:
-        name, method, path, body = _some_request(draw, ids)
-        began = time.perf_counter()
-        status, text = api.ask(method, path, body)
-        timed.append((name, time.perf_counter() - began))
-        assert status < 300, (name, status, text[:200])
-        if think_s:
-            time.sleep(draw.uniform(0, 2 * think_s))
-    return timed
-
-
-def _some_request(draw: random.Random, ids: list[str]) -> tuple[str, str, str, Any]:
+def _some_request(ids: list[str], draw: random.Random) -> Request:
     job = draw.choice(ids)
-    requests: list[tuple[str, str, str, Any]] = [
-        ("list", "GET", "/jobs", None),
-        ("list, a later page", "GET", f"/jobs?before={job}", None),
-        ("list, by state and space", "GET", "/jobs?state=queued&space=digits", None),
-        ("list, by text", "GET", f"/jobs?text={job[-6:]}", None),
-        ("job", "GET", f"/jobs/{job}", None),
-        ("space", "GET", "/spaces/digits", None),
-        ("submit", "POST", "/jobs", REQUEST),
+    requests = [
+        Request("list", "GET", "/jobs"),
+        Request("list, a later page", "GET", f"/jobs?before={job}"),
+        Request("list, by state and space", "GET", "/jobs?state=queued&space=digits"),
+        Request("list, by text", "GET", f"/jobs?text={job[-6:]}"),
+        Request("job", "GET", f"/jobs/{job}"),
+        Request("space", "GET", "/spaces/digits"),
+        Request("submit", "POST", "/jobs", REQUEST),
     ]
     return draw.choice(requests)
+
+
+def _rows(timed: list[Asked]) -> list[dict[str, Any]]:
+    return [
+        _row(kind, [one.seconds for one in timed if one.kind == kind])
+        for kind in sorted({one.kind for one in timed})
+    ]
 
 
 def _row(name: str, seconds: list[float]) -> dict[str, Any]:
@@ -307,6 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
         match options.study:
             case "reads":
                 numbers = {"jobs": options.jobs or 10_000, "clients": options.clients}
+                numbers |= {"processes": options.api_processes}
                 found = reads(home, **numbers, seconds=options.seconds, think_s=options.think)
             case "claims":
                 found = claims(home, jobs=options.jobs or 500, workers=options.workers)
@@ -323,6 +305,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("study", choices=("reads", "claims", "kills"))
     parser.add_argument("--jobs", type=int, help="10,000 for reads, 500 for claims, 60 for kills")
     parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--api-processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="that clients ask for")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds between requests")
     parser.add_argument("--workers", type=int, default=8)

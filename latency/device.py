@@ -33,6 +33,8 @@ class DeviceFingerprint:
         threads: threads torch computes with on the host.
         torch_version: with its build suffix, for example ``2.13.0+cpu``.
         platform: operating system and machine type, for example ``Linux-x86_64``.
+        runtime: what runs the networks where it is not torch, with its version, for example
+            ``onnxruntime 1.31.1``; `threads` are then its threads.
     """
 
     kind: DeviceKind
@@ -41,6 +43,7 @@ class DeviceFingerprint:
     threads: int
     torch_version: str
     platform: str
+    runtime: str | None = None
 
     @property
     def digest(self) -> str:
@@ -49,12 +52,13 @@ class DeviceFingerprint:
 
     @property
     def label(self) -> str:
-        """Text for people: ``cpu: Some Processor, 4 threads``."""
-        return f"{self.kind}: {self.name}, {self.threads} thread{'s' * (self.threads != 1)}"
+        """Text for people: ``cpu: Some Processor, 4 threads``, and the runtime if it is another."""
+        by = f", {self.runtime}" if self.runtime else ""
+        return f"{self.kind}: {self.name}, {self.threads} thread{'s' * (self.threads != 1)}{by}"
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form."""
-        return asdict(self)
+        """The JSON form; a runtime that is torch is left out, as it always was."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, data: object) -> Self:
@@ -66,6 +70,8 @@ class DeviceFingerprint:
         if not isinstance(data, Mapping):
             raise DataError(f"a device is a JSON object, not {type(data).__name__}")
         kinds = {field.name: int if field.type == "int" else str for field in fields(cls)}
+        if "runtime" not in data:
+            del kinds["runtime"]
         for name in sorted(kinds.keys() ^ data.keys()):
             raise DataError(f"device: {'missing' if name in kinds else 'unknown'} field {name!r}")
         for name, kind in kinds.items():

@@ -41,7 +41,7 @@ def run_search(folder: RunFolder, settings: ExecutorSettings | None = None) -> I
     Raises:
         NasError: when a stage fails; the run can be resumed.
     """
-    from nas.retrain import other_stages, retrain_stage
+    from nas.retrain import search_ids
     from nas.stage_runner import run_stage
     from nas.stages import Run, search_stages
     from nas.stages.report import report_stage
@@ -50,7 +50,5 @@ def run_search(folder: RunFolder, settings: ExecutorSettings | None = None) -> I
         run = Run(folder, executor)
         for stage in search_stages(run.spec):
             yield from run_stage(run, stage)
-        yield from run_stage(run, retrain_stage(run, run.spec.pick))
-        for stage in other_stages(run):
-            yield from run_stage(run, stage)
+        yield from executor.retrain(run, search_ids(run))
         yield from run_stage(run, report_stage(folder))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,9 +30,12 @@ from nas.device_profile import (
 from nas.kinds import middle
 from nas.latency_meter import relative
 from nas.profiling import TimedSession, check_samples, profile_workload
-from nas.timed_work import check_workload, network_memory_mb, time_networks
+from nas.timed_work import Maker, check_workload, network_memory_mb, time_networks
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.space import Genotypes, SearchSpace
+
+Runtime = Literal["torch", "onnxruntime"]
 
 ROUNDS = 15
 
@@ -49,6 +53,8 @@ class ProfileRequest:
         seed: of what is random.
         threads: CPU threads; None leaves them to torch.
         rounds: interleaved timed runs of each network.
+        runtime: what runs them. With ``onnxruntime`` they are exported first, and the device is
+            one of its own.
     """
 
     space: SearchSpace
@@ -59,6 +65,7 @@ class ProfileRequest:
     seed: int = 0
     threads: int | None = None
     rounds: int = ROUNDS
+    runtime: Runtime = "torch"
 
     def check(self) -> None:
         """Refuse what cannot be done, before anything is.
@@ -71,6 +78,27 @@ class ProfileRequest:
             raise UsageError("the same --workload is given twice; give each one once")
         for workload in self.workloads:
             check_workload(self.space, workload)
+        if self.runtime == "onnxruntime":
+            _check_onnxruntime(self)
+
+    def describe(self) -> DeviceFingerprint:
+        """The device with its runtime, as it is used now."""
+        device = describe_device(self.device)
+        if self.runtime == "torch":
+            return device
+        from nas.onnx_timing import runtime_name
+
+        return replace(device, runtime=runtime_name())
+
+    def ready(
+        self, networks: Sequence[Architecture], workload: Workload
+    ) -> AbstractContextManager[Maker | None]:
+        """What makes the calls of these networks while it is open; None for torch's own."""
+        if self.runtime == "torch":
+            return nullcontext()
+        from nas.onnx_timing import exported_calls
+
+        return exported_calls(self.space, networks, workload, torch.get_num_threads())
 
     def to_json(self, device: DeviceFingerprint) -> dict[str, Any]:
         """What decides the content of the profile; the first line of the journal."""
@@ -124,7 +152,7 @@ def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | Ca
     request.check()
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    device = describe_device(request.device)
+    device = request.describe()
     _refuse_existing(out)
     journal = Journal(journal_path(out), request.to_json(device))
     workloads: list[WorkloadProfile] = []
@@ -171,11 +199,10 @@ class _SessionTimer:
         request, reference = self._request, self._reference
         networks = request.space.decode(rows)
         others = [network for network in networks if network.id != reference.id]
-        with machine_lock():
+        job = (request.space, reference, others, self._workload, request.device, request.rounds)
+        with request.ready([reference, *others], self._workload) as make, machine_lock():
             clock = clock_mhz(request.device)
-            beside, timings = time_networks(
-                request.space, reference, others, self._workload, request.device, request.rounds
-            )
+            beside, timings = time_networks(*job, make)
         times = {one.id: timing for one, timing in zip(others, timings, strict=True)}
         times[reference.id] = beside
         measured = []
@@ -269,6 +296,27 @@ def _whole_lines(path: Path) -> list[bytes]:
 def _session(data: Mapping[str, Any]) -> TimedSession:
     networks = tuple(MeasuredNetwork.from_json(one) for one in data["networks"])
     return TimedSession(Session(**data["session"]), networks)
+
+
+def _check_onnxruntime(request: ProfileRequest) -> None:
+    """Refuse what onnxruntime cannot be asked for here."""
+    if request.device != "cpu":
+        raise UsageError(
+            f"--runtime onnxruntime runs on the processor; leave out --device {request.device}"
+        )
+    for workload in request.workloads:
+        if workload.dtype != "float32":
+            raise UsageError(
+                "the graphs of --runtime onnxruntime are in float32; "
+                f"leave out dtype={workload.dtype}"
+            )
+    try:
+        import nas.onnx_timing  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--runtime onnxruntime needs the package {error.name}: "
+            "pip install 'nas-service[export]'"
+        ) from error
 
 
 def _refuse_existing(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trains a chosen network from scratch and scores it once on the test split.
+"""Trains chosen networks from scratch and scores each once on the test split.
 
 It opens the test split as its very last step. No stage before it does, and after it only
 `nas.trained`, when a user asks for the scores of a network by name.
@@ -7,33 +7,50 @@ It opens the test split as its very last step. No stage before it does, and afte
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
-import torch
-
-from nas.events import ArchitectureMeasured, Event, Progress
+from nas.events import ArchitectureMeasured, Event, Note, Progress
+from nas.executors.base import ExecutorSettings
+from nas.executors.opening import open_executor
 from nas.front import FrontEntry, pick, read_front
+from nas.retrain_network import load_weights, network_trainer
 from nas.run_folder import RunFolder
 from nas.stage_runner import run_stage
 from nas.stages import Run, Stage
 from nas.stages.learn import training_losses
+from nas.tuning_record import ask_for_trials, asked_trials, request_file
 from search_spaces.costs import params
-from search_spaces.errors import DamagedRunError
-from supernet.building import build_network
+from search_spaces.errors import DamagedRunError, UsageError
+from supernet.extraction import StandAlone
 from supernet.tasks.scores import Scores, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
-from supernet.training.loop import Trainer
-from supernet.training.sampling import SingleNetwork
 
 SCHEMA = 2
+TUNED_SCHEMA = 3  # with settings and tuning
 
 
-def retrain(folder: RunFolder, how: str) -> Iterator[Event]:
-    """Retrain a network of a finished search.
+class Tuner(Protocol):
+    """Finds the settings that a network trains best with; `nas.tuning.RayTuner` is one."""
+
+    def tune(self, run: Run, entry: FrontEntry, trials: int) -> None:
+        """Try settings, and finish the retraining with the best."""
+
+
+def retrain(
+    folder: RunFolder,
+    how: str | Sequence[str],
+    settings: ExecutorSettings | None = None,
+    trials: int | None = None,
+) -> Iterator[Event]:
+    """Retrain networks of a finished search.
 
     Args:
         folder: the run.
-        how: ``knee``, ``best`` or an id, see `nas.front.pick`.
+        how: ``knee``, ``best`` or an id, see `nas.front.pick`; or several.
+        settings: where; in this process, one after the other, if not given.
+        trials: settings to try for each; 0 for the run's own, None for what was asked for before.
 
     Raises:
         UsageError: when the run has no front yet, or no such network.
@@ -41,15 +58,19 @@ def retrain(folder: RunFolder, how: str) -> Iterator[Event]:
     """
     from nas.stages.report import report_stage
 
-    run = Run(folder)
-    with folder.locked():
+    with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
+        run = Run(folder, executor)
         _check_front(folder)
-        stage = retrain_stage(run, how)
-        yield from run_stage(run, stage)
+        front = read_front(folder)
+        ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
+        if trials is not None:
+            for network_id in ids:
+                ask_for_trials(folder, network_id, trials)
+        yield from executor.retrain(run, list(dict.fromkeys(ids)))
         yield from run_stage(run, report_stage(folder))
 
 
-def retrain_stage(run: Run, how: str) -> Stage:
+def retrain_stage(run: Run, how: str, tuner: Tuner | None = None) -> Stage:
     """The stage that retrains one network; networks have their own records."""
     entry = pick(read_front(run.folder), how)
     where = f"retrained/{entry.id}"
@@ -58,25 +79,58 @@ def retrain_stage(run: Run, how: str) -> Stage:
         f"Retrain {entry.id}",
         ("declare",),
         (f"{where}/result.json", f"{where}/weights.pt"),
-        lambda run: _retrain(run, entry),
-        (f"{where}/checkpoints",),
+        lambda run: _retrain(run, entry, tuner),
+        (f"{where}/checkpoints", f"{where}/tuning"),
+        reads=(request_file(entry.id),),
     )
 
 
-def other_stages(run: Run) -> list[Stage]:
-    """Networks besides the picked one whose retraining was begun earlier, by their ids.
+def search_ids(run: Run) -> list[str]:
+    """What a search retrains: the picked network, and those begun earlier.
 
     A record that cannot be read, of a network that is no longer on the front, is dropped.
     """
-    picked = retrain_stage(run, run.spec.pick).name
-    known = {f"retrain-{entry.id}": entry.id for entry in read_front(run.folder).entries}
-    begun = {file.stem for file in (run.folder.path / "stages").glob("retrain-*")} - {picked}
-    for name in begun - known.keys():
+    front = read_front(run.folder)
+    picked, known = pick(front, run.spec.pick).id, {entry.id for entry in front.entries}
+    begun = {file.stem for file in (run.folder.path / "stages").glob("retrain-*")}
+    others = {name.removeprefix("retrain-") for name in begun} - {picked}
+    for network_id in others - known:
         try:
-            run.folder.record(name)
+            run.folder.record(f"retrain-{network_id}")
         except DamagedRunError:
-            run.folder.forget(name, ())
-    return [retrain_stage(run, known[name]) for name in sorted(begun & known.keys())]
+            run.folder.forget(f"retrain-{network_id}", ())
+    return [picked, *sorted(others & known)]
+
+
+def without_tuner(run: Run, ids: Sequence[str]) -> Iterator[Event]:
+    """Retrain networks in this process, one after the other.
+
+    Of those that others began to tune, one that is not finished is passed over with a note unless
+    it is the only one.
+
+    Raises:
+        UsageError: when there is nothing but a network to be tuned.
+    """
+    for network_id in ids:
+        stage = retrain_stage(run, network_id)
+        if len(ids) > 1 and _waits_for_tuner(run, network_id):
+            yield Note(stage.name, _tuning_words(run, network_id))
+            continue
+        yield from run_stage(run, stage)
+
+
+def _waits_for_tuner(run: Run, network_id: str) -> bool:
+    done = (run.folder.path / "retrained" / network_id / "result.json").exists()
+    return not done and asked_trials(run.folder, network_id) > 0
+
+
+def _tuning_words(run: Run, network_id: str) -> str:
+    trials = asked_trials(run.folder, network_id)
+    command = f"nas retrain {run.folder.path} --pick {network_id} --tune"
+    return (
+        f"the settings of network {network_id} are to be tuned, which Ray does: go on with "
+        f"{command} {trials} --executor ray, or train it with the run's own: {command} 0"
+    )
 
 
 def _check_front(folder: RunFolder) -> None:
@@ -86,32 +140,31 @@ def _check_front(folder: RunFolder) -> None:
         raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
 
 
-def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
-    stage = f"retrain-{entry.id}"
-    spec, settings = run.spec, run.spec.budget.retrain
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        network = build_network(
-            run.space.model, run.space.task, entry.architecture, settings.dropout
-        )
+def _retrain(run: Run, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
+    stage, trials = f"retrain-{entry.id}", asked_trials(run.folder, entry.id)
     where = run.folder.path / "retrained" / entry.id
-    checkpoints = CheckpointFolder(where / "checkpoints", f"{spec.digest}:{entry.id}")
     if (where / "result.json").exists():
         # Killed between the last step and the stage's record: the test split is not read again.
         run.folder.read_json(f"retrained/{entry.id}/result.json")
         load(where / "weights.pt")
-        shutil.rmtree(checkpoints.path, ignore_errors=True)
+        shutil.rmtree(where / "checkpoints", ignore_errors=True)
         return
-    trainer = Trainer(
-        network.network,
-        SingleNetwork(entry.architecture),
-        [entry.architecture],
-        run.quick_task,
-        settings,
-        seed=spec.seed,
-        device=spec.device,
-        folder=checkpoints,
-    )
+    if not trials:
+        yield from _train(run, entry, stage)
+    elif tuner is None:
+        raise UsageError(_tuning_words(run, entry.id))
+    else:
+        tuner.tune(run, entry, trials)
+    result = run.folder.read_json(f"retrained/{entry.id}/result.json")
+    name = next(name for name in result if name.startswith("test_"))
+    yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
+
+
+def _train(run: Run, entry: FrontEntry, stage: str) -> Iterator[Event]:
+    """With the run's own settings."""
+    where = run.folder.path / "retrained" / entry.id
+    checkpoints = CheckpointFolder(where / "checkpoints", f"{run.spec.digest}:{entry.id}")
+    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
     for report in trainer.run():
         message = f"loss {report.train_loss:.3f}"
         if report.probe_losses:
@@ -119,28 +172,55 @@ def _retrain(run: Run, entry: FrontEntry) -> Iterator[Event]:
         yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
-    task, model = run.quick_task, network.network
+    finish(run, entry, network, len(trainer.history))
+    shutil.rmtree(checkpoints.path)
+
+
+def finish_tuned(
+    run: Run, entry: FrontEntry, weights: Path, epochs: int, about: Mapping[str, Any]
+) -> None:
+    """Keep the weights of the best trial, and score them.
+
+    Args:
+        run: the run.
+        entry: the network.
+        weights: file of the trial's weights.
+        epochs: that it trained.
+        about: its settings and the tuning, for the result.
+    """
+    finish(run, entry, load_weights(run, entry, weights), epochs, about)
+
+
+def finish(
+    run: Run,
+    entry: FrontEntry,
+    network: StandAlone,
+    epochs: int,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write weights and result of a trained network; this looks at the test split, once."""
+    spec, task, model = run.spec, run.quick_task, network.network
+    where = run.folder.path / "retrained" / entry.id
     valid = score(task, model, entry.architecture, task.valid, device=spec.device)
+    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     save(where / "weights.pt", {"model": weights, "architecture": entry.architecture.to_json()})
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
-        "schema": SCHEMA,
+        "schema": SCHEMA if about is None else TUNED_SCHEMA,
         "id": entry.id,
         "architecture": entry.architecture.to_json(),
         "task": run.space.task,
         "dataset": task.name,
-        **_scores(test, valid),
-        "epochs": len(trainer.history),
+        **scores_json(test, valid),
+        "epochs": epochs,
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
+        **(about or {}),
     }
     run.folder.write_json(f"retrained/{entry.id}/result.json", result)
-    shutil.rmtree(checkpoints.path)
-    name = f"test_{test.headline}"
-    yield ArchitectureMeasured(stage, entry.id, {name: test.values[test.headline]})
 
 
-def _scores(test: Scores, valid: Scores) -> dict[str, float | str]:
+def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
     """The scores of both splits; the one that the task is known by comes first."""
     names = sorted(test.values, key=lambda name: name != test.headline)
     result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}

@@ -252,8 +252,13 @@ class RunFolder:
             stream.flush()
             os.fsync(stream.fileno())
 
-    def read_journal(self, name: str) -> list[dict[str, Any]]:
-        """All whole lines of a journal; a last line cut off by a crash is removed from the file.
+    def read_journal(self, name: str, mend: bool = True) -> list[dict[str, Any]]:
+        """All whole lines of a journal.
+
+        Args:
+            name: of the file.
+            mend: remove from the file a last line that a crash cut off. False for those who only
+                look: another process may be writing that line.
 
         Raises:
             DamagedRunError: for a broken line anywhere else, naming it.
@@ -263,7 +268,7 @@ class RunFolder:
             return []
         data = file.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) != len(data):
+        if mend and len(whole) != len(data):
             with file.open("rb+") as stream:
                 stream.truncate(len(whole))
         rows = []

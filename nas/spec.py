@@ -206,6 +206,9 @@ class SearchSpec(_Frozen):
             del values["keep"]
         if self.device_profile is None:
             del values["device_profile"]
+        for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
+            if not training["checkpoint_updates"]:
+                del training["checkpoint_updates"]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

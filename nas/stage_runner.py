@@ -19,12 +19,13 @@ from search_spaces.errors import DamagedRunError
 
 def run_stage(run: Run, stage: Stage) -> Iterator[Event]:
     """Run one stage unless its record says that it is done; log every event."""
-    for event in _stage_events(run, stage):
+    for event in stage_events(run, stage):
         run.folder.log(event)
         yield event
 
 
-def _stage_events(run: Run, stage: Stage) -> Iterator[Event]:
+def stage_events(run: Run, stage: Stage) -> Iterator[Event]:
+    """The same without logging, for a process that tells its events to the one that logs."""
     digest = stage_digest(run.folder, stage)
     problem = None
     try:

@@ -25,6 +25,8 @@ from supernet.extraction import StandAlone
 from supernet.sequence_models import FixedLanguageModel, FixedTranslation
 
 Call = Callable[[], object]
+# Makes the call of one network at its work, its weights random.
+Maker = Callable[[Architecture], Call]
 
 WARMUP = 1  # the timer calls each network once more, to see how long a call is
 REFERENCE_COPIES = 3
@@ -38,6 +40,7 @@ def time_networks(
     workload: Workload,
     device: str,
     rounds: int,
+    make: Maker | None = None,
 ) -> tuple[Timing, list[Timing]]:
     """Time networks and a reference in interleaved rounds, with random weights.
 
@@ -51,14 +54,16 @@ def time_networks(
         workload: what they do; see `check_workload`.
         device: where.
         rounds: samples of each.
+        make: of their calls; None for torch's own.
 
     Returns:
         Times of the reference, and of the networks.
     """
+    made = make or (lambda one: timed_call(space, one, workload, device))
     # A single round cannot tell much; copies of what takes seconds to build would not mend that.
     copies = [reference] * min(REFERENCE_COPIES, rounds)
     parts = [
-        _session(space, copies, architectures, workload, device, min(SESSION_ROUNDS, rounds - done))
+        _session(made, copies, architectures, workload, device, min(SESSION_ROUNDS, rounds - done))
         for done in range(0, rounds, SESSION_ROUNDS)
     ]
     beside = _joined([reference for reference, _ in parts])
@@ -66,7 +71,7 @@ def time_networks(
 
 
 def _session(
-    space: SearchSpace,
+    make: Maker,
     copies: Sequence[Architecture],
     architectures: Sequence[Architecture],
     workload: Workload,
@@ -75,8 +80,8 @@ def _session(
 ) -> tuple[Timing, list[Timing]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        beside = [timed_call(space, one, workload, device) for one in copies]
-        calls = [timed_call(space, one, workload, device) for one in architectures]
+        beside = [make(one) for one in copies]
+        calls = [make(one) for one in architectures]
         return time_beside(
             beside,
             calls,

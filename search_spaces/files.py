@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,3 +32,67 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a text file in UTF-8, in full or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def building_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path` to fill; it takes the name only if all went well.
+
+    Its content is on disk before that. What stood at `path` gives way in the same moment, and
+    stays as it was when something goes wrong. What killed processes left behind is cleared away.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_leftovers(path)
+    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+    try:
+        folder.mkdir()
+        yield folder
+        _to_disk(folder)
+        if path.exists():
+            path.rename(old)
+        folder.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    finally:
+        for leftover in (folder, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _to_disk(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb+") as stream:
+                os.fsync(stream.fileno())
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove folders that processes began beside `path` and did not live to finish.
+
+    What such a process had only moved aside goes back to its place.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.old)?\.tmp")
+    for leftover in path.parent.iterdir():
+        found = pattern.fullmatch(leftover.name)
+        if not found or not leftover.is_dir() or _alive(int(found[1])):
+            continue
+        if found[2] and not path.exists():
+            leftover.rename(path)
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    """Whether another process of that number runs; one of ours would be a leftover too."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

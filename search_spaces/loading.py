@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import UnknownNameError
 from search_spaces.settings import ImageInput, ModelSettings
@@ -72,16 +70,19 @@ def dump_space(space: SearchSpace) -> str:
     }
     document: dict[str, Any] = {
         "space": {key: value for key, value in header.items() if value},
-        "model": _model_table(space.model),
+        "model": model_table(space.model),
     }
     for stack in space.stacks:
         document[stack] = _stack_table(space, stack)
     free = {"data": space.data, "workload": space.workload, "presets": space.presets}
     document |= {key: _plain(table) for key, table in free.items() if table}
+    import tomli_w  # only writing needs it
+
     return tomli_w.dumps(document)
 
 
-def _model_table(model: ModelSettings) -> dict[str, Any]:
+def model_table(model: ModelSettings) -> dict[str, Any]:
+    """The ``[model]`` table of a space file, as `settings_form.model_from_source` reads it."""
     values = {key: value for key, value in asdict(model).items() if value is not None}
     kind = "image" if isinstance(model.input, ImageInput) else "tokens"
     inputs = {key: value for key, value in values.pop("input").items() if value is not None}

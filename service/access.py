@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth import ANYBODY, Role, Token, digest_of
+from service.auth import ANYBODY, Role, Token
 from service.catalog import Catalog
 from service.jobs import Job
 from service.limits import RateLimit, Streams
@@ -17,6 +18,7 @@ from service.metrics import Metrics
 from service.problems import ProblemError
 from service.settings import Settings
 from service.store import Store
+from service.token_cache import TokenCache
 
 COOKIE = "nas_session"  # the token's secret, for the dashboard's pages
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
@@ -32,6 +34,7 @@ class Context:
         settings: of the service.
         store: what is remembered.
         catalog: spaces and data sets.
+        tokens: those that were good a moment ago.
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
@@ -41,6 +44,7 @@ class Context:
     settings: Settings
     store: Store
     catalog: Catalog
+    tokens: TokenCache
     requests: RateLimit
     failures: RateLimit
     streams: Streams
@@ -53,10 +57,15 @@ def context_of(request: Request) -> Context:
     return context
 
 
-InContext = Annotated[Context, Depends(context_of)]
+# A dependency that is no coroutine costs a change of threads, which takes longer than most of them.
+async def _in_context(request: Request) -> Context:
+    return context_of(request)
 
 
-def authenticate(
+InContext = Annotated[Context, Depends(_in_context)]
+
+
+async def authenticate(
     request: Request,
     context: InContext,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
@@ -66,10 +75,36 @@ def authenticate(
     Raises:
         ProblemError: 401 without a good one, 429 after too many.
     """
-    secret = given.credentials if given is not None else request.cookies.get(COOKIE)
-    if given is None and secret is not None and request.method in UNSAFE:
+    if given is not None:
+        secret: str | None = given.credentials
+    else:
+        secret = _from_cookie(request)
+    known = None if secret is None else context.tokens.recent(secret)
+    if known is None and secret is not None and not context.settings.no_auth:
+        return await run_in_threadpool(_let_in, request, context, secret)
+    return _let_in(request, context, secret, known)
+
+
+def authenticate_reader(request: Request, context: Context) -> Token:
+    """The token in the cookie of a page's request; may ask the database.
+
+    Raises:
+        ProblemError: 401 without a good one, 429 after too many.
+    """
+    return _let_in(request, context, _from_cookie(request))
+
+
+def _from_cookie(request: Request) -> str | None:
+    secret = request.cookies.get(COOKIE)
+    if secret is not None and request.method in UNSAFE:
         check_same_origin(request)
-    token = token_of(request, context, secret)
+    return secret
+
+
+def _let_in(
+    request: Request, context: Context, secret: str | None, known: Token | None = None
+) -> Token:
+    token = token_of(request, context, secret, known)
     wait = context.requests.wait_s(token.id)
     if wait:
         raise _too_many(wait, "this token has made too many requests")
@@ -90,8 +125,16 @@ def check_same_origin(request: Request) -> None:
         raise ProblemError(403, "only a page of this service may do that with its cookie")
 
 
-def token_of(request: Request, context: Context, secret: str | None) -> Token:
+def token_of(
+    request: Request, context: Context, secret: str | None, known: Token | None = None
+) -> Token:
     """The token with that secret.
+
+    Args:
+        request: that came with it.
+        context: of the application.
+        secret: None where there was none.
+        known: the token, where it was good a moment ago.
 
     Raises:
         ProblemError: 401 when it is not good, 429 after too many such.
@@ -102,7 +145,9 @@ def token_of(request: Request, context: Context, secret: str | None) -> Token:
     wait = context.failures.wait_s(address, 0.0)
     if wait:
         raise _too_many(wait, "too many requests with a wrong token came from this address")
-    token = None if secret is None else context.store.tokens.valid(digest_of(secret))
+    token = known
+    if token is None and secret is not None:
+        token = context.tokens.valid(secret)
     if token is None:
         if secret is not None:
             context.failures.wait_s(address)
@@ -123,11 +168,11 @@ def _too_many(wait_s: float, what: str) -> ProblemError:
 AnyRole = Annotated[Token, Depends(authenticate)]
 
 
-def _submitter(token: AnyRole) -> Token:
+async def _submitter(token: AnyRole) -> Token:
     return _with_role(token, Role.submitter)
 
 
-def _admin(token: AnyRole) -> Token:
+async def _admin(token: AnyRole) -> Token:
     return _with_role(token, Role.admin)
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio.to_thread
 from fastapi import Depends, FastAPI
 
 from nas.cli.app import version
@@ -17,11 +18,13 @@ from service.limits import RateLimit, Streams
 from service.metrics import Metrics
 from service.middleware import Gate
 from service.problems import RESPONSES, ProblemDocument
-from service.routes import datasets, events, health, jobs, profiles, results, spaces
+from service.routes import datasets, events, health, jobs, networks, profiles, results, spaces
 from service.settings import Settings
 from service.store import Store, open_store
+from service.token_cache import TokenCache
 
 PREFIX = "/api/v1"
+THREADS = 16  # more only take turns, and each may hold a connection to the database
 
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
@@ -45,12 +48,13 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         settings=settings,
         store=store,
         catalog=Catalog(settings),
+        tokens=TokenCache(store.tokens.valid, settings.token_cache_s),
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
         metrics=metrics,
     )
-    for module in (jobs, events, results, spaces, datasets, profiles):
+    for module in (jobs, networks, events, results, spaces, datasets, profiles):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)
@@ -88,6 +92,7 @@ def _describe(app: FastAPI) -> None:
 def _closing(store: Store) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
         store.database.close()
 

@@ -9,9 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from nas.run_folder import checksum
-from service.schemas import ArtifactOut
+from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300
+WORKERS = "workers"
+EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
 
 
 def list_artifacts(folder: Path) -> list[ArtifactOut]:
@@ -28,12 +30,15 @@ def list_artifacts(folder: Path) -> list[ArtifactOut]:
 def find_artifact(folder: Path, name: str) -> Path | None:
     """The file of that name, if it is a plain file of the run.
 
-    Hidden files, links of any kind on the way, and names that lead elsewhere are not there.
+    Hidden files, links of any kind on the way, and names that lead elsewhere are not there; nor is
+    what workers of a cluster have logged, which tells of machines.
     """
     parts = name.split("/")
     if len(name) > LONGEST_PATH or "\\" in name or "\0" in name:
         return None
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        return None
+    if parts[0] == WORKERS:
         return None
     path = folder
     for part in parts:
@@ -77,4 +82,16 @@ def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
             found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged record records nothing
+    for sums in sorted((folder / EXPORTS).glob(f"*/*/{CHECKSUMS_FILE}")):
+        found |= _exported(sums, folder)
     return found
+
+
+def _exported(sums: Path, folder: Path) -> dict[str, tuple[str, str]]:
+    """The checksums that an export has brought along."""
+    where = sums.parent.relative_to(folder).as_posix()
+    try:
+        files = json.loads(sums.read_text(encoding="utf-8"))["sha256"]
+        return {f"{where}/{name}": ("export", str(sha256)) for name, sha256 in files.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # as above

@@ -107,7 +107,7 @@ class Attempt:
             RunFolder.open(self._folder)
         if self._job.events_offset < 0:
             journal = self._folder / EVENTS_FILE
-            begun = self._job.kind is Kind.retrain and journal.exists()
+            begun = self._job.kind is not Kind.search and journal.exists()
             self._append([], journal.stat().st_size if begun else 0)
 
     def _follow(self, child: Child) -> Job:

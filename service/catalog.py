@@ -7,6 +7,7 @@ data sets are the built-in ones and the folders that ``nas data prepare`` made i
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -111,9 +112,11 @@ class Catalog:
         return known[name]
 
     def _own_spaces(self) -> list[Path]:
-        if not self._spaces.is_dir():
+        try:
+            names = sorted(os.listdir(self._spaces))
+        except FileNotFoundError:
             return []
-        files = sorted(self._spaces.glob("*.toml"))
+        files = [self._spaces / name for name in names if name.endswith(".toml")]
         return [file for file in files if NAME.fullmatch(file.stem) and _inside(file, self._spaces)]
 
 

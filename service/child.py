@@ -1,4 +1,4 @@
-"""Does one job in a process of its own: ``python -m service.child FOLDER search|retrain PICK``.
+"""Does one job in a process of its own: ``python -m service.child FOLDER KIND PICK ORDERS``.
 
 It tells what happens through the run's ``events.jsonl``, and why it failed in the last line on
 stderr. It ends at once when whoever started it is gone, so that a job whose worker was killed is
@@ -7,16 +7,20 @@ not worked on twice.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from nas.cli.failures import CRASH_FILE
 from nas.cli.options import use_threads
-from nas.events import Event
+from nas.events import Event, Progress, StageFinished, StageStarted
+from nas.executors.base import ExecutorSettings
 from nas.run_folder import RunFolder
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs import Kind
@@ -25,16 +29,52 @@ FAILED, BUSY = 1, 75
 ERROR = "error: "
 
 
-def work(folder: RunFolder, kind: Kind, pick: str) -> Iterator[Event]:
-    """What a job does."""
+def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) -> Iterator[Event]:
+    """What a job does.
+
+    Args:
+        folder: the run.
+        kind: of the job.
+        pick: the network that it is about; empty for a search.
+        orders: an export's format and weights, or a search's executor.
+    """
     use_threads(folder.spec.budget.threads)
-    if kind is Kind.retrain:
-        from nas.retrain import retrain  # imports torch
+    match kind:
+        case Kind.search:
+            from nas.pipeline import run_search  # running it imports torch
 
-        return retrain(folder, pick)
-    from nas.pipeline import run_search  # running it imports torch
+            where = ExecutorSettings(orders["executor"], orders["ray_address"])
+            return run_search(folder, where)
+        case Kind.retrain:
+            from nas.retrain import retrain  # imports torch
 
-    return run_search(folder)
+            return retrain(folder, pick)
+        case Kind.attention:
+            from nas.omni_measuring import measure_views  # imports torch
+
+            return measure_views(folder, pick)
+        case Kind.export:
+            return _export(folder, pick, orders["format"], orders["weights"] == "inherited")
+
+
+def _export(folder: RunFolder, pick: str, form: str, inherited: bool) -> Iterator[Event]:
+    from nas.exporting import ExportRequest, export_network  # imports torch
+
+    stage = f"export-{pick}"
+    with folder.locked():
+        yield from _told(folder, StageStarted(stage, f"Export {pick} as {form}", 1))
+        began = time.perf_counter()
+        request = ExportRequest(form, pick, inherited, force=True)
+        done = export_network(folder, request)
+        where = done.path.relative_to(folder.path).as_posix()
+        yield from _told(folder, Progress(stage, 1, 1, f"{where}, checked against the run"))
+        seconds = round(time.perf_counter() - began, 3)
+        yield from _told(folder, StageFinished(stage, seconds))
+
+
+def _told(folder: RunFolder, event: Event) -> Iterator[Event]:
+    folder.log(event)
+    yield event
 
 
 def end_with_parent() -> None:
@@ -50,10 +90,10 @@ def end_with_parent() -> None:
 
 def main(arguments: list[str]) -> int:
     """Do a job; returns the exit code."""
-    path, kind, pick = arguments
+    path, kind, pick, orders = arguments
     end_with_parent()
     try:
-        for _ in work(RunFolder.open(Path(path)), Kind(kind), pick):
+        for _ in work(RunFolder.open(Path(path)), Kind(kind), pick, json.loads(orders)):
             pass
     except RunConflictError as error:
         return _failed(error, BUSY)

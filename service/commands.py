@@ -6,7 +6,9 @@ is explained.
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ import typer
 
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.tables import table
+from nas.executors.base import ExecutorKind
+from nas.executors.opening import check_installed
 from search_spaces.errors import NasError, UsageError
 from service.auth import Role, Token, digest_of, new_token, read_expiry
 from service.settings import Settings, read_settings
@@ -56,6 +60,9 @@ def serve(
     host: str = typer.Option(None, help="Address to listen on.", show_default="127.0.0.1"),
     port: int = typer.Option(None, help="Port; 0 for any free one.", show_default="8321"),
     workers: int = typer.Option(1, min=0, help="Workers to start beside the API."),
+    api_processes: int = typer.Option(
+        None, min=1, max=64, help="Processes that answer requests.", show_default="1"
+    ),
     no_auth: bool = typer.Option(
         False, "--no-auth", help="Let everybody in; only on a loopback address."
     ),
@@ -64,11 +71,15 @@ def serve(
 
     Example: nas serve --port 8321
     """
-    settings = read_settings(home=home, host=host, port=port, no_auth=no_auth or None)
-    with installed():
-        from service import serving
+    given: dict[str, Any] = {"host": host, "port": port, "api_processes": api_processes}
+    settings = read_settings(home=home, no_auth=no_auth or None, **given)
+    with tempfile.TemporaryDirectory(prefix="nas-metrics-") as folder:
+        if settings.api_processes > 1:  # read when the library is imported, hence this early
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        with installed():
+            from service import serving
 
-    serving.serve(settings, workers, _announce)
+        serving.serve(settings, workers, _announce)
 
 
 def _announce(address: str, secret: str | None) -> None:
@@ -85,15 +96,29 @@ def worker(
     check: bool = typer.Option(
         False, "--check", help="Only say whether a worker of this machine gives signs of life."
     ),
+    executor: ExecutorKind = typer.Option(
+        None,
+        help="Where a search evaluates and times networks: in its own process, or by workers of a "
+        "Ray cluster; also NAS_EXECUTOR.",
+        show_default="local",
+    ),
+    ray_address: str = typer.Option(
+        None,
+        metavar="auto|HOST:PORT",
+        help="The cluster; also NAS_RAY_ADDRESS.",
+        show_default="a Ray of its own",
+    ),
 ) -> None:
     """Work on the jobs of a service: as many of these as you like, where the home folder is.
 
     Example: nas worker --home /srv/nas
     """
-    settings = read_settings(home=home)
+    settings = read_settings(home=home, executor=executor, ray_address=ray_address)
     if check:
         _check_workers(settings)
         return
+    if settings.executor == "ray":
+        check_installed()
     with installed():
         from service.logs import log_to_stderr
         from service.worker_process import run_worker
@@ -157,7 +182,7 @@ def revoke_token(
     identity: str = typer.Argument(..., metavar="ID", help="As nas token list shows it."),
     home: Path = HOME,
 ) -> None:
-    """Make a token worthless, at once."""
+    """Make a token worthless, within a second."""
     with _store(home) as store:
         if not store.tokens.revoke(identity):
             raise UsageError(f"there is no good token {identity!r}; nas token list shows all")

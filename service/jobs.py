@@ -32,10 +32,12 @@ class State(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a job does."""
+    """What a job does; all but a search work on the run of a search that has succeeded."""
 
     search = "search"
-    retrain = "retrain"
+    retrain = "retrain"  # train one of its networks from scratch
+    attention = "attention"  # look into the omni layers of one
+    export = "export"  # write one as a folder that works without the run
 
 
 class Action(StrEnum):
@@ -106,7 +108,7 @@ class Job:
 
     Attributes:
         id: sorts by the time it was made.
-        kind: a search, or the training of one network of a finished search.
+        kind: a search, or something about one network of a finished search.
         state: where it stands.
         owner: name of the token it came with.
         run: name of the run folder; the id of the search.
@@ -114,7 +116,7 @@ class Job:
         dataset: name of the data set.
         preset: of the search.
         title: the submitter's own words.
-        pick: the network to retrain.
+        pick: the network that it is about.
         request: what was submitted.
         priority: 0 to 9, larger ones first.
         attempt: how often a worker has taken it; writes of earlier attempts are refused.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.metrics import Metrics
 from service.problems import problem_response, unexpected
 from service.settings import Settings, is_loopback
+
+RawHeader = tuple[bytes, bytes]
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
@@ -26,6 +28,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
+_RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 log = logging.getLogger("service.requests")
 
@@ -44,17 +47,15 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        identity, began, status = secrets.token_hex(8), time.perf_counter(), 500
+        identity = f"{random.getrandbits(64):016x}"  # to find it in the log by; no secret
+        began, status = time.perf_counter(), 500
         began_to_answer = False
 
         async def send_more(message: Message) -> None:
             nonlocal status, began_to_answer
             if message["type"] == "http.response.start":
                 status, began_to_answer = message["status"], True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers["X-Request-ID"] = identity
+                message["headers"] = _with_ours(message.get("headers", ()), identity)
                 self._count(scope, status, time.perf_counter() - began)
             await send(message)
 
@@ -111,6 +112,15 @@ class Gate:
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
         self._metrics.count(scope["method"], getattr(route, "path", "-"), status, seconds)
+
+
+def _with_ours(given: Iterable[RawHeader], identity: str) -> list[RawHeader]:
+    """The headers of a response and those of `HEADERS` that it has not set itself."""
+    headers = list(given)
+    names = {name.lower() for name, _ in headers}
+    headers += [pair for pair in _RAW if pair[0] not in names]
+    headers.append((b"x-request-id", identity.encode()))
+    return headers
 
 
 def _hosts(settings: Settings) -> Collection[str] | None:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from service.jobs import JobStateError
 from service.store.database import DatabaseAwayError
-from service.store.jobs import IdempotencyError
+from service.store.submissions import IdempotencyError
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80

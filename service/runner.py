@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,10 +10,10 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from service.child import BUSY, ERROR
-from service.jobs import Job
+from service.jobs import Job, Kind
 from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +67,10 @@ class ProcessRunner:
         log = settings.logs / f"{job.id}.log"
         with log.open("ab") as stream:
             process = subprocess.Popen(
-                [sys.executable, "-m", settings.runner, str(folder), job.kind, job.pick],
+                [
+                    *(sys.executable, "-m", settings.runner, str(folder), job.kind, job.pick),
+                    json.dumps(_orders(job, settings)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=stream,
@@ -75,6 +79,15 @@ class ProcessRunner:
                 start_new_session=True,
             )
         return _Process(process, log, (str(folder), str(settings.home)))
+
+
+def _orders(job: Job, settings: Settings) -> dict[str, Any]:
+    """What a job's process needs to know besides its run, kind and network."""
+    if job.kind is Kind.export:
+        return {name: job.request[name] for name in ("format", "weights")}
+    if job.kind is Kind.search:
+        return {"executor": settings.executor, "ray_address": settings.ray_address}
+    return {}
 
 
 class _Process:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas.objectives import LATENCY, QUALITY, QualityMetric
 from service.jobs import Job, Kind, State
+from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
 Choice = int | str
@@ -87,13 +88,42 @@ class JobRequest(SpaceSource):
     priority: Annotated[int, Field(ge=0, le=9)] = 5
 
 
-class RetrainRequest(_Input):
-    """Which network of a finished search to train from scratch."""
+class NetworkRequest(_Input):
+    """Which network of a finished search to do something about.
+
+    Attributes:
+        pick: ``best``, ``knee`` or an id.
+        priority: jobs with a larger one go first; above 5 for administrators only.
+    """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
     pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")]
     priority: Annotated[int, Field(ge=0, le=9)] = 5
+
+
+class ExportRequest(NetworkRequest):
+    """Which network to write as a folder that works without the run, and how.
+
+    Attributes:
+        format: of the folder.
+        weights: those of the network's retraining, or those it inherited from the supernet.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"pick": "knee", "format": "safetensors"}]},
+    )
+
+    format: Annotated[str, Field(json_schema_extra={"enum": list(FORMATS)})] = "safetensors"
+    weights: Literal["trained", "inherited"] = "trained"
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in FORMATS:
+            raise ValueError(f"there is no format {value[:50]!r}; there are {', '.join(FORMATS)}")
+        return value
 
 
 class Progress(BaseModel):
@@ -218,50 +248,6 @@ class ProfileOut(BaseModel):
     workload: dict[str, Any]
     settings: str
     networks: int
-
-
-class ArtifactOut(BaseModel):
-    """A file of a job's run; the checksum is the one its stage has recorded."""
-
-    path: str
-    size: int
-    sha256: str | None
-    stage: str | None
-
-
-class EntryOut(BaseModel):
-    """One network: what was measured of it and what was predicted."""
-
-    id: str
-    architecture: dict[str, Any]
-    measured: dict[str, float]
-    predicted: dict[str, float]
-
-
-class ObjectiveOut(BaseModel):
-    """What was minimised; at the reference a network is of no use."""
-
-    name: str
-    metric: str
-    unit: str
-    goal: str
-    reference: float | None = None
-
-
-class FrontOut(BaseModel):
-    """The Pareto front; `final` is false while the search is still measuring."""
-
-    final: bool
-    objectives: list[ObjectiveOut]
-    front: list[EntryOut]
-    hypervolume: float | None
-
-
-class ArchitectureOut(EntryOut):
-    """A network, what it costs and what came of training it from scratch."""
-
-    on_front: bool
-    retrained: dict[str, Any] | None
 
 
 def _moment(seconds: float | None) -> Any:

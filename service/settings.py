@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
@@ -31,6 +32,7 @@ class Settings(BaseModel):
         database_url: SQLAlchemy's; a file in `home` unless given.
         host: address the API listens on.
         port: its port; 0 for any free one.
+        api_processes: processes that answer requests; one uses one core.
         no_auth: whether everybody is an administrator; only on a loopback address.
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
         heartbeat_s: seconds between two signs of life of a worker.
@@ -44,6 +46,12 @@ class Settings(BaseModel):
         requests_per_minute: of one token; others wait.
         failed_logins_per_minute: of one address.
         streams_per_token: event streams that one token may hold open.
+        token_cache_s: seconds for which an API process takes a token for good without asking the
+            database again; how long a revoked one may still work.
+        executor: where a search evaluates and times networks: ``local``, in its own process, or
+            ``ray``, by workers of a cluster.
+        ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
+            on the worker's machine unless given.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -53,6 +61,7 @@ class Settings(BaseModel):
     database_url: str | None = Field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
+    api_processes: Annotated[int, Field(ge=1, le=64)] = 1
     no_auth: bool = False
     allowed_hosts: tuple[str, ...] = ()
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
@@ -66,7 +75,19 @@ class Settings(BaseModel):
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
+    token_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
+    executor: ExecutorKind = "local"
+    ray_address: str | None = None
     runner: str = "service.child"
+
+    @property
+    def searching(self) -> ExecutorSettings:
+        """Where searches are worked on.
+
+        Raises:
+            UsageError: when the two settings do not fit together.
+        """
+        return ExecutorSettings(self.executor, self.ray_address)
 
     @property
     def url(self) -> str:
@@ -130,6 +151,7 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
             f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "
             "addresses such as 127.0.0.1 only: leave it out, and make tokens with nas token create"
         )
+    _ = settings.searching  # refused here, not by the first job
     return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
 
 

@@ -109,9 +109,11 @@ class ElasticAttention(nn.Module):
         they are then queries of one sample, and the memory is read once for all of them.
         """
         own, kernel = self._parts(kind)
-        folded_bND = x_BND.reshape(len(memory[0]), -1, x_BND.shape[-1])
+        # Sizes are asked of `shape`, not of `len`, which would fix them in an exported graph.
+        sources = memory[0].shape[0]
+        folded_bND = x_BND.reshape(sources, -1, x_BND.shape[-1])
         q_bHND = self.heads(own.query, folded_bND, num_heads)
-        beams = len(x_BND) // len(memory[0])
+        beams = x_BND.shape[0] // sources
         positions_1N = positions_1N.expand(beams, -1).reshape(1, -1)
         out_bHND = kernel.read(q_bHND, memory, positions_1N)
         return self._output(own, out_bHND, x_BND).view_as(x_BND)

@@ -149,8 +149,13 @@ def sinusoidal_positions(
 
     Source: Attention Is All You Need, section 3.5; sine and cosine alternate as printed there.
     """
-    pair = torch.arange((dim + 1) // 2, device=device, dtype=torch.float32)
-    rate = torch.exp(pair * (-2.0 * math.log(10_000.0) / dim))
     end = start + num_positions
-    angle = torch.arange(start, end, device=device, dtype=torch.float32)[:, None] * rate
+    return sinusoids(torch.arange(start, end, device=device, dtype=torch.float32), dim)
+
+
+def sinusoids(positions_N: Tensor, dim: int) -> Tensor:
+    """`sinusoidal_positions` of any positions, ``(N, dim)``."""
+    pair = torch.arange((dim + 1) // 2, device=positions_N.device, dtype=torch.float32)
+    rate = torch.exp(pair * (-2.0 * math.log(10_000.0) / dim))
+    angle = positions_N.to(torch.float32)[:, None] * rate
     return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)[:, :dim]

@@ -80,7 +80,7 @@ class EncoderClassifier(nn.Module):
         real_BN = inputs != 0
         if not self.settings.class_token:
             return real_BN
-        return torch.cat((real_BN.new_ones(len(real_BN), 1), real_BN), dim=1)
+        return torch.cat((real_BN.new_ones(real_BN.shape[0], 1), real_BN), dim=1)
 
     def _pool(self, x_BND: Tensor, mask_BN: Tensor | None) -> Tensor:
         if self.settings.pooling == "class":

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ from nas.events import (
     StageSkipped,
     StageStarted,
 )
+from nas.executors.base import ExecutorSettings
 from nas.front import FrontEntry, build_front, pick, read_front
 from nas.objectives import OBJECTIVES
 from nas.pipeline import SEARCH_ORDER
@@ -56,11 +57,22 @@ def run_search(folder: RunFolder) -> Iterator[Event]:
     yield from retrain(folder, folder.spec.pick)
 
 
-def retrain(folder: RunFolder, how: str) -> Iterator[Event]:
+# How retraining was asked for: where, and with how many trials.
+ASKED: list[tuple[ExecutorSettings | None, int | None]] = []
+
+
+def retrain(
+    folder: RunFolder,
+    how: str | Sequence[str],
+    settings: ExecutorSettings | None = None,
+    trials: int | None = None,
+) -> Iterator[Event]:
     """The last two stages."""
+    ASKED.append((settings, trials))
     with folder.locked():
-        chosen = pick(read_front(folder), how).id
-        yield from run_stage(folder, f"retrain-{chosen}", [f"retrained/{chosen}/result.json"])
+        for one in [how] if isinstance(how, str) else how:
+            chosen = pick(read_front(folder), one).id
+            yield from run_stage(folder, f"retrain-{chosen}", [f"retrained/{chosen}/result.json"])
         yield from run_stage(folder, "report", ["report.html"])
 
 

@@ -19,7 +19,7 @@ STEPS = 10
 
 
 def main(arguments: list[str]) -> None:
-    path, kind, pick = arguments
+    path, kind, pick, _ = arguments
     end_with_parent()
     step_s = float(os.environ.get("FAKE_JOB_S", "1")) / STEPS
     folder = RunFolder.open(Path(path))
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
             threading.Event().wait(step_s)
             folder.log(Progress("supernet", step, STEPS, f"loss {2 / step:.3f}"))
         folder.log(StageFinished("supernet", STEPS * step_s))
-        if not (folder.path / "pareto.json").exists() or kind == "retrain":
+        if not (folder.path / "pareto.json").exists() or kind != "search":
             do_job(folder, kind, pick)
 
 

@@ -21,10 +21,11 @@ from nas.evidence import Evidence, Lift
 from nas.evolution import Generation
 from nas.front import FrontEntry, build_front, pick
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
+from nas.omni_views import OmniLayer, OmniMap, OmniViews, view_file
 from nas.presets import budget_for
 from nas.pruning import Kept, PrunedSpace
 from nas.ranking import PairwiseLinear, choose_ranker
-from nas.run_folder import RunFolder
+from nas.run_folder import RunFolder, checksum
 from nas.scoring import network_costs
 from nas.spec import build_spec
 from search_spaces.encoding import encode_features, feature_names
@@ -217,6 +218,28 @@ def retrain(folder: RunFolder, entry: FrontEntry) -> None:
     }
     folder.write_json(f"retrained/{entry.id}/result.json", result)
     folder.finish(f"retrain-{entry.id}", "digest", (), 30.0)
+
+
+def look_into(folder: RunFolder, identity: str) -> None:
+    """Pretend that a network's omni layers were looked into."""
+    thirds = (0.5, 0.3, 0.2)
+    layer = OmniLayer(
+        "encoder", 3, (0, 1, 2), ((thirds,) * 3, (thirds[::-1],) * 3), (0.2, 0.1, 0.7)
+    )
+    patches = (0.01,) * 16
+    found = OmniMap(0, 3, (patches,) * 3, ((0.2,) * 16, (0.1,) * 16, (0.7,) * 16))
+    views = OmniViews(identity, "inherited", 64, (layer,), (found,))
+    folder.write_json(view_file(identity), views.to_json())
+    folder.finish(f"attention-{identity}", "digest", (view_file(identity),), 2.0)
+
+
+def export(folder: RunFolder, identity: str, form: str) -> None:
+    """Pretend that a network was exported."""
+    where = folder.path / "export" / identity / form
+    where.mkdir(parents=True)
+    (where / "model.safetensors").write_bytes(b"weights")
+    sums = {"model.safetensors": checksum(where / "model.safetensors")}
+    folder.write_json(f"export/{identity}/{form}/checksums.json", {"sha256": sums})
 
 
 def rewrite(folder: RunFolder, name: str, path: Sequence[str | int], value: Any) -> None:

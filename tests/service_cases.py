@@ -36,8 +36,8 @@ from service.runner import Child, Outcome
 from service.serving import listen, server_config
 from service.settings import Settings
 from service.store import Store, open_store
-from service.store.jobs import Submission
 from service.store.migrate import upgrade
+from service.store.submissions import Submission
 from service.worker import Worker
 from tests import run_fixture
 
@@ -141,6 +141,12 @@ class InstantRunner:
 
 def do_job(folder: RunFolder, kind: str, chosen: str) -> None:
     """Write the files and events of a whole job."""
+    if kind == Kind.export:
+        run_fixture.export(folder, pick(read_front(folder), chosen).id, "torch")
+        return
+    if kind == Kind.attention:
+        run_fixture.look_into(folder, pick(read_front(folder), chosen).id)
+        return
     if kind == Kind.retrain:
         entry = pick(read_front(folder), chosen)
         run_fixture.retrain(folder, entry)

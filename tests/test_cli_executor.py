@@ -55,6 +55,8 @@ def test_the_options_reach_the_pipeline(given: Given) -> None:
     wide = ("--workers", "3", "--cpus-per-worker", "2", "--evaluation-timeout", "60")
     assert search(*RAY, "--ray-address", "auto", *wide).exit_code == 0
     assert given == [ExecutorSettings("ray", "auto", 2, 3, 60.0)]
+    assert search(*RAY, "--train-workers", "4").exit_code == 0
+    assert given[1] == ExecutorSettings("ray", train_workers=4)
 
 
 def test_another_executor_may_resume_and_the_request_is_the_same(given: Given) -> None:
@@ -74,6 +76,8 @@ def test_another_executor_may_resume_and_the_request_is_the_same(given: Given) -
         (("--ray-address", "auto"), "--ray-address is for --executor ray"),
         ((*RAY, "--ray-address", "ray://head:10001"), "HOST:PORT"),
         ((*RAY, "--workers", "0"), "at least 1"),
+        ((*RAY, "--train-workers", "0"), "--train-workers takes a number of at least 1"),
+        (("--train-workers", "2"), "--train-workers is for --executor ray"),
         ((*RAY, "--evaluation-timeout", "0"), "above 0"),
     ],
 )

@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from nas.front import read_front
+from nas.omni_views import sees_several_layers
 from nas.run_folder import RunFolder
 from service.access import COOKIE
 from service.auth import Role
 from service.runner import Outcome
+from service.store.listing import Filter
 from tests.service_cases import SMOKE, Server, submission
 from tests.test_layering import loaded
 from tests.test_service_api import problem
@@ -119,12 +121,14 @@ def test_logging_out_forgets(alice: httpx.Client) -> None:
     said(alice.get("/"), 401)
 
 
-def test_a_revoked_token_ends_the_login(server: Server) -> None:
-    with browser(server, server.token("carol")) as client:
+def test_a_revoked_token_ends_the_login(tmp_path: Path) -> None:
+    with (
+        Server(tmp_path, token_cache_s=0) as server,
+        browser(server, server.token("carol")) as client,
+    ):
         said(client.get("/"))
         for token in server.store.tokens.list():
-            if token.name == "carol":
-                server.store.tokens.revoke(token.id)
+            server.store.tokens.revoke(token.id)
         said(client.get("/"), 401)
 
 
@@ -401,7 +405,7 @@ def test_chosen_networks_are_retrained(server: Server, alice: httpx.Client, done
     assert answer.headers["location"] == f"/jobs/{done}"
     server.work()
     text = said(alice.get(f"/jobs/{done}"))
-    assert "Trained from scratch" in text
+    assert "On the same run" in text
     one = alice.post(f"/jobs/{done}/retrain", data={"id": chosen[:1]}).headers["location"]
     server.work()
     text = said(alice.get(one))
@@ -457,3 +461,73 @@ def test_what_should_not_happen_has_a_page_too(
     monkeypatch.setattr(server.store.workers, "alive", broken)
     text = said(alice.get("/"), 500)
     assert "should not have happened" in text and "secret detail" not in text
+
+
+# -- jobs about single networks -------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(server: Server) -> str:
+    """A search whose front has networks with and without omni layers to look into."""
+    return server.finished(server.client("alice"), title="omni")
+
+
+def deep_and_flat(server: Server, job: str) -> tuple[str, str]:
+    folder = RunFolder.open(server.settings.runs / job)
+    span = folder.spec.space.model.omni_span
+    entries = read_front(folder).entries
+    deep = {sees_several_layers(one.architecture, span): one.id for one in entries}
+    return deep[True], deep[False]
+
+
+def jobs_of(server: Server, run: str) -> list[str]:
+    return sorted(str(job.kind) for job in server.store.jobs.list(Filter(run=run), 50))
+
+
+def test_omni_layers_are_looked_into_and_shown(
+    server: Server, alice: httpx.Client, finished: str
+) -> None:
+    deep, flat = deep_and_flat(server, finished)
+    shown = said(alice.get(f"/jobs/{finished}/networks", params={"id": [deep, flat]}))
+    assert shown.count("Look into its omni layers") == 1
+    path = f"/jobs/{finished}/attention"
+    said(alice.post(path, data={"id": [deep, flat]}), 422)
+    assert jobs_of(server, finished) == ["search"]  # all or none
+    made = alice.post(path, data={"id": deep})
+    server.work()
+    for page in (made.headers["location"], f"/jobs/{finished}/networks?id={deep}"):
+        assert f'id="omni-{deep}"' in said(alice.get(page))
+    again = said(alice.get(f"/jobs/{finished}/networks", params={"id": deep}))
+    assert "Look into its omni layers" not in again
+
+
+def test_networks_are_exported_and_their_files_linked(
+    server: Server, alice: httpx.Client, finished: str
+) -> None:
+    deep, flat = deep_and_flat(server, finished)
+    weights = server.settings.runs / finished / "retrained" / deep / "weights.pt"
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    weights.write_bytes(b"")
+    path = f"/jobs/{finished}/export"
+    said(alice.post(path, data={"id": [deep, flat], "format": "torch"}), 409)
+    said(alice.post(path, data={"id": deep, "format": "pickle"}), 422)
+    assert jobs_of(server, finished) == ["search"]
+    made = alice.post(path, data={"id": deep, "format": "torch", "weights": "trained"})
+    server.work()
+    shown = said(alice.get(made.headers["location"]))
+    assert f"export {deep} as torch" in shown
+    assert f"artifacts/export/{deep}/torch/model.safetensors" in shown
+
+
+def test_a_reader_sees_no_button_and_a_form_from_elsewhere_does_nothing(
+    server: Server, finished: str
+) -> None:
+    deep, _ = deep_and_flat(server, finished)
+    with browser(server, server.token("alice", Role.reader)) as reader:
+        assert "<button>Export" not in said(reader.get(f"/jobs/{finished}/networks?id={deep}"))
+        said(reader.post(f"/jobs/{finished}/attention", data={"id": deep}), 403)
+    with browser(server, server.token("alice")) as client:
+        there = {"Origin": "http://elsewhere"}
+        answer = client.post(f"/jobs/{finished}/export", data={"id": deep}, headers=there)
+        assert answer.status_code == 403
+    assert jobs_of(server, finished) == ["search"]

@@ -257,7 +257,7 @@ def test_a_chosen_network_is_retrained(
     expect(page.locator("#part-head .state").first).to_have_text("succeeded")
     expect(page.locator("#part-network")).to_contain_text("trained from scratch")
     page.get_by_role("link", name="The search").click()
-    expect(page.locator("#part-head")).to_contain_text("Trained from scratch")
+    expect(page.locator("#part-head")).to_contain_text("On the same run")
 
 
 # -- whoever looks, and with whatever -------------------------------------------------------------

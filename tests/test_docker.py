@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 import yaml
@@ -19,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yml").read_text("utf-8"))
+CLUSTER: dict[str, Any] = yaml.safe_load((DOCKER / "ray-a100.yml").read_text("utf-8"))
+OFFERED = {"nas_latency_cpu", "nas_latency_cuda"}
 EXAMPLE = (DOCKER / ".env.example").read_text("utf-8")
 SERVICES = COMPOSE["services"]
 # What compose alone reads.
@@ -61,7 +66,7 @@ def test_every_command_and_option_is_known(call: list[str]) -> None:
 def test_targets_and_files_that_compose_builds_are_there() -> None:
     stages = set(re.findall(r" AS (\w+)$", DOCKERFILE, re.MULTILINE))
     builds = [one["build"] for one in SERVICES.values() if "build" in one]
-    assert {build["target"] for build in builds} == {"api", "worker"} <= stages
+    assert {build["target"] for build in builds} == {"api", "worker", "ray"} <= stages
     assert all((DOCKER / build["context"] / build["dockerfile"]).exists() for build in builds)
 
 
@@ -94,6 +99,55 @@ def test_port_and_folder_are_the_same_everywhere() -> None:
     home = re.search(r"NAS_HOME=(\S+)", DOCKERFILE)
     assert home is not None and f"VOLUME {home[1]}" in DOCKERFILE
     assert all(f"home:{home[1]}" in one["volumes"] for one in SERVICES.values() if "build" in one)
+
+
+def ray_calls() -> list[list[str]]:
+    """Every call of ray in the Dockerfile, the compose file and the cluster's, as its words."""
+    inside = re.findall(r'\["ray", (.*?)\]', DOCKERFILE)
+    calls = [re.findall(r'"(.*?)"', call) for call in inside]
+    calls += [one["command"][1:] for one in SERVICES.values() if "command" in one]
+    calls += [SERVICES["ray-head"]["healthcheck"]["test"][2:]]
+    lines = CLUSTER["head_start_ray_commands"] + CLUSTER["worker_start_ray_commands"]
+    return calls + [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.mark.ray
+def test_every_command_and_option_of_ray_is_known() -> None:
+    from ray.scripts.scripts import cli
+
+    calls = ray_calls()
+    assert len(calls) == 8
+    for call in calls:
+        known = {name for one in cli.commands[call[0]].params for name in one.opts}
+        assert {word.split("=")[0] for word in call[1:] if word.startswith("--")} <= known
+
+
+def test_nodes_find_the_head_and_it_offers_what_timing_asks_for() -> None:
+    head, node = (SERVICES[name]["command"] for name in ("ray-head", "ray-node"))
+    (port,) = (word.split("=")[1] for word in head if word.startswith("--port="))
+    assert f"--address=ray-head:{port}" in node and f"EXPOSE {port}" in DOCKERFILE
+    given = {word.split("=", 1)[1] for word in head if word.startswith("--resources=")}
+    given |= set(re.findall(r"--resources='(.*?)'", CLUSTER["head_start_ray_commands"][1]))
+    assert {name for one in given for name in json.loads(one)} == OFFERED
+    assert all(one["profiles"] == ["ray"] for one in (SERVICES["ray-head"], SERVICES["ray-node"]))
+
+
+@pytest.mark.ray
+def test_the_cluster_file_is_one_that_ray_up_reads() -> None:
+    import ray
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler/ray-schema.json").read_text())
+    jsonschema.validate(CLUSTER, schema)
+    assert CLUSTER["head_node_type"] in CLUSTER["available_node_types"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**CLUSTER, "workers": 1}, schema)
+
+
+@pytest.mark.ray
+def test_what_nodes_offer_is_what_the_executor_asks_for() -> None:
+    from nas.executors.ray_cluster import latency_resource
+
+    assert {latency_resource(device) for device in ("cpu", "cuda")} == OFFERED
 
 
 def test_images_do_not_run_as_root_and_tell_their_health() -> None:

@@ -89,6 +89,18 @@ def test_every_field_changes_the_digest(field: str) -> None:
     assert other.digest != DEVICE.digest
 
 
+def test_a_runtime_makes_another_device() -> None:
+    other = replace(DEVICE, runtime="onnxruntime 1.31.1")
+    assert other.digest != DEVICE.digest and DeviceFingerprint.from_json(other.to_json()) == other
+    assert other.label == "cpu: Some Processor, 2 threads, onnxruntime 1.31.1"
+
+
+def test_torch_is_left_out_so_that_old_files_keep_their_digest() -> None:
+    assert "runtime" not in DEVICE.to_json()
+    with pytest.raises(DataError, match="runtime must be of type str"):
+        DeviceFingerprint.from_json({**DEVICE.to_json(), "runtime": None})
+
+
 def test_label_counts_the_threads() -> None:
     assert DEVICE.label == "cpu: Some Processor, 2 threads"
     assert replace(DEVICE, threads=1).label.endswith("1 thread")

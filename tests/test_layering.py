@@ -34,16 +34,22 @@ JOINTS = (
     "nas.retrain*",
     "nas.evaluator*",
     "nas.timed_work",
+    "nas.onnx_timing",
     "nas.profile_device",
     "nas.latency_meter",
+    "nas.omni_measuring",
     "nas.executors.ray*",
+    "nas.tuning",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos"),
-    "fairseq": ("supernet.export.fairseq_plugin",),
+    "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
+    "onnx": ("supernet.export.onnx_tracing",),
+    "onnxscript": ("supernet.export.onnx_tracing",),
+    "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),
     "optuna": ("nas.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),
@@ -52,6 +58,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "moocore": ("nas.pareto",),
     "tensorboard": ("nas.listeners.tensorboard",),
     "mlflow": ("nas.listeners.mlflow",),
+    "safetensors": ("supernet.export.*",),
+    "transformers": ("supernet.export.*",),
 }
 
 

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PACKAGES = ("search_spaces", "supernet", "latency", "nas", "service", "experiments")
 
-SERVICE = "nas-service[service]"
+# Import name → distribution, where they differ and it need not be installed.
+ELSEWHERE = {"fairseq": "fairseq-fixed"}
 
 # What a CUDA build of torch brings along differs by machine and is pinned by that build itself.
 BUILD_PARTS = ("nvidia-", "cuda-", "triton")
@@ -27,9 +28,17 @@ def declared() -> dict[str, Requirement]:
 
 
 def development() -> dict[str, Requirement]:
-    """What `make install-dev` adds: the extra `dev`, which names the extra `service`."""
-    extras = PROJECT["optional-dependencies"]
-    return _by_name([line for line in (*extras["dev"], *extras["service"]) if line != SERVICE])
+    """What `make install-dev` adds: the extra `dev` with the extras that it names."""
+    return _by_name(extra("dev"))
+
+
+def extra(name: str) -> list[str]:
+    lines = []
+    for line in PROJECT["optional-dependencies"][name]:
+        own = Requirement(line).name == PROJECT["name"]
+        extras = Requirement(line).extras if own else ()
+        lines += [part for one in sorted(extras) for part in extra(one)] if own else [line]
+    return lines
 
 
 def optional() -> dict[str, Requirement]:
@@ -64,6 +73,7 @@ def needed() -> set[str]:
     # An optional library may be absent, or there as another distribution of the same package.
     owners = {name: [name] for name in optional()}
     owners = {**metadata.packages_distributions(), **owners}
+    owners |= {name: [distribution] for name, distribution in ELSEWHERE.items()}
     return {canonicalize_name(owners[name][0]) if name in owners else name for name in foreign}
 
 

@@ -23,7 +23,8 @@ from tests.test_pipeline_conflicts import small_disk
 __all__ = ["small_disk"]  # a fixture
 
 pytestmark = pytest.mark.ray
-TWO = ExecutorSettings("ray", workers=2)
+# One process trains, so that the weights have the bits of a training without Ray.
+TWO = ExecutorSettings("ray", workers=2, train_workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_timed_search(tmp_path: Path, ray_session: None) -> None:
 @pytest.mark.slow
 def test_a_full_disk_that_grows(whole: RunFolder, small_disk: Path, ray_session: None) -> None:
     run = tiny(small_disk / "run")
-    options = ["--quiet", "--executor", "ray", "--workers", "2"]
+    options = ["--quiet", "--executor", "ray", "--workers", "2", "--train-workers", "1"]
     done = CliRunner().invoke(app, ["resume", str(run.path), *options])
     assert done.exit_code == 1 and "no space is left" in done.stderr
     assert "Traceback" not in done.stderr and not (run.path / "crash.log").exists()

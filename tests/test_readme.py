@@ -24,8 +24,8 @@ from tests.cli_fakes import own_entry_points
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("docs/architecture.md", "docs/run_folder.md", "docs/service.md", "experiments/LOG.md"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/LOG.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
 ]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."}
 # Words that stand for something of the reader's.
@@ -50,6 +50,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 def commands(text: str, program: str) -> list[str]:
     """Every call of a program, in blocks and in the middle of sentences."""
+    text = re.sub(r" *\\\n *", " ", text)  # a call on several lines
     lines = [line.strip() for block in blocks(text, "sh") for line in block.splitlines()]
     lines += [line.strip() for line in text.splitlines() if line.startswith("    ")]
     lines += re.findall(r"`([^`\n]+)`", text.replace("```", ""))
@@ -94,7 +95,7 @@ def missing_files(document: str) -> list[str]:
     beside = (ROOT / document).parent
     gone = [link for link in links if not (beside / link).exists()]
     # A run folder has a folder `supernet` as well.
-    kept = {output for stage in SEARCH_STAGES for output in stage.outputs}
+    kept = {file for stage in SEARCH_STAGES for file in stage.files}
     return gone + [p for p in named if p not in kept and not (ROOT / p).exists()]
 
 

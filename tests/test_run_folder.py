@@ -175,6 +175,16 @@ def test_a_journal_grows(folder: RunFolder) -> None:
     assert folder.read_journal("deep/j.jsonl") == [{"n": 1}, {"n": 2}, {"n": "drei ✓"}]
 
 
+def test_who_only_looks_leaves_a_cut_line_alone(folder: RunFolder) -> None:
+    folder.append("j.jsonl", [{"n": 1}, {"n": 2}])
+    file = folder.path / "j.jsonl"
+    file.write_bytes(file.read_bytes()[:-3])
+    before = file.read_bytes()
+    assert folder.read_journal("j.jsonl", mend=False) == [{"n": 1}]
+    assert file.read_bytes() == before
+    assert folder.read_journal("j.jsonl") == [{"n": 1}] and file.read_bytes() != before
+
+
 def test_every_cut_leaves_the_whole_lines(folder: RunFolder) -> None:
     lines = [{"n": n, "text": "x" * n} for n in range(4)]
     folder.append("j.jsonl", lines)

@@ -15,7 +15,7 @@ from nas.ranking import PairwiseLinear
 from nas.scoring import network_costs
 from nas.searchers.base import Floats, Problem, Searcher, search
 from nas.searchers.one_shot import OneShot
-from nas.searchers.optuna_study import OptunaSearcher, distributions, write_study
+from nas.searchers.optuna_study import MOST_REPEATS, OptunaSearcher, distributions, write_study
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings, greedy_gain
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
@@ -227,3 +227,28 @@ def test_a_study_leaves_out_layers_that_a_network_has_not(tmp_path: Path):
     )
     assert "encoder.0.ffn_dim" in (tmp_path / "s").read_text(encoding="utf-8")
     assert "encoder.1.ffn_dim" not in (tmp_path / "s").read_text(encoding="utf-8")
+
+
+class Stuck(optuna.samplers.RandomSampler):
+    """Asks for one and the same network for ever, as TPE does in small spaces."""
+
+    def sample_independent(self, study, trial, name, distribution):  # type: ignore[no-untyped-def]
+        if isinstance(distribution, optuna.distributions.IntDistribution):
+            return distribution.low
+        return distribution.choices[0]
+
+
+def test_a_sampler_that_repeats_itself_is_helped_on_at_random() -> None:
+    searcher = OptunaSearcher(PROBLEM, "tpe", BUDGET, seed=1)
+    searcher._study.sampler = Stuck()
+    for _ in search(searcher, quality):
+        pass
+    assert len(distinct(searcher.rows)) == searcher.done == BUDGET
+    assert len(searcher._study.trials) == 1 + (BUDGET - 1) * (MOST_REPEATS + 1)
+
+
+def test_a_used_up_space_ends_the_search() -> None:
+    searcher = OptunaSearcher(PROBLEM, "random", len(ALL) + 1, seed=1)
+    for _ in search(searcher, quality):
+        pass
+    assert searcher.done == len(ALL)

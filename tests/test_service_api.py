@@ -16,7 +16,9 @@ import pytest
 
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
+from nas.omni_views import sees_several_layers
 from search_spaces import load_space
+from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import largest, smallest
@@ -343,6 +345,61 @@ def test_only_a_finished_search_is_retrained(alice: httpx.Client, done: str) -> 
     problem(alice.post(f"/jobs/{waiting}/retrain", json={"pick": "best"}), 409)
     answer = alice.post(f"/jobs/{done}/retrain", json={"pick": "ffffffffffff"})
     assert "nearest id" in problem(answer, 422)
+
+
+def omni_network(client: httpx.Client, job: str, *, deep: bool) -> str:
+    """A network of a front with, or without, omni layers that look at several layers."""
+    span = load_space("digits").model.omni_span
+    entries = client.get(f"/jobs/{job}/front").json()["front"]
+    networks = [Architecture.from_json(entry["architecture"]) for entry in entries]
+    return next(one.id for one in networks if sees_several_layers(one, span) is deep)
+
+
+def test_a_network_is_looked_into_by_a_job_of_its_own(server: Server, alice: httpx.Client) -> None:
+    search = server.finished(alice)
+    network = omni_network(alice, search, deep=True)
+    path = f"/jobs/{search}/architectures/{network}/attention"
+    assert f"{search}/attention" in problem(alice.get(path), 404)
+    job = alice.post(f"/jobs/{search}/attention", json={"pick": network}).json()
+    assert (job["kind"], job["run"], job["pick"]) == ("attention", search, network)
+    server.work()
+    found = alice.get(path).json()
+    assert (found["id"], found["layers"][0]["pooling"]) == (network, [0.2, 0.1, 0.7])
+    files = {file["path"]: file for file in alice.get(f"/jobs/{search}/artifacts").json()}
+    assert files[f"attention/{network}.json"]["sha256"]
+
+
+def test_what_has_no_omni_layers_is_not_looked_into(alice: httpx.Client, done: str) -> None:
+    network = omni_network(alice, done, deep=False)
+    answer = alice.post(f"/jobs/{done}/attention", json={"pick": network})
+    assert "no omnidirectional layer" in problem(answer, 422)
+
+
+def test_a_network_is_exported_by_a_job_of_its_own(server: Server, alice: httpx.Client) -> None:
+    search = server.finished(alice)
+    network = alice.get(f"/jobs/{search}/front").json()["front"][0]["id"]
+    wanted = {"pick": network, "format": "torch"}
+    assert "retrain it first" in problem(alice.post(f"/jobs/{search}/export", json=wanted), 409)
+    weights = server.settings.runs / search / "retrained" / network / "weights.pt"
+    weights.parent.mkdir(exist_ok=True)
+    weights.write_bytes(b"")
+    job = alice.post(f"/jobs/{search}/export", json=wanted).json()
+    assert (job["kind"], job["request"]["format"], job["pick"]) == ("export", "torch", network)
+    server.work()
+    assert alice.get(f"/jobs/{job['id']}").json()["state"] == State.succeeded
+    files = {file["path"]: file for file in alice.get(f"/jobs/{search}/artifacts").json()}
+    file = files[f"export/{network}/torch/model.safetensors"]
+    assert (file["stage"], file["sha256"]) == ("export", hashlib.sha256(b"weights").hexdigest())
+    got = alice.get(f"/jobs/{job['id']}/artifacts/{file['path']}")
+    assert got.content == b"weights"
+
+
+def test_exports_that_cannot_be_are_refused(alice: httpx.Client, done: str) -> None:
+    path = f"/jobs/{done}/export"
+    problem(alice.post(path, json={"pick": "best", "format": "pickle"}), 422, "/format")
+    problem(alice.post(path, json={"pick": "best", "weights": "mine"}), 422, "/weights")
+    gone = alice.post(path, json={"pick": "best", "weights": "inherited"})
+    assert "deleted to make room" in problem(gone, 409)
 
 
 # -- spaces, data sets, profiles ------------------------------------------------------------------

@@ -78,7 +78,12 @@ def test_guessing_tokens_is_slowed_down(tmp_path: Path) -> None:
         assert int(guesses[-1].headers["retry-after"]) > 0
 
 
-def test_a_token_that_ended_opens_nothing(server: Server) -> None:
+def test_a_token_that_ended_opens_nothing(tmp_path: Path) -> None:
+    with Server(tmp_path, token_cache_s=0) as server:
+        check_ended_tokens(server)
+
+
+def check_ended_tokens(server: Server) -> None:
     old = server.token("alice", expires_at=1.0)
     problem(server.client_of(old).get("/jobs"), 401)
     client = server.client("carol")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
+from service import job_json
 from service.auth import Role, digest_of, new_token
 from service.jobs import (
     TRANSITIONS,
@@ -19,8 +22,11 @@ from service.jobs import (
     State,
     Summary,
 )
-from service.store import Store
-from service.store.jobs import Filter, IdempotencyError
+from service.schemas import JobOut
+from service.store import Store, database
+from service.store.database import DatabaseAwayError
+from service.store.listing import Filter
+from service.store.submissions import IdempotencyError
 from service.store.tables import metadata
 from tests.service_cases import claim, fresh_store, must, postgres_url, submission
 
@@ -103,6 +109,50 @@ def test_lists_are_filtered(store: Store) -> None:
     )
     assert found(text="5_%") == found(kind=Kind.retrain) == []
     assert store.jobs.counts("bob")[State.queued] == 1
+
+
+def test_every_list_is_that_of_reading_all_jobs(store: Store) -> None:
+    for number, title in enumerate(("Été", "one", "o\u0301ne %_", "x" * 200, "", "ONE two")):
+        made = submit(store, ("alice", "bob")[number % 2], title=title)
+        if number % 3 == 0:
+            store.jobs.cancel(made.id, 20.0)
+    claim(store, jobs_per_owner=100)
+    every = store.jobs.list(Filter(), 100)
+    pairs = ((), (State.queued,), (State.queued, State.cancelled), tuple(State))
+    texts = (None, "one", "ÉT", "%_", "digits", every[2].id[-7:].upper())
+    befores = (None, every[1].id, every[-1].id)
+    for states, text, before, owner in product(pairs, texts, befores, (None, "bob")):
+        wanted = Filter(owner, states, None, None, None, text, before)
+        expected = [job.id for job in every if fits(job, wanted)]
+        for limit in (2, 10):
+            assert [job.id for job in store.jobs.list(wanted, limit)] == expected[:limit]
+            assert [row["id"] for row in store.jobs.listed(wanted, limit)] == expected[:limit]
+
+
+def fits(job: Job, wanted: Filter) -> bool:
+    """The obvious twin of a filter."""
+    words = [text.lower() for text in (job.title, job.space, job.dataset, job.id)]
+    return (
+        wanted.owner in (None, job.owner)
+        and (not wanted.states or job.state in wanted.states)
+        and (wanted.before is None or job.id < wanted.before)
+        and (wanted.text is None or any(wanted.text.lower() in word for word in words))
+    )
+
+
+def test_a_listed_job_is_told_as_one_that_is_checked(store: Store) -> None:
+    submit(store, title="a\u2028b")
+    submit(store, "bob")
+    taken = must(claim(store))
+    summary = Summary("observe", "Observe networks", 3, 9, "so", 2, 4, 0.25, 7.0, 8.0)
+    store.leases.append(taken, [], 10, summary)
+    jobs = store.jobs.list(Filter(), 10)
+    slow = [json.loads(JobOut.of(job, whole=False).model_dump_json()) for job in jobs]
+    fast = json.loads(bytes(job_json.page(store.jobs.listed(Filter(), 10), None).body))
+    assert fast == {"jobs": slow, "next": None}
+    assert json.loads(bytes(job_json.whole(jobs[0]).body)) == json.loads(
+        JobOut.of(jobs[0]).model_dump_json()
+    )
 
 
 # -- claiming -------------------------------------------------------------------------------------
@@ -364,3 +414,27 @@ def test_only_ended_runs_are_made_smaller(store: Store) -> None:
         "nothing",
         "all",
     )
+
+
+# -- the disk -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_told_before_it_is_on_the_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not store.database.is_sqlite:
+        pytest.skip("PostgreSQL does so by itself")
+    synced: list[int] = []
+    monkeypatch.setattr(database, "_sync", synced.append)
+    job = submit(store)
+    must(claim(store))
+    assert len(synced) == 2
+
+    def refuse(_: int) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(database, "_sync", refuse)
+    with pytest.raises(DatabaseAwayError, match="no space"):
+        submit(store)
+    with pytest.raises(DatabaseAwayError, match="no space"):
+        store.jobs.cancel(job.id, 20.0)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from experiments.instant_job import BUSY, STEPS, done_steps, work
+from experiments.load_clients import Request, ask_for
 from experiments.service_fuzz import answered, fuzz
 from experiments.service_load import check_job
 from service.auth import Role
+from service.store.listing import Filter
 from tests.service_cases import Server
 
 
@@ -79,6 +81,24 @@ def test_what_is_wrong_with_a_job_is_found(
     tmp_path: Path, lines: list[dict[str, Any]], numbers: list[int], done: list[int]
 ) -> None:
     assert checked(tmp_path, lines, numbers, done) > 0
+
+
+def test_clients_of_the_load_ask_and_note_what_they_got(tmp_path: Path) -> None:
+    with Server(tmp_path, requests_per_minute=1_000_000) as server:
+        port = int(server.url.rpartition(":")[2])
+        drawn = [
+            Request("list", "GET", "/jobs"),
+            Request("submit", "POST", "/jobs", {"space": "digits", "preset": "smoke"}),
+            Request("wrong", "GET", "/jobs/nothing"),
+        ]
+        wanted: dict[str, Any] = {"clients": 3, "seconds": 0.5, "think_s": 0.01, "seed": 1}
+        found = ask_for(port, server.token(), lambda draw: draw.choice(drawn), **wanted)
+        refused = ask_for(port, "nas_guess", lambda draw: drawn[0], **wanted)
+        count = len(server.store.jobs.list(Filter(), 200))
+    statuses = {(one.kind, one.status) for one in found}
+    assert statuses == {("list", 200), ("submit", 201), ("wrong", 422)}
+    assert count == sum(one.kind == "submit" for one in found) > 0
+    assert {one.status for one in refused} <= {401, 429}
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from service.retention import disk_bytes, make_room
 from service.settings import GIB, Settings
 from service.store import Store, open_store
 from service.store.database import Database
+from service.store.jobs import JobStore
+from service.store.listing import Filter
 from service.store.migrate import current, downgrade, upgrade
 from service.store.tables import metadata
 from service.tail import read_new
@@ -51,9 +53,28 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
     for _ in range(2):
         upgrade(database)
         upgrade(database)
-        assert current(database) == "0001"
+        assert current(database) == "0002"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
+
+
+def test_jobs_of_an_older_version_are_found_by_their_text(database: Database) -> None:
+    upgrade(database, "0001")
+    job = {"id": "a1", "kind": "search", "state": "queued", "owner": "o", "run": "r", "space": "S"}
+    job |= {"dataset": "d", "preset": "p", "title": "Été", "pick": "", "request": "{}"}
+    job |= {"priority": 5, "created_at": 0.0, "request_digest": "x"}
+    names = ", ".join(job)
+    values = ", ".join(f":{name}" for name in job)
+    with database.writing() as connection:
+        connection.execute(text("INSERT INTO runs (id, spec) VALUES ('r', '{}')"))
+        connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({values})"), job)
+    upgrade(database)
+    jobs = JobStore(database)
+    assert [found.id for found in jobs.list(Filter(text="ÉT"), 5)] == ["a1"]
+    assert jobs.list(Filter(text="nothing"), 5) == []
+    downgrade(database, "0001")
+    upgrade(database)
+    assert [found.id for found in jobs.list(Filter(text="été"), 5)] == ["a1"]
 
 
 def test_a_database_of_the_future_is_left_alone(database: Database) -> None:

@@ -225,7 +225,7 @@ def test_every_field_is_in_the_digest() -> None:
         "limits": {"params": 1e5},
         "searcher": "ranknas",
         "preset": "smoke",
-        "budget": budget_for(DIGITS, "quick", {"retrain.epochs": "3"}),
+        "budget": budget_for(DIGITS, "quick", {"retrain.checkpoint_updates": "3"}),
         "seed": 1,
         "pick": "0123456789ab",
         "keep": {"encoder.attention": ("omni",)},
@@ -247,6 +247,8 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
     values = spec().model_dump(mode="json")
     assert values.pop("keep") == {}
     assert values.pop("device_profile") is None
+    for training in ("supernet", "retrain"):
+        assert values["budget"][training].pop("checkpoint_updates") == 0
     text = json.dumps(values, sort_keys=True)
     assert spec().digest == hashlib.sha256(text.encode()).hexdigest()
 

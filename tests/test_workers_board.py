@@ -37,6 +37,14 @@ def test_each_worker_is_told_as_it_is_now(made: Board, run: RunFolder) -> None:
     assert read_workers(run.path) == [] and not (run.path / STATE_FILE).exists()
 
 
+def test_a_worker_that_has_done_its_work_is_forgotten(made: Board, run: RunFolder) -> None:
+    made.change("worker-0", doing="idle")
+    made.change("trainer-0", doing="training")
+    made.remove("trainer-0")
+    made.remove("trainer-1")
+    assert [one.name for one in read_workers(run.path)] == ["worker-0"]
+
+
 def test_it_is_not_written_at_every_change(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "WRITE_EVERY_S", 1e9)
     made = Board(run.path)

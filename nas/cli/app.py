@@ -10,7 +10,19 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from nas.cli import data, evaluate, profile, runs, search, spaces, translate
+from nas.cli import (
+    architectures,
+    data,
+    evaluate,
+    export,
+    fairseq,
+    profile,
+    retrain,
+    runs,
+    search,
+    spaces,
+    translate,
+)
 from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
@@ -28,6 +40,10 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 space_app = typer.Typer(no_args_is_help=True, epilog="Example: nas space show digits")
+architectures_app = typer.Typer(
+    no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
+)
+fairseq_app = typer.Typer(no_args_is_help=True, epilog="Example: nas fairseq user-dir")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
@@ -86,7 +102,15 @@ _add(
     "--out laptop.json --report laptop.html",
 )
 _add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
-_add(app, "retrain", search.retrain, WORK, "nas retrain runs/digits-1a2b3c4d --pick best")
+_add(
+    app,
+    "retrain",
+    retrain.retrain,
+    WORK,
+    "nas retrain runs/digits-1a2b3c4d --pick best",
+    "nas retrain runs/wmt14-1a2b3c4d --backend fairseq",
+    "nas retrain runs/digits-1a2b3c4d --pick front --top 5 --tune 20 --executor ray",
+)
 _add(
     app,
     "translate",
@@ -103,6 +127,32 @@ _add(
     "nas evaluate runs/digits-1a2b3c4d",
     "nas evaluate runs/multi30k-1a2b3c4d --split valid --beam 5 --lenpen 1 --json",
 )
+_add(
+    app,
+    "export",
+    export.export,
+    USE,
+    "nas export runs/digits-1a2b3c4d --format safetensors",
+    "nas export runs/multi30k-1a2b3c4d --arch 8737 --format huggingface --out translator",
+)
+_add(app, "verify", export.verify, USE, "nas verify runs/digits-1a2b3c4d/export/8737/safetensors")
+app.add_typer(fairseq_app, name="fairseq", help="Work together with fairseq.", rich_help_panel=USE)
+_add(
+    fairseq_app,
+    "import",
+    fairseq.import_weights,
+    None,
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint_best.pt",
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint19?.pt --replace",
+)
+_add(
+    fairseq_app,
+    "user-dir",
+    fairseq.user_dir,
+    None,
+    "fairseq-train data-bin --user-dir $(nas fairseq user-dir) --arch nas_transformer "
+    "--nas-architecture arch.json --nas-space wmt14",
+)
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
 _add(
     app,
@@ -113,6 +163,7 @@ _add(
     "nas show runs/digits-1a2b3c4d --pick",
     "nas show runs/digits-1a2b3c4d --pick 'latency_ms<=12,params<=2e5'",
     "nas show runs/digits-1a2b3c4d --features",
+    "nas show runs/digits-1a2b3c4d --attention 8737c0d2a1b4",
     cls=OptionalPick,
 )
 _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")
@@ -129,6 +180,28 @@ _add(
 _add(space_app, "list", spaces.list_spaces, None, "nas space list --json")
 _add(space_app, "show", spaces.show_space, None, "nas space show digits")
 _add(space_app, "check", spaces.check_space, None, "nas space check ./mine.toml")
+app.add_typer(
+    architectures_app,
+    name="architectures",
+    help="Read and write networks: JSON, HAT's YAML, one line of text.",
+    rich_help_panel=SPACES,
+)
+_add(
+    architectures_app,
+    "import",
+    architectures.import_architecture,
+    None,
+    "nas architectures import HAT_wmt14ende_titanxp_91.2ms.yml --space wmt14-hat --out arch.json",
+    "nas architectures import 'E512: 6*s8/2048 | D512: 6*s8+s8@1/2048'",
+)
+_add(
+    architectures_app,
+    "export",
+    architectures.export_architecture,
+    None,
+    "nas architectures export runs/digits-1a2b3c4d --format text",
+    "nas architectures export arch.json --format hat --space wmt14-hat --out arch.yml",
+)
 app.add_typer(
     data_app, name="data", help="Prepare data of your own for a search.", rich_help_panel=DATA
 )

@@ -23,6 +23,7 @@ from nas.vetoes import ALL, NONE
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names
+from supernet.export.formats import FORMATS
 
 # BLAS and OpenMP read these once, when they are loaded.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -66,6 +67,11 @@ def complete_pick(incomplete: str) -> list[str]:
     return _starting(["knee", "best", "cheapest", *costs], incomplete)
 
 
+def complete_retrain_pick(incomplete: str) -> list[str]:
+    """Ways to choose networks to retrain."""
+    return [*complete_pick(incomplete), *_starting(["front"], incomplete)]
+
+
 def complete_keep(incomplete: str) -> list[str]:
     """Words for vetoes."""
     return _starting([ALL, NONE], incomplete)
@@ -78,15 +84,24 @@ def complete_objectives(incomplete: str) -> list[str]:
 
 
 def complete_data(incomplete: str) -> list[str]:
-    """The word for the generated corpus, and prepared folders here and in ``data``."""
-    folders = [Path(), Path("data")]
-    found = [str(file.parent) for folder in folders for file in folder.glob("*/manifest.json")]
-    return _starting(["synthetic", *sorted(found)], incomplete)
+    """The word for the generated corpus, and prepared or binarised folders, also in ``data``."""
+    files = (
+        file
+        for folder in (Path(), Path("data"))
+        for form in ("*/manifest.json", "*/dict.*.txt")
+        for file in folder.glob(form)
+    )
+    return _starting(["synthetic", *sorted({str(file.parent) for file in files})], incomplete)
 
 
 def complete_setting(incomplete: str) -> list[str]:
     """Numbers of a budget."""
     return _starting([f"{name}=" for name in setting_names()], incomplete)
+
+
+def complete_format(incomplete: str) -> list[str]:
+    """Formats of exports."""
+    return _starting(FORMATS, incomplete)
 
 
 def complete_log(incomplete: str) -> list[str]:
@@ -188,6 +203,14 @@ WORKERS: Any = typer.Option(
     help="Most workers of --executor ray.",
     show_default="as many as the cluster has room for",
 )
+TRAIN_WORKERS: Any = typer.Option(
+    None,
+    "--train-workers",
+    metavar="N",
+    help="Processes of --executor ray that train the supernet together. The weights depend on "
+    "this number in their last bits.",
+    show_default="as many as there are workers",
+)
 EVALUATION_TIMEOUT: Any = typer.Option(
     EVALUATION_TIMEOUT_S,
     "--evaluation-timeout",
@@ -201,14 +224,17 @@ def read_executor(
     ray_address: str | None,
     cpus_per_worker: int | None,
     workers: int | None,
-    timeout_s: float,
+    train_workers: int | None = None,
+    timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> ExecutorSettings:
     """Where a run is to be worked on.
 
     Raises:
         UsageError: when the options do not fit together, or Ray is not installed.
     """
-    settings = ExecutorSettings(kind, ray_address, cpus_per_worker, workers, timeout_s)
+    settings = ExecutorSettings(
+        kind, ray_address, cpus_per_worker, workers, timeout_s, train_workers
+    )
     if kind == "ray":
         check_installed()
     return settings

@@ -18,6 +18,7 @@ from nas.steps import Change, Step, by_cost, landmarks, steps, steps_json
 from search_spaces.errors import UsageError
 
 STEPS = "steps"
+FRONT = "front"
 
 
 class OptionalPick(TyperCommand):
@@ -59,6 +60,27 @@ def check_pick(spec: SearchSpec) -> None:
 def chosen(front: Front, how: str) -> FrontEntry | None:
     """What ``--pick HOW`` names; None for the whole front."""
     return None if how == STEPS else pick(front, how)
+
+
+def winners(front: Front, how: str, top: int | None) -> list[str]:
+    """The ids of the networks to retrain.
+
+    Args:
+        front: where from.
+        how: as `nas.front.pick`, or ``front`` for all.
+        top: of all only so many, those with the best quality.
+
+    Raises:
+        UsageError: for a number of something else, or a network that is not there.
+    """
+    if how == FRONT:
+        ordered = sorted(front.entries, key=lambda entry: (entry.measured[QUALITY], entry.id))
+        return [entry.id for entry in ordered[:top]]
+    if top is not None:
+        raise UsageError(
+            f"--top {top} is for --pick front: the best of the front; --pick {how} is one network"
+        )
+    return [pick(front, how).id]
 
 
 def picking_json(front: Front, how: str) -> dict[str, Any]:

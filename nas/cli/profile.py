@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,13 @@ from search_spaces.loading import load_space
 
 if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile, WorkloadProfile
+
+
+class Runtime(StrEnum):
+    """What runs the networks."""
+
+    torch = "torch"
+    onnxruntime = "onnxruntime"
 
 
 def profile(
@@ -45,6 +53,11 @@ def profile(
     threads: int = typer.Option(
         None, min=1, help="CPU threads.", show_default="the space's quick preset's, or all cores"
     ),
+    runtime: Runtime = typer.Option(
+        Runtime.torch,
+        help="What runs the networks: torch, or onnxruntime on their exported graphs, which makes "
+        "a device of its own. Exporting takes from some seconds to a minute a network.",
+    ),
     quiet: bool = options.QUIET,
     as_json: bool = options.JSON,
 ) -> None:
@@ -68,6 +81,7 @@ def profile(
         samples=samples,
         seed=seed,
         threads=used,
+        runtime=runtime.value,
     )
     with terminable():
         made = _followed(profile_device(request, out_file), quiet or as_json)

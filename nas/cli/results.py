@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from nas.cli.consoles import out
+from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.tables import front_table, retrained_table, test_score
 from nas.front import FRONT_FILE, pick
@@ -24,21 +27,21 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
         console.print(retrained_table(state.retrained))
 
 
-def final_lines(folder: RunFolder, chosen: str | None = None) -> list[str]:
+def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     """Where the results are and what to type next.
 
     Args:
         folder: a finished run.
-        chosen: id of the network to tell about; the picked one if not given.
+        chosen: ids of the networks to tell about; the picked one if there are none.
     """
     state = read_state(folder, thorough=False)
     run = shlex.quote(str(folder.path))
-    word = "Winner" if chosen is None else "Trained"
-    chosen = chosen or state.picked
+    word = "Trained" if chosen else "Winner"
+    wanted: Sequence[str | None] = chosen or [state.picked]
     lines = [
         f"{word:<7} {result['id']}, test {test_score(result)}"
         for result in state.retrained
-        if result.get("id") == chosen
+        if result.get("id") in wanted
     ]
     lines.append(f"Run     {folder.path}")
     if (folder.path / REPORT_FILE).exists():
@@ -62,3 +65,20 @@ def result_json(folder: RunFolder) -> dict[str, Any]:
         **{name: str(path) if path.exists() else None for name, path in paths.items()},
         "retrained": list(state.retrained),
     }
+
+
+def finish(folder: RunFolder, chosen: list[str], quiet: bool, json_lines: bool) -> None:
+    """Print the results the way it was asked for."""
+    if json_lines:
+        print_line(result_json(folder))
+        return
+    if not quiet:
+        show_results(folder)
+    for line in final_lines(folder, chosen):
+        say(line)
+
+
+def print_line(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()

@@ -13,6 +13,7 @@ import typer
 from nas.cli import options
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import resume_command
+from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
 from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
@@ -65,18 +66,33 @@ def show(
     features: bool = typer.Option(
         False, "--features", help="The genes that decide quality and each cost instead."
     ),
+    attention: str | None = typer.Option(
+        None,
+        "--attention",
+        metavar="ID",
+        help="What the omnidirectional layers of a network on the front look at instead: a layer's "
+        "share of attention and of pooling. Measured on validation examples where it was not yet.",
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run: its request, its stages, the Pareto front and what was trained from scratch."""
-    if pick is not None and features:
-        raise UsageError("--pick and --features show different things: give one of them")
+    if sum((pick is not None, features, attention is not None)) > 1:
+        raise UsageError("--pick, --features and --attention show different things: give one")
     folder = open_run(run)
+    if attention is not None:
+        show_attention(folder, attention, as_json)
+        return
     if pick is not None:
         _show_pick(folder, pick, as_json)
         return
     if features:
         _show_features(folder, as_json)
         return
+    _show_state(folder, as_json)
+
+
+def _show_state(folder: RunFolder, as_json: bool) -> None:
+    """How far a run is and what it has found."""
     state = read_state(folder, thorough=True)
     if as_json:
         print_json(_state_json(folder, state))

@@ -1,23 +1,21 @@
-"""`nas search`, `nas resume` and `nas retrain`: the commands that work."""
+"""`nas search` and `nas resume`: the commands that search."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, say, tell
+from nas.cli.consoles import out, tell
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
-from nas.cli.results import final_lines, result_json, show_results
+from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
 from nas.events import Event
@@ -128,6 +126,7 @@ def search(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -140,7 +139,7 @@ def search(
     del list_settings  # its callback has done all there is to do
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
@@ -208,6 +207,7 @@ def resume(
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
     workers: int = options.WORKERS,
+    train_workers: int = options.TRAIN_WORKERS,
     evaluation_timeout: float = options.EVALUATION_TIMEOUT,
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
@@ -220,35 +220,13 @@ def resume(
     """
     logs = options.read_logs(log)
     where = options.read_executor(
-        executor, ray_address, cpus_per_worker, workers, evaluation_timeout
+        executor, ray_address, cpus_per_worker, workers, train_workers, evaluation_timeout
     )
     folder = open_run(run)
     if keep:
         folder.veto(read_vetoes(folder.spec.space, keep))
     _tell_vetoes(folder, quiet or json_lines)
     _work(folder, where, logs, quiet, json_lines)
-
-
-def retrain(
-    run: str = options.RUN,
-    pick: str = options.PICK,
-    log: list[str] = options.LOG,
-    quiet: bool = options.QUIET,
-    json_lines: bool = options.EVENTS,
-) -> None:
-    """Train a network of the front from scratch and score it once on the test split."""
-    options.read_pick(pick)
-    logs = options.read_logs(log)
-    folder = open_run(run)
-    from nas.front import pick as choose
-    from nas.front import read_front
-
-    entry = choose(read_front(folder), pick)
-    options.use_threads(folder.spec.budget.threads)
-    from nas.retrain import retrain as run_retrain  # imports torch
-
-    follow(folder, run_retrain(folder, entry.id), choose_screen(quiet, json_lines), logs)
-    _finish(folder, entry.id, quiet, json_lines)
 
 
 def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
@@ -269,8 +247,8 @@ def _data_path(data: str | None) -> Path | None:
     path = Path(data).expanduser()
     if not path.exists():
         raise UsageError(
-            f"--data {data} does not exist: give a folder made by nas data prepare, a file, or the "
-            f"word {SYNTHETIC}"
+            f"--data {data} does not exist: give a folder made by nas data prepare or "
+            f"fairseq-preprocess, a file, or the word {SYNTHETIC}"
         )
     return path.resolve()
 
@@ -319,7 +297,7 @@ def _work(
     folder: RunFolder, where: ExecutorSettings, logs: Logs, quiet: bool, json_lines: bool
 ) -> None:
     follow(folder, _search_events(folder, where), choose_screen(quiet, json_lines), logs)
-    _finish(folder, None, quiet, json_lines)
+    finish(folder, [], quiet, json_lines)
 
 
 def _search_events(folder: RunFolder, where: ExecutorSettings) -> Iterable[Event]:
@@ -345,19 +323,3 @@ def _forget_refused(folder: RunFolder) -> None:
         for left in (path / "stages", path):
             if left.is_dir() and not any(left.iterdir()):
                 left.rmdir()
-
-
-def _finish(folder: RunFolder, chosen: str | None, quiet: bool, json_lines: bool) -> None:
-    """Print the results the way it was asked for."""
-    if json_lines:
-        _print_line(result_json(folder))
-        return
-    if not quiet:
-        show_results(folder)
-    for line in final_lines(folder, chosen):
-        say(line)
-
-
-def _print_line(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()

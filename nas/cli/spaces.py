@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +9,7 @@ from rich.table import Table
 
 from latency.workload import Workload
 from nas.cli import options
+from nas.cli.architectures import read_architecture
 from nas.cli.consoles import out, print_json, say
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
@@ -19,7 +17,7 @@ from nas.presets import PRESETS, budget_for
 from nas.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
-from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
@@ -88,7 +86,10 @@ def check_space(
 def cost(
     space: str = options.SPACE,
     arch: str = typer.Option(
-        ..., metavar="FILE", help="The architecture as JSON; - reads standard input."
+        ...,
+        metavar="FILE|TEXT",
+        help="The architecture: a file with its JSON or HAT's YAML, - for standard input, or its "
+        "line of text (nas architectures export).",
     ),
     convention: str = typer.Option(
         "true",
@@ -113,30 +114,6 @@ def cost(
         lengths += f", {costs.target_length} target tokens"
     say(f"{architecture.id}: {network(architecture)}")
     out().print(cost_table(costs, f"Convention {convention}, {lengths}"))
-
-
-def read_architecture(file: str) -> Architecture:
-    """Read an architecture: its JSON, or any object that holds one under ``architecture``.
-
-    Raises:
-        ArchitectureError: for a file that cannot be read or holds something else.
-    """
-    name = "standard input" if file == "-" else file
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
-        data = json.loads(text)
-    except FileNotFoundError:
-        raise ArchitectureError(f"{name}: there is no such file") from None
-    except OSError as error:
-        raise ArchitectureError(f"{name} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ArchitectureError(f"{name} is not JSON: {error}") from None
-    if isinstance(data, dict) and isinstance(data.get("architecture"), dict):
-        data = data["architecture"]
-    try:
-        return Architecture.from_json(data)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"{name}: {error}") from None
 
 
 def power_of_ten(size: int) -> str:

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
     from nas.device_profile import CarriedProfile
+    from nas.events import Event, Note
     from nas.holding import Held
     from nas.spec import SearchSpec
+    from nas.stages.base import Run
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
+    from supernet.training.loop import EpochReport
 
 ExecutorKind = Literal["local", "ray"]
 FailureKind = Literal["error", "memory", "timeout", "worker died", "not finite"]
@@ -47,6 +50,9 @@ class ExecutorSettings:
             threads, or 1 for a worker with a GPU. Threads are those of the run in any case.
         workers: most workers at once; None for as many as the cluster has room for.
         timeout_s: seconds after which an evaluation is given up.
+        train_workers: processes that train the supernet together; None for as many as `workers`.
+            Their gradients are added up in another order than one process does it, so that
+            weights differ in their last bits with this number, and with nothing else here.
     """
 
     kind: ExecutorKind = "local"
@@ -54,25 +60,30 @@ class ExecutorSettings:
     cpus_per_worker: int | None = None
     workers: int | None = None
     timeout_s: float = EVALUATION_TIMEOUT_S
+    train_workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ExecutorKind):
             raise UsageError(f"--executor takes local or ray; given {self.kind!r}")
-        for name, value in (("cpus-per-worker", self.cpus_per_worker), ("workers", self.workers)):
-            if value is not None and value < 1:
-                raise UsageError(f"--{name} takes a number of at least 1; given {value}")
+        for name, number in self._numbers.items():
+            if number is not None and number < 1:
+                raise UsageError(f"{name} takes a number of at least 1; given {number}")
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise UsageError(
                 f"--evaluation-timeout takes a number of seconds above 0; given {self.timeout_s:g}"
             )
         self._check_kind()
 
-    def _check_kind(self) -> None:
-        given = {
-            "--ray-address": self.ray_address,
+    @property
+    def _numbers(self) -> dict[str, int | None]:
+        return {
             "--cpus-per-worker": self.cpus_per_worker,
             "--workers": self.workers,
+            "--train-workers": self.train_workers,
         }
+
+    def _check_kind(self) -> None:
+        given = {"--ray-address": self.ray_address, **self._numbers}
         wrong = [name for name, value in given.items() if value is not None]
         if self.kind == "local" and wrong:
             raise UsageError(f"{wrong[0]} is for --executor ray; add that, or leave it out")
@@ -177,6 +188,30 @@ class Executor(ABC):
 
         Raises:
             ExecutorError: when there is nothing to evaluate on, or no longer.
+        """
+
+    @abstractmethod
+    def train(self, run: Run) -> Iterator[EpochReport | Note]:
+        """Train a run's supernet, from the last checkpoint where there is one.
+
+        Checkpoints lie in the run folder when it ends, the last and the best.
+
+        Yields:
+            A report for each epoch, and notes on what went wrong and was mended.
+
+        Raises:
+            NasError: see `supernet.training.loop.Trainer.run`.
+            ExecutorError: when there is nothing to train on, or no longer.
+        """
+
+    @abstractmethod
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """Train networks of the front from scratch, or go on with it; see `nas.retrain`.
+
+        The events are in the run's log when they come.
+
+        Raises:
+            NasError: the first that ended one of them; the others are finished before.
         """
 
     @abstractmethod

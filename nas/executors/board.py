@@ -30,7 +30,8 @@ class WorkerState:
 
     Attributes:
         name: of the worker, the same after its process was lost and another one started.
-        doing: ``starting``, ``idle``, ``evaluating``, ``timing`` or ``ended``.
+        doing: ``starting``, ``idle``, ``evaluating``, ``timing``, ``training``, ``retraining`` or
+            ``ended``.
         network: id of the network it works on, if any.
         since: when it began to do so, in seconds since 1970.
         host: the name of its machine, once it has started.
@@ -83,6 +84,12 @@ class Board:
         states = [asdict(state) for state in self._states.values()]
         content = {"time": round(time.time(), 3), "workers": states}
         write_atomically(self._run / STATE_FILE, json.dumps(content, indent=2) + "\n")
+
+    def remove(self, name: str) -> None:
+        """Forget a worker that has done all it was for; its log stays."""
+        if self._states.pop(name, None) is not None:
+            with suppress(OSError):  # whoever ends because of it says so
+                self.write()
 
     def clear(self) -> None:
         """Nobody works any more: the logs stay."""

@@ -28,6 +28,9 @@ from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile
+    from nas.events import Event
+    from nas.stages.base import Run
+    from supernet.training.loop import EpochReport
 
 
 class LocalExecutor(Executor):
@@ -55,6 +58,18 @@ class LocalExecutor(Executor):
                 return attempt(source.quality, network, tries)
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
+
+    def train(self, run: Run) -> Iterator[EpochReport]:
+        """See `Executor.train`."""
+        from nas.stages.learn import supernet_trainer  # imports torch
+
+        yield from supernet_trainer(run).run()
+
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """See `Executor.retrain`."""
+        from nas.retrain import without_tuner  # imports torch
+
+        yield from without_tuner(run, ids)
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

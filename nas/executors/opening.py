@@ -28,14 +28,14 @@ def open_executor(settings: ExecutorSettings, folder: RunFolder) -> Executor:
     return RayExecutor(settings, folder)
 
 
-def check_installed() -> None:
-    """Refuse ``--executor ray`` without Ray.
+def check_installed(option: str = "--executor ray") -> None:
+    """Refuse an option that needs Ray without it.
 
     Raises:
         UsageError: saying how to get it.
     """
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
-            "--executor ray needs the package ray, which is not installed; "
+            f"{option} needs the package ray, which is not installed; "
             "install it with: pip install 'nas-service[ray]'"
         )

@@ -23,7 +23,10 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from nas.device_profile import CarriedProfile
+    from nas.events import Event, Note
     from nas.spec import SearchSpec
+    from nas.stages.base import Run
+    from supernet.training.loop import EpochReport
 
 # Where measurements are kept, if the user names a place.
 PASSED_ON = ("NAS_CACHE_DIR",)
@@ -139,6 +142,27 @@ class RayExecutor(Executor):
         """See `Executor.memory_mb`."""
         megabytes: float = self._device.call(spec.device, "memory_mb", network)
         return megabytes
+
+    # -- training ---------------------------------------------------------------------------
+
+    def train(self, run: Run) -> Iterator[EpochReport | Note]:
+        """See `Executor.train`: by all workers together."""
+        from nas.executors.ray_train import GroupRoom, train_together  # imports torch
+
+        self.release()
+        self.cluster.connect()
+        workers = self.settings.train_workers or self._width()
+        room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
+        yield from train_together(run, room, self._board)
+
+    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+        """See `Executor.retrain`: side by side."""
+        from nas.executors.ray_retrain import JobRoom, retrain_side_by_side  # imports torch
+
+        self.release()
+        self.cluster.connect()
+        room = JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
+        yield from retrain_side_by_side(run, ids, room, self._board)
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from nas.device_profile import CarriedProfile
 from nas.features import TopFeatures
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
+from nas.omni_views import OmniViews
 from nas.outcomes import FailedNetwork
 from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
@@ -37,6 +38,8 @@ STAGES: Mapping[str, str] = {
     "front": "find the front",
 }
 RETRAIN = "retrain-"
+# Stages of single networks → what is done to the network.
+SINGLE: Mapping[str, str] = {RETRAIN: "retrain", "attention-": "look into", "export-": "export"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class RunContents:
         features: objective → the genes that decide it most; empty before there is a ranker.
         audit: what pruning did.
         retrained: networks trained from scratch.
+        views: networks whose omni layers were looked into.
         seconds: stage → its time.
     """
 
@@ -125,6 +129,7 @@ class RunContents:
     features: Mapping[str, TopFeatures]
     audit: Audit | None
     retrained: tuple[Retrained, ...]
+    views: tuple[OmniViews, ...]
     seconds: Mapping[str, float]
 
     @property
@@ -179,5 +184,7 @@ class RunContents:
 
 def stage_label(stage: str) -> str:
     """What people call a stage."""
-    retrained = stage.removeprefix(RETRAIN)
-    return STAGES[stage] if retrained == stage else f"retrain {retrained}"
+    for prefix, word in SINGLE.items():
+        if stage.startswith(prefix):
+            return f"{word} {stage.removeprefix(prefix)}"
+    return STAGES[stage]

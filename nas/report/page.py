@@ -12,6 +12,7 @@ from nas.report.features_section import features_section
 from nas.report.front_section import front_section
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import networks_section
+from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.report.reading import read_contents
@@ -30,6 +31,7 @@ POLICY = (
 CHAPTERS = {
     "front": "Front",
     "networks": "Networks",
+    "omni": "Omni layers",
     "features": "Top features",
     "importances": "What decides",
     "ranker": "Ranker",
@@ -68,6 +70,7 @@ def render(run: RunContents) -> Html:
         _navigation(),
         front_section(run),
         networks_section(run),
+        omni_section(run),
         features_section(run),
         importances_section(run),
         card_section(run),

@@ -25,7 +25,8 @@ def render_profile(profile: CarriedProfile) -> Html:
         "header",
         tag("h1", f"{profile.name}: latency in {profile.space_name}"),
         paragraph(
-            f"{words.plural(count, 'timing')} on {profile.device.label}, torch "
+            f"{words.plural(count, 'timing')} on {profile.device.label}, "
+            f"{'graphs by ' * (profile.device.runtime is not None)}torch "
             f"{profile.device.torch_version}."
         ),
     )

@@ -18,11 +18,12 @@ from nas.evolution import Generation
 from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
 from nas.objectives import LATENCY, QUALITY
+from nas.omni_views import FOLDER, OmniViews, read_views
 from nas.outcomes import failed, read_failed
 from nas.pareto import constrained_ranks, crowding_distance
 from nas.pruning import Kept
 from nas.ranking.report_card import ReportCard
-from nas.report.contents import RETRAIN, STAGES, Audit, Epoch, Retrained, RunContents
+from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
 from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.scoring import network_costs
 from nas.spec import SearchSpec
@@ -68,6 +69,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         features=_features(folder, reader),
         audit=reader.json("pruning.json", lambda data: _audit(data, folder.spec.space)),
         retrained=_retrained(folder, reader),
+        views=_views(folder),
         seconds=_seconds(folder),
     )
 
@@ -282,6 +284,11 @@ def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
     return tuple(result for name in names if (result := reader.json(name, _result)))
 
 
+def _views(folder: RunFolder) -> tuple[OmniViews, ...]:
+    files = sorted((folder.path / FOLDER).glob("*.json"))
+    return tuple(view for file in files if (view := read_views(folder, file.stem)))
+
+
 def _result(data: Any) -> Retrained:
     architecture = Architecture.from_json(data["architecture"])
     test, valid = _scores(data, "test_"), _scores(data, "valid_")
@@ -305,6 +312,7 @@ def _scores(data: Any, split: str) -> dict[str, float]:
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:
-    retrained = sorted(file.stem for file in (folder.path / "stages").glob(f"{RETRAIN}*.json"))
-    records = {stage: folder.record(stage) for stage in (*STAGES, *retrained)}
+    files = [file.stem for file in sorted((folder.path / "stages").glob("*.json"))]
+    single = [name for prefix in SINGLE for name in files if name.startswith(prefix)]
+    records = {stage: folder.record(stage) for stage in (*STAGES, *single)}
     return {stage: record.seconds for stage, record in records.items() if record is not None}

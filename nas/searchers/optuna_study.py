@@ -25,11 +25,15 @@ from optuna.trial import FrozenTrial, create_trial
 
 from nas.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
+from search_spaces.operators import sample
 from search_spaces.space import Genotypes, SearchSpace
 
 SamplerName = Literal["random", "nsga2", "tpe"]
-# So many known networks in a row, and a space is taken to be used up.
-MOST_REPEATS = 2000
+# So many known networks in a row, and a new one is drawn at random: TPE can ask for the same few
+# networks for ever, and each of its questions takes longer than the one before.
+MOST_REPEATS = 20
+# So many random ones that are known, and a space is taken to be used up.
+MOST_DRAWS = 2000
 # By how much a network that could not be evaluated misses the limits, in their own size.
 HOPELESS = 1e6
 
@@ -64,6 +68,7 @@ class OptunaSearcher(Searcher):
             sampler=_sampler(sampler, seed, population),
         )
         self._slots = distributions(problem.space)
+        self._rng = np.random.default_rng(seed)
         self._known: dict[bytes, float | None] = {}  # None: could not be evaluated
         self._trial: optuna.Trial | None = None
 
@@ -72,12 +77,26 @@ class OptunaSearcher(Searcher):
         if self.done >= self._budget:
             return self.rows[:0]
         for _ in range(MOST_REPEATS):
-            trial = self._study.ask(self._slots)
-            row = self.problem.space.canonical(_row(self.problem.space, trial.params))
+            self._trial, row = self._next()
             if row.tobytes() not in self._known:
-                self._trial = trial
                 return row
-            self._answer(trial, row, self._known[row.tobytes()])
+            self._answer(self._trial, row, self._known[row.tobytes()])
+        return self._unknown()
+
+    def _next(self) -> tuple[optuna.Trial, Genotypes]:
+        trial = self._study.ask(self._slots)
+        return trial, self.problem.space.canonical(_row(self.problem.space, trial.params))
+
+    def _unknown(self) -> Genotypes:
+        """A random network that was not observed, which becomes the study's next trial."""
+        space = self.problem.space
+        for _ in range(MOST_DRAWS):
+            row = sample(space, self._rng, 1)
+            if row.tobytes() not in self._known:
+                self._study.enqueue_trial(_params(space, row[0]))
+                self._trial, asked = self._next()
+                assert (asked == row).all()
+                return row
         return self.rows[:0]
 
     def tell(self, rows: Genotypes, qualities: Floats, failed: Flags | None = None) -> None:
@@ -128,6 +147,14 @@ def _row(space: SearchSpace, params: Mapping[str, Any]) -> Genotypes:
         for slot in space.slots
     ]
     return np.array([values], dtype=np.int16)
+
+
+def _params(space: SearchSpace, row: Genotypes) -> dict[str, Any]:
+    """What `_row` takes."""
+    return {
+        slot.name: slot.choices[index] if slot.gene.endswith("attention") else int(index)
+        for slot, index in zip(space.slots, row.tolist(), strict=True)
+    }
 
 
 def write_study(

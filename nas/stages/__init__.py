@@ -51,6 +51,7 @@ SEARCH_STAGES: tuple[Stage, ...] = (
         ("declare",),
         ("supernet/last.pt", "supernet/best.pt", "supernet/history.json"),
         learn.train_supernet,
+        scratch=("supernet/ray",),
     ),
     Stage(
         "observe",

@@ -31,7 +31,7 @@ def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> st
     if device is None:
         return "no worker offers its device for timing"
     here, there = device.to_json(), carried.device.to_json()
-    names = [name for name in here if here[name] != there[name]]
+    names = [name for name in here | there if here.get(name) != there.get(name)]
     return (
         f"this device differs in {', '.join(names)} (here {_values(here, names)}; "
         f"there {_values(there, names)})"
@@ -39,4 +39,5 @@ def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> st
 
 
 def _values(device: dict[str, object], names: list[str]) -> str:
-    return ", ".join(str(device[name]) for name in names)
+    # A field that may be missing is the runtime, and then it is torch.
+    return ", ".join(str(device.get(name, "torch")) for name in names)

@@ -10,7 +10,7 @@ import torch
 from latency.predictor import LatencyPredictor
 from latency.profile import open_profile
 from nas import limits
-from nas.events import ArchitectureMeasured, Event, Progress
+from nas.events import ArchitectureMeasured, Event, Note, Progress
 from nas.objectives import LATENCY
 from nas.ranking import choose_ranker
 from nas.ranking.report_card import MIN_OBSERVATIONS
@@ -34,6 +34,7 @@ from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import EpochReport, Trainer
+from supernet.training.parallel import Group
 from supernet.training.sampling import build_sampler
 
 
@@ -90,28 +91,46 @@ def measure_latency(run: Run) -> Iterator[Event]:
 
 
 def train_supernet(run: Run) -> Iterator[Event]:
-    """Train the weight-sharing supernet."""
+    """Train the weight-sharing supernet, wherever the executor does that."""
+    for report in run.executor.train(run):
+        if isinstance(report, Note):
+            yield report
+            continue
+        message = _training_message(report)
+        yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
+    checkpoints = _checkpoints(run)
+    load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
+    run.folder.write_json("supernet/history.json", load(checkpoints.last)["history"])
+
+
+def supernet_trainer(run: Run, device: str | None = None, group: Group | None = None) -> Trainer:
+    """What trains the run's supernet in this process.
+
+    Args:
+        run: the run.
+        device: where; the run's own if not given.
+        group: the processes that train it together; this one alone if not given.
+    """
     settings = run.spec.budget.supernet
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.spec.seed)
         model = build_supernet(run.space, settings.dropout)
     probes = sample_distinct(run.space, run.rng(PROBES), settings.num_probes)
-    checkpoints = CheckpointFolder(run.folder.path / "supernet", run.spec.digest)
-    trainer = Trainer(
+    return Trainer(
         model,
         build_sampler(run.space, settings, run.spec.seed),
         run.space.decode(probes),
         run.quick_task,
         settings,
         seed=run.spec.seed,
-        device=run.spec.device,
-        folder=checkpoints,
+        device=device or run.spec.device,
+        folder=_checkpoints(run),
+        group=group,
     )
-    for report in trainer.run():
-        message = _training_message(report)
-        yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
-    load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
-    run.folder.write_json("supernet/history.json", trainer.history)
+
+
+def _checkpoints(run: Run) -> CheckpointFolder:
+    return CheckpointFolder(run.folder.path / "supernet", run.spec.digest)
 
 
 def rank(run: Run) -> Iterator[Event]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.access import AnyJob, Context, InContext, authenticate
+from service.access import AnyJob, Context, InContext, authenticate_reader
 from service.auth import Role, Token
 from service.dashboard.pages import Page, page
 from service.dashboard.session import log_in
@@ -14,7 +14,7 @@ from service.jobs import Job, Kind, State
 from service.problems import ProblemError
 from service.routes.results import folder_of
 from service.schemas import JobId, Text
-from service.store.jobs import Filter
+from service.store.listing import Filter
 
 PER_PAGE = 25
 
@@ -35,7 +35,7 @@ def jobs(
     """The jobs, newest first; with a token in the address it logs in instead."""
     if token is not None:
         return log_in(request, context, token)
-    viewer = authenticate(request, context, None)
+    viewer = authenticate_reader(request, context)
     chosen = {"state": state, "kind": kind, "space": space, "text": text}
     found = context.store.jobs.list(_filter(viewer, chosen, before), PER_PAGE + 1)
     shown = found[:PER_PAGE]

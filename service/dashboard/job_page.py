@@ -6,16 +6,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
 
 from service.access import AnyJob, Context, InContext, Submitter
 from service.artifacts import list_artifacts
 from service.dashboard.pages import Form, Page, page
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
+from service.result_schemas import ArtifactOut
 from service.routes import jobs
+from service.routes import networks as follow_ups
 from service.routes.results import REPORT, folder_of
-from service.schemas import ArtifactOut, RetrainRequest
-from service.store.jobs import Filter
+from service.schemas import ExportRequest, NetworkRequest
+from service.store.listing import Filter
+from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100
 MOST_CARDS = 12
@@ -50,9 +54,11 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
     from service.dashboard import run_views as views  # brings along what reads and plots runs
 
     view = views.read_run(folder)
-    if job.kind is Kind.retrain:
-        cards = views.network_cards(view, [job.pick])
-        return {"view": view, "cards": cards, "key": views.colour_key()}
+    if job.kind is not Kind.search:
+        from service.dashboard import network_views as shown
+
+        networks = shown.network_views(view, [job.pick])
+        return {"view": view, "networks": networks, "key": shown.colour_key()}
     return {
         "view": view,
         "charts": views.front_charts(view),
@@ -60,6 +66,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         "growth": views.growth_chart(view),
         "stages": views.stages(view, job),
         "evidence": views.evidence(view),
+        "formats": list(FORMATS),
         "front_size": views.front_size(view),
         "measured": views.measured_count(view),
     }
@@ -86,31 +93,84 @@ def networks(
     id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
 ) -> Response:
     """Networks of a run side by side."""
-    from service.dashboard import run_views as views
+    from service.dashboard import network_views as views
+    from service.dashboard.run_views import read_run
 
-    view = views.read_run(folder_of(job, context))
-    cards = views.network_cards(view, list(dict.fromkeys(id))[:MOST_CARDS])
-    if id and not cards:
+    view = read_run(folder_of(job, context))
+    shown = views.network_views(view, list(dict.fromkeys(id))[:MOST_CARDS])
+    if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
-    retrainable = job.kind is Kind.search and job.state is State.succeeded
+    finished = job.kind is Kind.search and job.state is State.succeeded
+    key = views.colour_key()
     return page(
-        request, "networks", job=job, cards=cards, key=views.colour_key(), retrainable=retrainable
+        request,
+        "networks",
+        job=job,
+        networks=shown,
+        key=key,
+        finished=finished,
+        formats=list(FORMATS),
     )
 
 
 @router.post("/retrain")
-def retrain(
-    job: AnyJob, token: Submitter, context: InContext, form: Form, request: Request
-) -> Response:
+def retrain(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Train the chosen networks from scratch: a job for each."""
+    wanted = _requests(form)
+    return _to_the_only(
+        [follow_ups.begin_retraining(job, one, token, context)[0] for one in wanted], job
+    )
+
+
+@router.post("/attention")
+def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Look into the omni layers of the chosen networks: a job for each."""
+    wanted = _requests(form)
+    for one in wanted:  # all or none
+        follow_ups.with_omni_layers(job, one, context)
+    return _to_the_only(
+        [follow_ups.begin_looking(job, one, token, context)[0] for one in wanted], job
+    )
+
+
+@router.post("/export")
+def export(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+    """Export the chosen networks: a job for each."""
+    wanted = [_export_request(one, form) for one in _requests(form)]
+    for one in wanted:  # all or none
+        follow_ups.with_weights(job, one, context)
+    return _to_the_only(
+        [follow_ups.begin_export(job, one, token, context)[0] for one in wanted], job
+    )
+
+
+def _export_request(given: NetworkRequest, form: Form) -> ExportRequest:
+    chosen: dict[str, Any] = {
+        name: form[name][0] for name in ("format", "weights") if form.get(name)
+    }
+    try:
+        return ExportRequest(pick=given.pick, **chosen)
+    except ValidationError as error:
+        raise ProblemError(422, str(error.errors(include_url=False)[0]["msg"])) from error
+
+
+def _requests(form: Form) -> list[NetworkRequest]:
+    """What the ticked networks of a form ask for.
+
+    Raises:
+        ProblemError: 422 when none is ticked.
+    """
     picks = list(dict.fromkeys(form.get("id", [])))[:MOST_CARDS]
     if not picks:
         raise ProblemError(422, "no network is chosen: tick one in the table of the front")
     try:
-        requests = [RetrainRequest(pick=pick) for pick in picks]
+        return [NetworkRequest(pick=pick) for pick in picks]
     except ValueError as error:
         raise ProblemError(422, "a network is named by its id") from error
-    made = [jobs.retrain(job, one, token, context, Response()) for one in requests]
+
+
+def _to_the_only(made: list[Job], job: Job) -> Response:
+    """On to the new job; with several of them back to the search, which names them all."""
     target = made[0].id if len(made) == 1 else job.id
     return RedirectResponse(f"/jobs/{target}", status_code=303)
 

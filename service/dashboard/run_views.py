@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nas.front import Front, FrontEntry
 from nas.growth import hypervolume_curve, reference
-from nas.live_front import LiveFront, find_network, front_so_far
-from nas.report import words
+from nas.live_front import LiveFront, front_so_far
 from nas.report.charts import axis, chart
-from nas.report.contents import RETRAIN, STAGES, RunContents, stage_label
+from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
-from nas.report.markup import Html, join, missing, tag
-from nas.report.network_pictures import card, key, widest_ffn
+from nas.report.markup import Html, escape, join, missing, tag
+from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.report.reading import read_contents
 from nas.run_folder import RunFolder
 from service.jobs import Job, State
 
+OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
 SKETCH = (
     "<style>polyline{fill:none;stroke:#0072b2;stroke-width:2}circle{fill:#0072b2}"
@@ -39,11 +40,13 @@ class RunView:
         contents: with the front so far as its front, once anything was measured.
         found: the same front and all that was measured.
         curve: hypervolume over measured networks.
+        path: the run's folder.
     """
 
     contents: RunContents
     found: LiveFront
     curve: list[tuple[int, float]]
+    path: Path
 
     @property
     def final(self) -> bool:
@@ -77,7 +80,7 @@ def read_run(folder: RunFolder) -> RunView:
         corner = tuple(reference(contents, found))
         front = Front(found.objectives, corner, found.entries, curve[-1][1])
         contents = replace(contents, front=front)
-    return RunView(contents, found, curve)
+    return RunView(contents, found, curve, folder.path)
 
 
 # -- the front ----------------------------------------------------------------------------------
@@ -174,57 +177,6 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
     )
 
 
-# -- networks -----------------------------------------------------------------------------------
-
-
-def network_cards(view: RunView, wanted: Sequence[str]) -> list[tuple[FrontEntry, bool, Html]]:
-    """Networks side by side: each with whether it is on the front, and its picture.
-
-    Ids that the run does not know are left out.
-    """
-    run = view.contents
-    found = [entry for identity in wanted if (entry := find_network(run, identity))]
-    on_front = {entry.id for entry in run.front.entries} if run.front else set()
-    widest = widest_ffn(run)
-    return [
-        (entry, view.final and entry.id in on_front, card(run, entry, widest, _facts(run, entry)))
-        for entry in found
-    ]
-
-
-def _facts(run: RunContents, entry: FrontEntry) -> Html:
-    """Predicted beside measured, and what came of training it from scratch."""
-    names = [name for name in words.LABELS if name in {**entry.measured, **entry.predicted}]
-    rows = [
-        tag(
-            "tr",
-            tag("th", run.label(name), scope="row"),
-            tag("td", words.value(name, entry.measured.get(name)), class_="number"),
-            tag("td", words.value(name, entry.predicted.get(name)), class_="number"),
-        )
-        for name in names
-    ]
-    for result in run.retrained:
-        if result.id == entry.id:
-            rows += [
-                tag(
-                    "tr",
-                    tag("th", f"test {words.SCORES[name]}, trained from scratch", scope="row"),
-                    tag("td", words.score(name, number), class_="number"),
-                    tag("td", "–", class_="number"),
-                )
-                for name, number in result.test_scores.items()
-                if name in words.SCORES
-            ]
-    head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
-    return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
-
-
-def colour_key() -> Html:
-    """What the colours of the pictures mean."""
-    return key()
-
-
 # -- the rest -----------------------------------------------------------------------------------
 
 
@@ -234,7 +186,7 @@ def stages(view: RunView, job: Job) -> list[StageView]:
     names = [name for name in STAGES if name != "latency" or run.spec.needs_latency]
     names += [name for name in run.seconds if name not in STAGES]
     now = job.summary.stage if job.state is State.running else None
-    if now and now.startswith(RETRAIN) and now not in names:
+    if now and now.startswith(tuple(SINGLE)) and now not in names:
         names.append(now)
     longest = max([*run.seconds.values(), 0.1])
     shown = []
@@ -254,6 +206,7 @@ def evidence(view: RunView) -> Html:
         latency_section(run),
         pruning_section(run),
         training_section(run),
+        omni_section(run, escape(OMNI_HINT)),
     )
 
 

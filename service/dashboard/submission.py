@@ -60,7 +60,7 @@ def submit(request: Request, token: Submitter, context: InContext, form: Form) -
     try:
         space = _space(context, form)
         given = JobRequest(**read_form(form, space))
-        made = jobs.submit(given, token, context, Response())
+        made, _ = jobs.begin_search(given, token, context)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

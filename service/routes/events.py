@@ -63,13 +63,14 @@ class _Stream(StreamingResponse):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         body = _follow(context, token, job, after)
         super().__init__(body, media_type="text/event-stream", headers=headers)
-        self._streams, self._key = context.streams, key
+        self._context, self._key = context, key
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            with self._context.metrics.streams.track_inprogress():
+                await super().__call__(scope, receive, send)
         finally:
-            self._streams.leave(self._key)
+            self._context.streams.leave(self._key)
 
 
 async def _follow(context: Context, token: Token, job: str, after: int) -> AsyncIterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from service.access import AnyRole, Context, InContext
@@ -44,7 +44,7 @@ def readyz(context: InContext) -> Ready:
 def metrics(token: AnyRole, context: InContext) -> Response:
     """Numbers for Prometheus."""
     _measure(context)
-    return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(context.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _measure(context: Context) -> None:
@@ -53,5 +53,4 @@ def _measure(context: Context) -> None:
     for state, count in context.store.jobs.counts().items():
         numbers.jobs.labels(state).set(count)
     numbers.workers.set(len(context.store.workers.alive(context.settings.stale_s)))
-    numbers.streams.set(context.streams.total)
     numbers.disk.set(context.store.retention.total())

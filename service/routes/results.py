@@ -11,12 +11,21 @@ from fastapi.responses import FileResponse
 
 from nas.front import FRONT_FILE, Front, FrontEntry, read_front
 from nas.objectives import Objective
+from nas.omni_views import read_views
 from nas.run_folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
 from service.artifacts import digest_header, find_artifact, list_artifacts
+from service.job_json import as_json
 from service.jobs import Job
 from service.problems import ProblemError
-from service.schemas import ArchitectureOut, ArtifactOut, EntryOut, FrontOut, ObjectiveOut
+from service.result_schemas import (
+    ArchitectureOut,
+    ArtifactOut,
+    EntryOut,
+    FrontOut,
+    ObjectiveOut,
+    OmniViewsOut,
+)
 
 REPORT = "report.html"
 # The report brings its own scripts and pictures along; it may do nothing else, and nothing with
@@ -25,6 +34,8 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data: blob:; "
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
+
+NetworkPath = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")]
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["results"])
 
@@ -65,7 +76,7 @@ def front(
     if form == "csv" or (form is None and accept.startswith("text/csv")):
         return _csv(entries, f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
-    return FrontOut(
+    found = FrontOut(
         final=final is not None,
         objectives=[
             ObjectiveOut(**o.to_json(), reference=reference)
@@ -74,6 +85,7 @@ def front(
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
     )
+    return as_json(found)
 
 
 def _front_of(
@@ -93,8 +105,8 @@ def _front_of(
 def architecture(
     job: AnyJob,
     context: InContext,
-    arch_id: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")],
-) -> ArchitectureOut:
+    arch_id: NetworkPath,
+) -> Response:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
     from nas.report.reading import read_contents
@@ -107,11 +119,25 @@ def architecture(
     members = () if contents.front is None else contents.front.entries
     result = folder.path / "retrained" / arch_id / "result.json"
     name = result.relative_to(folder.path).as_posix()
-    return ArchitectureOut(
+    found = ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),
         retrained=folder.read_json(name) if result.is_file() else None,
     )
+    return as_json(found)
+
+
+@router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
+def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniViewsOut:
+    """What the omni layers of a network look at, once a job of `POST …/attention` has ended."""
+    views = read_views(folder_of(job, context), arch_id)
+    if views is None:
+        raise ProblemError(
+            404,
+            f"the omni layers of {arch_id} were not looked into yet; "
+            f"POST /api/v1/jobs/{job.run}/attention does so",
+        )
+    return OmniViewsOut(**views.to_json())
 
 
 @router.get("/report", response_class=FileResponse)
@@ -125,9 +151,9 @@ def report(job: AnyJob, context: InContext) -> Response:
 
 
 @router.get("/artifacts", response_model=list[ArtifactOut])
-def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
+def artifacts(job: AnyJob, context: InContext) -> Response:
     """The files of the job's run."""
-    return list_artifacts(folder_of(job, context).path)
+    return as_json(list_artifacts(folder_of(job, context).path))
 
 
 @router.get("/artifacts/{path:path}", response_class=FileResponse)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
 from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
 from service.access import AnyRole, InContext
+from service.job_json import as_json
 from service.problems import ProblemError
 from service.schemas import SlotOut, SpaceOut, SpaceSource
 from service.specs import read_space
@@ -40,9 +41,10 @@ def space_out(space: SearchSpace, *, whole: bool = True) -> SpaceOut:
 
 
 @router.get("", response_model=list[SpaceOut])
-def spaces(token: AnyRole, context: InContext) -> list[SpaceOut]:
+def spaces(token: AnyRole, context: InContext) -> Response:
     """The spaces that a search may name."""
-    return [space_out(space, whole=False) for space in context.catalog.readable_spaces()]
+    found = context.catalog.readable_spaces()
+    return as_json([space_out(space, whole=False) for space in found])
 
 
 @router.get("/{name}", response_model=SpaceOut)
@@ -50,10 +52,10 @@ def space(
     token: AnyRole,
     context: InContext,
     name: Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")],
-) -> SpaceOut:
+) -> Response:
     """One space with its genes."""
     try:
-        return space_out(context.catalog.space(name))
+        return as_json(space_out(context.catalog.space(name)))
     except NasError as error:
         raise ProblemError(404, str(error)) from error
 

@@ -69,8 +69,15 @@ def write_events(
     connection: Connection, job: Job, now: float, told: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write the events whose numbers `job.last_seq` has already been raised by."""
+    rows = event_rows(job, now, told)
+    if rows:
+        connection.execute(insert(events), rows)
+
+
+def event_rows(job: Job, now: float, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of those events."""
     first = job.last_seq - len(told) + 1
-    rows = [
+    return [
         {
             "job": job.id,
             "seq": first + place,
@@ -80,5 +87,3 @@ def write_events(
         }
         for place, data in enumerate(told)
     ]
-    if rows:
-        connection.execute(insert(events), rows)

@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import bindparam, delete, func, select, update
 
-from service.jobs import Action, Job, JobStateError, Kind, State, new_id
+from service.jobs import Action, Job, JobStateError, Kind, State
 from service.store.changes import change, write_events
 from service.store.database import Database
-from service.store.rows import JOB_COLUMNS, job_of
+from service.store.listing import Filter, Listing
+from service.store.prepared import Prepared, Row
+from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, job_of
+from service.store.submissions import Submission, Submissions
 from service.store.tables import events, jobs, runs
-
-
-class IdempotencyError(Exception):
-    """The key was used before with another request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A new job.
-
-    Attributes:
-        kind: what it does.
-        owner: whose it is.
-        request: as submitted, for people to read.
-        spec: of a search, as JSON; for a retraining None.
-        run: for a retraining the run it belongs to; for a search None.
-        pick: network to retrain.
-        space: name of the space.
-        dataset: name of the data set.
-        preset: of the search.
-        title: the submitter's own words.
-        priority: 0 to 9.
-        key: the idempotency key, if there is one.
-    """
-
-    kind: Kind
-    owner: str
-    request: dict[str, Any]
-    space: str
-    dataset: str
-    preset: str
-    spec: str | None = None
-    run: str | None = None
-    pick: str = ""
-    title: str = ""
-    priority: int = 5
-    key: str | None = None
-
-    @property
-    def digest(self) -> str:
-        """What an idempotency key stands for."""
-        text = json.dumps([self.kind, self.run, self.request], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs to list; None and the empty tuple mean any.
-
-    Attributes:
-        owner: whose.
-        states: in one of these states.
-        kind: of that kind.
-        space: of that space.
-        run: of that run.
-        text: part of title, space, data set or id, whatever the case.
-        before: only jobs older than this id, for the next page.
-    """
-
-    owner: str | None = None
-    states: tuple[State, ...] = ()
-    kind: Kind | None = None
-    space: str | None = None
-    run: str | None = None
-    text: str | None = None
-    before: str | None = None
 
 
 class JobStore:
@@ -89,90 +22,35 @@ class JobStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._submissions = Submissions(database)
+        self._by_id = Prepared(
+            database, select(*JOB_COLUMNS).where(jobs.c.id == bindparam("identity"))
+        )
+        self._whole = Listing(database, JOB_COLUMNS)
+        self._short = Listing(database, LISTED_COLUMNS)
 
     def submit(self, given: Submission) -> tuple[Job, bool]:
-        """Add a job.
-
-        Returns:
-            The job, and whether it is new rather than the one that the key already stood for.
-
-        Raises:
-            IdempotencyError: when the key was used with another request.
-        """
-        try:
-            return self._insert(given), True
-        except IntegrityError:
-            known = self._by_key(given)
-            if known is None:
-                raise
-            return known, False
-
-    def _insert(self, given: Submission) -> Job:
-        with self._database.writing() as connection:
-            identity = new_id()
-            run = given.run or identity
-            if given.spec is not None:
-                connection.execute(insert(runs).values(id=run, spec=given.spec))
-            row = connection.execute(
-                insert(jobs)
-                .values(
-                    id=identity,
-                    kind=given.kind,
-                    state=State.queued,
-                    owner=given.owner,
-                    run=run,
-                    space=given.space,
-                    dataset=given.dataset,
-                    preset=given.preset,
-                    title=given.title,
-                    pick=given.pick,
-                    request=json.dumps(given.request),
-                    priority=given.priority,
-                    created_at=self._database.now(),
-                    last_seq=1,
-                    idempotency_key=given.key,
-                    request_digest=given.digest,
-                )
-                .returning(*JOB_COLUMNS)
-            ).one()
-            job = job_of(row._mapping)
-            told = {"event": "StateChanged", "action": "submit", "before": None, "attempt": 0}
-            write_events(connection, job, job.created_at, [{**told, "state": job.state}])
-            return job
-
-    def _by_key(self, given: Submission) -> Job | None:
-        if given.key is None:
-            return None
-        with self._database.reading() as connection:
-            row = connection.execute(
-                select(*JOB_COLUMNS, jobs.c.request_digest).where(
-                    jobs.c.owner == given.owner, jobs.c.idempotency_key == given.key
-                )
-            ).one_or_none()
-        if row is None:
-            return None
-        columns = dict(row._mapping)
-        if columns.pop("request_digest") != given.digest:
-            raise IdempotencyError
-        return job_of(columns)
+        """Add a job; see `Submissions.submit`."""
+        return self._submissions.submit(given)
 
     def get(self, identity: str) -> Job | None:
         """The job of that id."""
-        with self._database.reading() as connection:
-            row = connection.execute(
-                select(*JOB_COLUMNS).where(jobs.c.id == identity)
-            ).one_or_none()
-        return None if row is None else job_of(row._mapping)
+        rows = self._by_id.rows(identity=identity)
+        return job_of(rows[0]) if rows else None
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
-        """The newest jobs that fit, newest first."""
-        query = _filtered(select(*JOB_COLUMNS), wanted).order_by(jobs.c.id.desc()).limit(limit)
-        with self._database.reading() as connection:
-            return [job_of(row._mapping) for row in connection.execute(query)]
+        """The newest jobs that fit, newest first; their moments to the microsecond."""
+        return [job_of(row) for row in self._whole.newest(wanted, limit)]
+
+    def listed(self, wanted: Filter, limit: int) -> Sequence[Row]:
+        """The same as rows of `LISTED_COLUMNS`, which takes a fraction of the time."""
+        return self._short.newest(wanted, limit)
 
     def counts(self, owner: str | None = None) -> dict[State, int]:
         """How many jobs are in each state."""
-        query = _filtered(select(jobs.c.state, func.count()), Filter(owner=owner))
+        query = select(jobs.c.state, func.count())
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
         with self._database.reading() as connection:
             found = {
                 State(state): n for state, n in connection.execute(query.group_by(jobs.c.state))
@@ -270,18 +148,3 @@ def _locked(connection: Any, identity: str) -> Job | None:
         select(*JOB_COLUMNS).where(jobs.c.id == identity).with_for_update()
     ).one_or_none()
     return None if row is None else job_of(row._mapping)
-
-
-def _filtered(query: Select[Any], wanted: Filter) -> Select[Any]:
-    for column in ("owner", "kind", "space", "run"):
-        value = getattr(wanted, column)
-        if value is not None:
-            query = query.where(jobs.c[column] == value)
-    if wanted.states:
-        query = query.where(jobs.c.state.in_(wanted.states))
-    if wanted.before is not None:
-        query = query.where(jobs.c.id < wanted.before)
-    if wanted.text:
-        searched = (jobs.c.title, jobs.c.space, jobs.c.dataset, jobs.c.id)
-        query = query.where(or_(*(c.icontains(wanted.text, autoescape=True) for c in searched)))
-    return query

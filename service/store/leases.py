@@ -52,7 +52,7 @@ class LeaseStore:
             if first is None:
                 return None
             values = _taken(worker, now)
-            if first.kind is Kind.retrain:  # others may have worked on its run while it waited
+            if first.kind is not Kind.search:  # others may have worked on its run while it waited
                 values["events_offset"] = -1
             else:  # retention may have deleted what a retried search now makes anew
                 made = update(runs).where(runs.c.id == first.run).values(kept=ALL)

@@ -11,6 +11,10 @@ from service.jobs import Job, JobEvent, Kind, State, Summary
 from service.store.tables import jobs
 
 JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
+# All that a list tells of a job; what was requested is long, and told of one job alone.
+LISTED_COLUMNS = [
+    column for column in JOB_COLUMNS if column.name not in ("request", "events_offset", "losses")
+]
 
 
 def job_of(row: Mapping[Any, Any]) -> Job:
@@ -29,6 +33,11 @@ def job_of(row: Mapping[Any, Any]) -> Job:
 def event_of(row: Mapping[Any, Any]) -> JobEvent:
     """A row of the events."""
     return JobEvent(row["seq"], row["time"], row["attempt"], json.loads(row["data"]))
+
+
+def search_text(title: str, space: str, dataset: str, identity: str) -> str:
+    """What a filter by text looks through; a text without line ends matches in one line."""
+    return "\n".join((title, space, dataset, identity)).lower()
 
 
 def summary_text(summary: Summary) -> str:

@@ -49,6 +49,7 @@ runs = Table(
     Column("spec", Text, nullable=False),
     Column("disk_bytes", BigInteger, nullable=False, server_default="0"),
     Column("kept", String(16), nullable=False, server_default="all"),
+    Index(None, "disk_bytes"),  # to add them up without reading the specs
 )
 
 jobs = Table(
@@ -80,9 +81,14 @@ jobs = Table(
     Column("summary", Text, nullable=False, server_default="{}"),
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64), nullable=False),
+    # What a filter by text looks through: see `service.store.rows.search_text`.
+    Column("search", Text, nullable=False, server_default=""),
     UniqueConstraint("owner", "idempotency_key"),
-    Index(None, "state", "priority", "id"),
+    # In the orders in which jobs are listed.
+    Index(None, "state", "id"),
     Index(None, "owner", "id"),
+    Index(None, "space", "id"),
+    Index(None, "id", "search"),
     # Two jobs never work on one run folder at once, whatever else goes wrong.
     Index(
         "uq_jobs_running_run",
@@ -93,6 +99,8 @@ jobs = Table(
     ),
     Index(None, "run"),
 )
+# In the order in which they are claimed.
+Index("ix_jobs_claim", jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
 
 events = Table(
     "events",

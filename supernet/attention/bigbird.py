@@ -187,8 +187,9 @@ class BigBirdKernel(AttentionKernel):
         *keys_and_values, block_BM = memory
         k_BHMD, v_BHMD, mask_BM = unpacked(tuple(keys_and_values))
         assert mask_BM is not None
-        sample_B1 = torch.arange(len(mask_BM), device=mask_BM.device)[:, None]
-        count_BK = mask_BM.new_zeros(len(mask_BM), len(self.priority), dtype=torch.int64)
+        batch = mask_BM.shape[0]
+        sample_B1 = torch.arange(batch, device=mask_BM.device)[:, None]
+        count_BK = mask_BM.new_zeros(batch, len(self.priority), dtype=torch.int64)
         count_BK = count_BK.scatter_add(1, block_BM, mask_BM.long())
         wish_BQK = self.priority[None].masked_fill(count_BK[:, None, :] == 0, -1)
         visible_BQK = _among_the_first(wish_BQK, self.ATTENDED_BLOCKS)

@@ -36,6 +36,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def num_labels(self) -> int:
+        """One label for each example."""
+        return len(self.labels)
+
+    def part(self, rows: slice) -> Batch:
+        """Some of the examples, padded as they are here."""
+        mask = None if self.key_mask is None else self.key_mask[rows]
+        return Batch(self.inputs[rows], self.labels[rows], mask)
+
 
 def num_batches(split: Split, batch_size: int) -> int:
     """Batches in one pass; the last may be smaller than `batch_size`."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +63,9 @@ class SearchData:
         label_names: one name for each class.
         digest: sha256 over all arrays of both splits, as hexadecimal digits.
         background: images only: the value of a black pixel after normalisation, per channel.
+        reading: how an example becomes an input, plain values by name. ``kind`` is ``images`` (with
+            ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel),
+            ``bytes`` (token = byte + 1), ``symbols`` (with the list of them) or ``numbers``.
     """
 
     name: str
@@ -70,6 +75,7 @@ class SearchData:
     label_names: tuple[str, ...]
     digest: str
     background: tuple[float, ...] = ()
+    reading: Mapping[str, Any] = field(default_factory=lambda: {"kind": "numbers"})
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -112,6 +118,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
         num_classes=request.num_classes,
         label_names=arrays.label_names,
         digest=digest_of(train, valid),
+        reading=arrays.reading,
         background=arrays.background,
     )
 

@@ -63,6 +63,11 @@ class Normaliser:
         """What becomes of black, per channel."""
         return tuple(float(value) for value in self.table[:, 0])
 
+    @property
+    def white(self) -> tuple[float, ...]:
+        """What becomes of white, per channel; the other bytes lie evenly between."""
+        return tuple(float(value) for value in self.table[:, 255])
+
 
 def read_arrays(path: str, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read some arrays of an .npz file, and ``class_names`` if it is there; no others.

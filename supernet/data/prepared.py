@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
 from search_spaces.settings import ModelSettings, Task, TokenInput
+from supernet.data.fairseq_dictionary import PostProcess
 from supernet.data.images import Labels
 from supernet.data.manifest import Manifest, check_files, is_test, read_manifest
 from supernet.data.prepare_text import tokenizer_file
@@ -94,6 +95,8 @@ class PreparedData(Generic[S]):
         target_tokenizer: of the target; the same object where the vocabulary is joint.
         label_names: classification only.
         longest: tokens of the longest row of either split by side, end mark included.
+        post_process: how words of the target have to be joined before they are read; ``none``
+            where the tokenizer does it.
     """
 
     name: str
@@ -104,6 +107,7 @@ class PreparedData(Generic[S]):
     target_tokenizer: Tokenizer | None = None
     label_names: tuple[str, ...] = ()
     longest: int = 0
+    post_process: PostProcess = "none"
 
 
 def open_translation(folder: Path) -> PreparedData[PairSplit]:

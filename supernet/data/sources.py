@@ -6,7 +6,7 @@ stands for the folders that `nas data prepare` makes, which need no code of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -43,14 +43,20 @@ class Arrays(NamedTuple):
 
 
 Background = tuple[float, ...]
+Reading = Mapping[str, Any]
+
+BYTES: Reading = {"kind": "bytes"}
+NUMBERS: Reading = {"kind": "numbers"}
+LISTOPS_SYMBOLS: Reading = {"kind": "symbols", "symbols": list(listops.SYMBOLS)}
 
 
 class SearchArrays(NamedTuple):
-    """The two splits of a search; `background` as in `SearchData`."""
+    """The two splits of a search; `reading` and `background` as in `SearchData`."""
 
     train: Arrays
     valid: Arrays
     label_names: tuple[str, ...]
+    reading: Reading
     background: Background = ()
 
 
@@ -110,7 +116,15 @@ def _search_images(
     train, valid = holdout(labels, valid_count)
     normaliser = Normaliser.fit(pixels[train])
     parts = [Arrays(normaliser.apply(pixels[part]), labels[part]) for part in (train, valid)]
-    return SearchArrays(parts[0], parts[1], label_names, normaliser.background)
+    return SearchArrays(
+        parts[0], parts[1], label_names, images_reading(normaliser), normaliser.background
+    )
+
+
+def images_reading(normaliser: Normaliser) -> Reading:
+    """What becomes of black and of white, per channel."""
+    black, white = normaliser.background, normaliser.white
+    return {"kind": "images", "black": list(black), "white": list(white)}
 
 
 def _train_normaliser(pixels: Pixels, labels: Labels, valid_count: int) -> Normaliser:
@@ -245,7 +259,7 @@ def _search_listops(request: Request) -> SearchArrays:
     bounds = _listops_bounds(request)
     rows = listops.generate(LISTOPS_TRAIN + LISTOPS_VALID, bounds, request.seed)
     train, valid = _listops_arrays(rows[:LISTOPS_TRAIN]), _listops_arrays(rows[LISTOPS_TRAIN:])
-    return SearchArrays(train, valid, DIGIT_NAMES)
+    return SearchArrays(train, valid, DIGIT_NAMES, LISTOPS_SYMBOLS)
 
 
 def _test_listops(request: Request) -> Arrays:
@@ -281,10 +295,12 @@ def _search_synthetic(request: Request) -> SearchArrays:
     names = tuple(str(number) for number in range(request.num_classes))
     if isinstance(request.model.input, TokenInput):
         splits = [Arrays(inputs[part], labels[part]) for part in (train, valid)]
-        return SearchArrays(splits[0], splits[1], names)
+        return SearchArrays(splits[0], splits[1], names, NUMBERS)
     normaliser = Normaliser.fit(inputs[train])
     splits = [Arrays(normaliser.apply(inputs[part]), labels[part]) for part in (train, valid)]
-    return SearchArrays(splits[0], splits[1], names, normaliser.background)
+    return SearchArrays(
+        splits[0], splits[1], names, images_reading(normaliser), normaliser.background
+    )
 
 
 def _test_synthetic(request: Request) -> Arrays:
@@ -302,20 +318,23 @@ def _prepared(request: Request) -> PreparedData[ExampleSplit]:
     return data
 
 
-def _prepared_arrays(split: ExampleSplit, train: ExampleSplit) -> tuple[Arrays, Background]:
+def _prepared_arrays(
+    split: ExampleSplit, train: ExampleSplit
+) -> tuple[Arrays, Reading, Background]:
     """A split as networks read it: images normalised by the training split, texts as they are."""
     if isinstance(split.inputs, np.ndarray) and isinstance(train.inputs, np.ndarray):
         normaliser = Normaliser.fit(train.inputs)
-        return Arrays(normaliser.apply(split.inputs), split.labels), normaliser.background
+        arrays = Arrays(normaliser.apply(split.inputs), split.labels)
+        return arrays, images_reading(normaliser), normaliser.background
     assert not isinstance(split.inputs, np.ndarray), "all splits are of one kind"
-    return Arrays(split.inputs.padded(), split.labels), ()
+    return Arrays(split.inputs.padded(), split.labels), BYTES, ()
 
 
 def _search_prepared(request: Request) -> SearchArrays:
     data = _prepared(request)
-    train, background = _prepared_arrays(data.train, data.train)
-    valid, _ = _prepared_arrays(data.valid, data.train)
-    return SearchArrays(train, valid, data.label_names, background)
+    train, reading, background = _prepared_arrays(data.train, data.train)
+    valid, _, _ = _prepared_arrays(data.valid, data.train)
+    return SearchArrays(train, valid, data.label_names, reading, background)
 
 
 def _test_prepared(request: Request) -> Arrays:

@@ -46,6 +46,22 @@ class StreamBatch:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @property
+    def num_labels(self) -> int:
+        """Tokens to predict."""
+        return self.num_tokens
+
+    def part(self, rows: slice) -> StreamBatch:
+        """Some of the segments, padded as they are here."""
+        return StreamBatch(
+            self.inputs[rows],
+            self.targets[rows],
+            self.mask[rows],
+            num_tokens=int(self.mask[rows].sum()),
+            continues=self.continues,
+            context=None if self.context is None else self.context[rows],
+        )
+
     def to(self, device: torch.device | str | None) -> StreamBatch:
         """The same batch on another device; None leaves it where it is."""
         if device is None:

@@ -27,6 +27,8 @@ Indices = NDArray[np.int64]
 # Share of padding, above which batches of evaluation are made smaller.
 MOST_PADDING = 0.1
 
+_TENSORS = ("rows", "source", "source_mask", "inputs", "targets", "target_mask")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairBatch:
@@ -53,14 +55,21 @@ class PairBatch:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def num_labels(self) -> int:
+        """Target tokens to predict."""
+        return self.num_tokens
+
+    def part(self, rows: slice) -> PairBatch:
+        """Some of the pairs, padded as they are here."""
+        some = {name: getattr(self, name)[rows] for name in _TENSORS}
+        return PairBatch(**some, num_tokens=int(some["target_mask"].sum()))
+
     def to(self, device: torch.device | str | None) -> PairBatch:
         """The same batch on another device; None leaves it where it is."""
         if device is None:
             return self
-        moved = {
-            name: getattr(self, name).to(device, non_blocking=True)
-            for name in ("rows", "source", "source_mask", "inputs", "targets", "target_mask")
-        }
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in _TENSORS}
         return replace(self, **moved)
 
 
@@ -199,7 +208,7 @@ def _cut(order: Indices, widths: Indices, max_tokens: int) -> list[Indices]:
 def _matrix(rows: TokenRows, chosen: Indices, begins: bool = False, ends: bool = False) -> Tensor:
     """Chosen rows with a begin or end mark, filled up with padding: int64 ``(B, longest)``."""
     starts = rows.offsets[chosen]
-    lengths = rows.offsets[np.asarray(chosen) + 1] - starts
+    lengths = rows.offsets[np.asarray(chosen) + 1] - starts - rows.gap
     width = int(lengths.max(initial=0)) + begins + ends
     matrix = np.full((len(chosen), width), PAD, dtype=np.int64)
     places = np.arange(width) - begins

@@ -29,26 +29,34 @@ class TokenRows:
     Attributes:
         tokens: all rows one after the other, integers ``(total,)``; usually memory-mapped.
         offsets: int64 ``(rows + 1,)``, from 0 to the total.
+        gap: how many of the last tokens of each row are not taken for a part of it: files of other
+            programs have an end mark there.
     """
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
+    gap: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        return np.asarray(self.tokens[self.offsets[row] : self.offsets[row + 1]])
+        return np.asarray(self.tokens[self.offsets[row] : self.offsets[row + 1] - self.gap])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row, int64 ``(rows,)``."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets) - self.gap
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows."""
+        return int(self.offsets[-1]) - self.gap * len(self)
 
     def first(self, count: int) -> TokenRows:
         """The first `count` rows; all when there are less."""
         offsets = self.offsets[: count + 1]
-        return TokenRows(self.tokens[: offsets[-1]], offsets)
+        return TokenRows(self.tokens[: offsets[-1]], offsets, self.gap)
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> TokenRows:
@@ -62,8 +70,17 @@ class TokenRows:
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if longest is None else longest
         matrix = np.zeros((len(self), width), dtype=np.int64)
-        matrix[np.arange(width) < lengths[:, None]] = self.tokens
+        matrix[np.arange(width) < lengths[:, None]] = self.joined()
         return matrix
+
+    def joined(self) -> NDArray[Any]:
+        """The tokens of all rows, ``(num_tokens,)``; a copy where there are gaps."""
+        if not self.gap:
+            return self.tokens[: self.offsets[-1]]
+        kept = np.ones(int(self.offsets[-1]), dtype=np.bool_)
+        for back in range(1, self.gap + 1):
+            kept[self.offsets[1:] - back] = False
+        return np.asarray(self.tokens[: self.offsets[-1]][kept])
 
 
 class RowWriter:

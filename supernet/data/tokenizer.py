@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
         """Number of tokens, padding and the other marks included."""
         ...
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """How each token is written, marks included, by number."""
+        ...
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""
         ...
@@ -87,6 +92,16 @@ class SentencePieceTokenizer:
         """Number of tokens, marks included."""
         return int(self._pieces.get_piece_size())
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The pieces, in which ▁ stands for a space."""
+        return tuple(self._pieces.id_to_piece(list(range(self.vocab_size))))
+
+    @property
+    def model(self) -> bytes:
+        """The bytes of the model file."""
+        return bytes(self._pieces.serialized_model_proto())
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""
         rows: list[list[int]] = self._pieces.encode(list(lines), num_threads=TRAINING_THREADS)
@@ -109,6 +124,11 @@ class WordTokenizer:
     def vocab_size(self) -> int:
         """Number of words, marks included."""
         return len(self._words)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The marks and the words."""
+        return self._words
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Token numbers of each line."""

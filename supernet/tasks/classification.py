@@ -27,6 +27,10 @@ class ClassificationTask(Task[Batch, Split]):
     Args:
         data: the splits of a search.
         open_test: reads the test split.
+
+    Attributes:
+        label_names: one name for each class.
+        reading: how an example becomes an input, see `SearchData`.
     """
 
     kind = "classification"
@@ -35,6 +39,7 @@ class ClassificationTask(Task[Batch, Split]):
         self.name, self.digest = data.name, data.digest
         self.train, self.valid = data.train, data.valid
         self.num_outcomes = data.num_classes
+        self.label_names, self.reading = data.label_names, data.reading
         self._background = data.background
         self._open_test = open_test
 

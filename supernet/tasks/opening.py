@@ -12,6 +12,13 @@ from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data import synthetic
 from supernet.data.datasets import load_search_data, load_test_split
+from supernet.data.fairseq_data import (
+    DataBin,
+    check_data_bin_fits,
+    is_data_bin,
+    open_data_bin,
+    open_data_bin_test,
+)
 from supernet.data.prepared import (
     check_fits,
     open_language,
@@ -36,7 +43,8 @@ def open_task(space: SearchSpace, dataset: str, path: str | None, seed: int) -> 
         space: its task decides what the data have to be, its model what has to fit.
         dataset: name of the data; ``synthetic`` is generated. Not looked at when `path` is a
             folder.
-        path: a folder made by ``nas data prepare``, or a file; None for data that are built in.
+        path: a folder made by ``nas data prepare`` or, for translation, ``fairseq-preprocess``; or
+            a file; None for data that are built in.
         seed: of data that are drawn.
 
     Raises:
@@ -64,9 +72,19 @@ def _translation(space: SearchSpace, dataset: str, path: str | None) -> Translat
             made, space.model, lambda: synthetic.synthetic_translation_test(SYNTHETIC_SEED)
         )
     folder = _folder(space, dataset, path)
+    if is_data_bin(folder):
+        return _data_bin(space, folder)
     data = open_translation(folder)
     check_fits(data, space.model)
     return TranslationTask(data, space.model, lambda: open_translation_test(folder))
+
+
+def _data_bin(space: SearchSpace, folder: Path) -> TranslationTask:
+    """Data that fairseq-preprocess wrote."""
+    found, longest = DataBin.find(folder, space), space.model.max_length
+    data = open_data_bin(found, longest)
+    check_data_bin_fits(data, space.model)
+    return TranslationTask(data, space.model, lambda: open_data_bin_test(found, longest))
 
 
 def _language(space: SearchSpace, dataset: str, path: str | None) -> LanguageModellingTask:

@@ -9,6 +9,7 @@ from typing import Any
 
 from search_spaces.architecture import Architecture
 from supernet.beam_search import BeamSettings
+from supernet.data.fairseq_dictionary import readable
 from supernet.data.prepared import PairSplit
 from supernet.extraction import Supernet
 from supernet.sequence_models import TranslationModel
@@ -109,4 +110,4 @@ def split_bleu(
         max_tokens=max_tokens,
         device=device,
     )
-    return corpus_bleu(lines, split.target_lines)
+    return corpus_bleu([readable(line, task.post_process) for line in lines], split.target_lines)

@@ -30,6 +30,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
     Attributes:
         source_tokenizer: of the source.
         target_tokenizer: of the target; the same object where the vocabulary is joint.
+        post_process: how words of a translation are joined before BLEU is counted.
     """
 
     kind = "translation"
@@ -47,6 +48,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         self.num_outcomes = model.input.target_vocab_size or model.input.vocab_size
         self.source_tokenizer: Tokenizer = data.source_tokenizer
         self.target_tokenizer: Tokenizer = data.target_tokenizer
+        self.post_process = data.post_process
         self._open_test = open_test
 
     def describe(self) -> Mapping[str, int]:
@@ -54,8 +56,8 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         return {
             "num_train": len(self.train),
             "num_valid": len(self.valid),
-            "num_source_tokens": len(self.train.source.tokens),
-            "num_target_tokens": len(self.train.target.tokens),
+            "num_source_tokens": self.train.source.num_tokens,
+            "num_target_tokens": self.train.target.num_tokens,
             "source_vocab_size": self.source_tokenizer.vocab_size,
             "target_vocab_size": self.target_tokenizer.vocab_size,
         }

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.stats import kendalltau
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DivergedError
+from search_spaces.errors import DivergedError, UsageError
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
 from supernet.training.averaging import WeightAverages
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.evaluation import evaluate
-from supernet.training.loss import IGNORED, smoothed_cross_entropy
+from supernet.training.gradients import add_gradients
+from supernet.training.parallel import Group
 from supernet.training.sampling import ArchitectureSampler
 from supernet.training.schedule import learning_rate, planned_updates
 from supernet.training.settings import TrainingSettings
@@ -67,7 +67,8 @@ class Trainer:
         settings: the numbers.
         seed: of batches, augmentation and dropout.
         device: where to train.
-        folder: where to keep checkpoints, or None for none.
+        folder: where to keep checkpoints, or None for none; all ranks of a group see it.
+        group: who else trains this model; all are given the same arguments but this.
 
     Attributes:
         history: one line per epoch: epoch, train_loss, probe_loss (mean validation loss of the
@@ -85,6 +86,7 @@ class Trainer:
         seed: int,
         device: str = "cpu",
         folder: CheckpointFolder | None = None,
+        group: Group | None = None,
     ) -> None:
         self._raw = model.to(device)
         self._sampler = sampler
@@ -94,6 +96,7 @@ class Trainer:
         self._seed = seed
         self._device = device
         self._folder = folder
+        self._group = group or Group()
         self._optimizer = torch.optim.AdamW(
             _parameter_groups(model, settings.weight_decay),
             lr=settings.learning_rate,
@@ -104,6 +107,8 @@ class Trainer:
         self._total = planned_updates(settings, task.num_batches(settings))
         self._epoch = 0
         self._updates = 0
+        self._within = 0  # updates of the epoch that is going on, and the sum of their losses
+        self._loss_sum = 0.0
         self._stable = 0
         self._losses: tuple[float, ...] = ()
         self._best = math.inf
@@ -125,6 +130,7 @@ class Trainer:
         Raises:
             DivergedError: at the first loss that is not finite.
             DamagedRunError: when the last checkpoint cannot be read.
+            UsageError: when the ranks of a group see different checkpoints.
         """
         self._resume()
         while not self._ended() and self._stable < STABLE_CHECKS:
@@ -179,18 +185,34 @@ class Trainer:
 
     def _train_epoch(self) -> float:
         self._raw.train()
-        total, count = 0.0, 0
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed_seed(self._seed, self._epoch, 1))
+            self._seed_dropout()
             stream = self._task.batches(
                 self._settings, seed=self._seed, epoch=self._epoch, device=self._device
             )
-            for batches in _groups(stream, self._settings.accumulate):
-                total += self._update(batches)
-                count += 1
-                if count == self._settings.epoch_updates or self._ended():
+            groups = _groups(stream, self._settings.accumulate)
+            for batches in itertools.islice(groups, self._within, None):
+                self._loss_sum += self._update(batches)
+                self._within += 1
+                if self._within == self._settings.epoch_updates or self._ended():
                     break
-        return total / max(count, 1)
+                self._save_within()
+        mean = self._loss_sum / max(self._within, 1)
+        self._within, self._loss_sum = 0, 0.0
+        return mean
+
+    def _save_within(self) -> None:
+        every = self._settings.checkpoint_updates
+        if every and self._within % every == 0:
+            self._save()
+            self._seed_dropout()
+
+    def _seed_dropout(self) -> None:
+        """Every epoch, rank and piece between checkpoints has random numbers of its own."""
+        every = self._settings.checkpoint_updates
+        piece = self._within // every if every else 0
+        place = (self._group.rank, piece) if self._group.rank or piece else ()
+        torch.manual_seed(mixed_seed(self._seed, self._epoch, 1, *place))
 
     def _update(self, batches: Sequence[Any]) -> float:
         rate = learning_rate(self._settings, self._updates, self._total)
@@ -198,67 +220,39 @@ class Trainer:
             group["lr"] = rate
         networks = self._sampler.draw()
         self._optimizer.zero_grad(set_to_none=True)
-        total = sum(self._backward(batch, networks, len(batches)) for batch in batches)
+        losses = self._group.sum(self._backward(batches, networks))
+        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
+        self._group.add_up(self._raw.parameters())
         if self._settings.clip_norm > 0.0:
             nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
         self._optimizer.step()
         self._updates += 1
         self._averages.after_update()
-        return total / len(batches)
+        return float(np.mean(losses)) / len(batches)
 
-    def _backward(self, batch: Any, networks: Sequence[Architecture], num_batches: int) -> float:
-        """Add up the gradients of every network on a batch; their mean loss."""
-        total, teacher = 0.0, None
-        for number, network in enumerate(networks):
-            with self._autocast():
-                logits, labels = self._task.predict(self._raw, batch, network)
-            loss = self._loss(logits, labels, teacher)
-            value = loss.item()
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss became {value} in update {self._updates} with network {network.id}; "
-                    "lower the learning rate or switch gradient clipping on"
-                )
-            (loss / (len(networks) * num_batches)).backward()
-            total += value
-            if number == 0 and self._distils(len(networks)):
-                teacher = logits.detach().float().softmax(dim=-1)
-        return total / len(networks)
-
-    def _distils(self, num_networks: int) -> bool:
-        settings = self._settings
-        return num_networks > 1 and settings.sampling == "sandwich" and settings.distillation > 0.0
-
-    def _loss(self, logits: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
-        settings = self._settings
-        hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
-        if teacher is None:
-            return hard
-        real = labels != IGNORED
-        soft = F.cross_entropy(logits.float()[real], teacher[real])
-        return (1.0 - settings.distillation) * hard + settings.distillation * soft
-
-    def _autocast(self) -> torch.autocast:
-        kind = torch.device(self._device).type
-        return torch.autocast(
-            kind, dtype=torch.bfloat16, enabled=kind == "cuda" or self._settings.bfloat16
-        )
+    def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> list[float]:
+        """This rank's part of the gradients, and of each network's losses on the batches."""
+        losses = np.zeros(len(networks))
+        for share in self._group.shares(batches):
+            losses += add_gradients(
+                self._task,
+                self._raw,
+                share,
+                networks,
+                self._settings,
+                num_batches=len(batches),
+                device=self._device,
+            )
+        return losses.tolist()
 
     # -- checks and checkpoints ---------------------------------------------------------------
 
     def _check(self) -> float:
         before = self._losses
         model = self.model
-        self._losses = tuple(
-            evaluate(self._task, model, probe, self._task.valid, device=self._device).loss
-            for probe in self._probes
-        )
-        for probe, value in zip(self._probes, self._losses, strict=True):
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the validation loss became {value} after epoch {self._epoch} with network "
-                    f"{probe.id}; lower the learning rate or switch gradient clipping on"
-                )
+        self._losses = self._probe_losses()
+        what = f"the validation loss became {{}} after epoch {self._epoch}"
+        _check_finite(self._losses, self._probes, what)
         tau = math.nan
         if len(before) > 1:
             tau = float(kendalltau(before, self._losses).statistic)
@@ -266,16 +260,27 @@ class Trainer:
         mean = float(np.mean(self._losses))
         if mean < self._best:
             self._best = mean
-            if self._folder is not None:
+            if self._folder is not None and self._group.rank == 0:
                 save(self._folder.best, {"model": model.state_dict(), "loss": mean})
         return tau
 
+    def _probe_losses(self) -> tuple[float, ...]:
+        """Each probe is evaluated by one rank, so that the losses do not depend on the group."""
+        losses = [0.0] * len(self._probes)
+        for number in range(self._group.rank, len(losses), self._group.size):
+            probe = self._probes[number]
+            found = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
+            losses[number] = found.loss
+        return tuple(self._group.sum(losses))
+
     def _save(self) -> None:
-        if self._folder is None:
+        if self._folder is None or self._group.rank != 0:
             return
         state = {
             "epoch": self._epoch,
             "updates": self._updates,
+            "within": self._within,
+            "loss_sum": self._loss_sum,
             "averages": self._averages.state(),
             "stable": self._stable,
             "losses": list(self._losses),
@@ -289,6 +294,11 @@ class Trainer:
 
     def _resume(self) -> None:
         state = None if self._folder is None else self._folder.load_last()
+        if not self._group.agrees(-1 if state is None else state["updates"]):
+            raise UsageError(
+                "the processes that train together see different checkpoints: put the run folder "
+                "on a disk that every machine of the cluster sees under the same path"
+            )
         if state is None:
             return
         self._raw.load_state_dict(state["model"])
@@ -300,6 +310,16 @@ class Trainer:
         for _ in range(state["updates"] - self._updates):
             self._sampler.draw()
         self._epoch, self._updates = state["epoch"], state["updates"]
+        self._within, self._loss_sum = state.get("within", 0), state.get("loss_sum", 0.0)
+
+
+def _check_finite(losses: Sequence[float], networks: Sequence[Architecture], what: str) -> None:
+    for value, network in zip(losses, networks, strict=True):
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"{what.format(value)} with network {network.id}; lower the learning rate or "
+                "switch gradient clipping on"
+            )
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

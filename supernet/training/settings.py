@@ -51,7 +51,10 @@ class TrainingSettings:
             many epochs; 0 takes the weights with the lowest validation loss.
         stop_tau: ranking-stability stop: end when Kendall's tau between the probe networks'
             losses now and one check ago reaches this twice in a row; above 1 never stops.
-        check_every: epochs between checks of the probe networks.
+        check_every: epochs between checks of the probe networks, and of checkpoints.
+        checkpoint_updates: also keep a checkpoint after so many updates within an epoch, where
+            epochs take long; 0 for none. Dropout draws anew there, so the number is a part of
+            what decides the weights.
         num_probes: networks in that check.
         bfloat16: autocast to bfloat16 (on by itself on CUDA).
     """
@@ -82,5 +85,6 @@ class TrainingSettings:
     average_last: Annotated[int, Ge(0), Le(1000)] = 0
     stop_tau: Annotated[float, Gt(0.0), Le(2.0)] = 2.0
     check_every: Count = 5
+    checkpoint_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     num_probes: Count = 32
     bfloat16: bool = False

@@ -1,0 +1,173 @@
+"""`nas architectures import | export`: networks as JSON, HAT's YAML or a line of text."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from nas.cli import options
+from nas.cli.consoles import tell
+from nas.cli.run_state import RUNS, open_run
+from nas.front import FrontEntry, read_front
+from nas.run_folder import SPEC_FILE
+from search_spaces.architecture import Architecture
+from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.files import write_atomically
+from search_spaces.interchange import ArchitectureForm, parse_architecture, write_architecture
+from search_spaces.loading import load_space
+from search_spaces.notation import looks_like_text
+from search_spaces.settings import ModelSettings
+from search_spaces.space import SearchSpace
+
+
+class Form(StrEnum):
+    """How an architecture is written."""
+
+    json = "json"
+    hat = "hat"
+    text = "text"
+
+
+SPACE: Any = typer.Option(
+    None,
+    "--space",
+    metavar="NAME|FILE",
+    help="Refuse a network that does not belong to this space.",
+    autocompletion=options.complete_space,
+)
+OUT: Any = typer.Option(
+    None, "--out", metavar="FILE", help="Write there instead of to standard output."
+)
+
+
+def import_architecture(
+    source: str = typer.Argument(
+        ..., metavar="FILE|TEXT", help="A file, - for standard input, or the line of text itself."
+    ),
+    form: Form | None = typer.Option(
+        None, "--format", help="How it is written.", show_default="what it looks like"
+    ),
+    space: str | None = SPACE,
+    out: Path | None = OUT,
+) -> None:
+    """Read a network in any form and write the JSON that the other commands take."""
+    chosen = None if space is None else load_space(space)
+    architecture = read_architecture(source, None if form is None else form.value)
+    _check(chosen, architecture)
+    _write(write_architecture(architecture, "json"), out)
+
+
+def export_architecture(
+    source: str = typer.Argument(
+        ...,
+        metavar="RUN|FILE|TEXT",
+        help="A run, or one network in any form: a file, - for standard input, a line of text.",
+        autocompletion=options.complete_run,
+    ),
+    form: Form = typer.Option(..., "--format", help="How to write it."),
+    arch: str | None = typer.Option(
+        None,
+        "--arch",
+        metavar="ID",
+        help="Of a run: a network of its front, by its id or how that begins.",
+        show_default="all, which --format text can write",
+    ),
+    space: str | None = SPACE,
+    out: Path | None = OUT,
+) -> None:
+    """Write a network in a form: JSON, HAT's YAML, or one line to paste anywhere."""
+    if is_run(source):
+        _write(_exported_run(source, form.value, arch, space), out)
+        return
+    if arch is not None:
+        raise UsageError(f"--arch chooses a network of a run, and {source} is no run folder")
+    chosen = None if space is None else load_space(space)
+    architecture = read_architecture(source)
+    _check(chosen, architecture)
+    _write(write_architecture(architecture, form.value, _settings(chosen)), out)
+
+
+def read_architecture(source: str, form: ArchitectureForm | None = None) -> Architecture:
+    """Read an architecture that was named on the command line.
+
+    Args:
+        source: a file, ``-`` for standard input, or a line of `search_spaces.notation`.
+        form: how it is written; None looks at it.
+
+    Raises:
+        ArchitectureError: for a file that cannot be read or holds something else.
+    """
+    name = "standard input" if source == "-" else source
+    if looks_like_text(source):
+        name, text = "the line", source
+    else:
+        text = _content(source, name)
+    try:
+        return parse_architecture(text, form)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"{name}: {error}") from None
+
+
+def is_run(source: str) -> bool:
+    """Whether it names a run folder, as `open_run` understands names."""
+    return any((path / SPEC_FILE).is_file() for path in (Path(source), RUNS / source))
+
+
+def _content(source: str, name: str) -> str:
+    try:
+        if source == "-":
+            return sys.stdin.read()
+        return Path(source).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ArchitectureError(f"{name}: there is no such file") from None
+    except OSError as error:
+        raise ArchitectureError(f"{name} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ArchitectureError(f"{name} is not UTF-8: {error}") from None
+
+
+def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: str | None) -> str:
+    folder = open_run(source)
+    front = read_front(folder).entries
+    entries = front if arch is None else [_entry(front, arch)]
+    if len(entries) > 1 and form != "text":
+        ids = ", ".join(entry.id for entry in entries)
+        raise UsageError(f"the front has {len(entries)} networks; give one with --arch: {ids}")
+    chosen = folder.spec.space if space is None else load_space(space)
+    for entry in entries:
+        _check(chosen, entry.architecture)
+    written = (write_architecture(entry.architecture, form, _settings(chosen)) for entry in entries)
+    return "".join(written)
+
+
+def _entry(front: tuple[FrontEntry, ...], given: str) -> FrontEntry:
+    found = [entry for entry in front if given and entry.id.startswith(given)]
+    if len(found) != 1:
+        ids = ", ".join(entry.id for entry in found or front)
+        many = "several networks begin" if found else "no network of the front begins"
+        raise UsageError(f"{many} with {given!r}; there are {ids}")
+    return found[0]
+
+
+def _check(space: SearchSpace | None, architecture: Architecture) -> None:
+    if space is not None:
+        space.encode([architecture])  # refuses a network of another space, naming the gene
+
+
+def _settings(space: SearchSpace | None) -> ModelSettings | None:
+    return None if space is None else space.model
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: name a file in a folder that is there")
+    write_atomically(out, text)
+    tell(f"written: {out}")

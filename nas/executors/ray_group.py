@@ -1,0 +1,131 @@
+"""A group of processes that Ray Train keeps alive while it trains a supernet.
+
+Every rank opens the run folder itself, which therefore has to lie on a disk that all machines see;
+rank 0 writes the same checkpoints there that a training in one process writes. When a rank dies,
+Ray Train starts the group again, and it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from nas.events import Note
+from nas.executors.ray_mail import Mailbox
+from nas.executors.ray_run import shared_run
+from nas.executors.ray_train import RESTARTS, GroupRoom, Joined
+from nas.stages.learn import supernet_trainer
+from search_spaces.errors import ExecutorError, NasError
+from supernet.training.parallel import ProcessGroup
+
+STORAGE = "supernet/ray"
+# Gloo and NCCL wait so long for a rank that says nothing.
+SILENCE_S = 1800
+
+
+def fit_group(path: str, room: GroupRoom, mailbox: Mailbox) -> None:
+    """Have a group train the supernet of a run, and start it again when it is lost.
+
+    Args:
+        path: the run folder.
+        room: how many, and what each gets.
+        mailbox: takes reports and notes, and the error that ended the training.
+    """
+    storage = Path(path) / STORAGE
+    shutil.rmtree(storage, ignore_errors=True)  # of a run that was killed; it is not read again
+    each = {"CPU": float(room.cpus)} | ({"GPU": float(room.gpus)} if room.gpus else {})
+    trainer = TorchTrainer(
+        _train,
+        train_loop_config={"folder": path, "mailbox": mailbox},
+        torch_config=TorchConfig("nccl" if room.gpus else "gloo", timeout_s=SILENCE_S),
+        scaling_config=ScalingConfig(
+            num_workers=room.workers, use_gpu=bool(room.gpus), resources_per_worker=each
+        ),
+        run_config=RunConfig(
+            name="train",
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=RESTARTS),
+            callbacks=[_Restarts(mailbox)],  # type: ignore[list-item]
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        mailbox.fail(
+            ExecutorError(
+                f"the workers that train the supernet died {RESTARTS + 1} times, lastly: "
+                f"{_last_line(error)}; what is finished is kept: look after the cluster and go on "
+                "with nas resume"
+            )
+        )
+    except OSError as error:  # the run folder cannot be written
+        mailbox.fail(error)
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+def _last_line(error: BaseException) -> str:
+    """Of an error's words those that say something: the last, if it came from a worker."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+class _Restarts(UserCallback):
+    """Tells why a group ended; it runs in Ray Train's controller."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        if self._mailbox.failure is not None:
+            return
+        ranks = sorted(worker_exceptions)
+        details = {"ranks": ranks, "error": _last_line(worker_exceptions[ranks[0]])}
+        numbers = f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+        message = (
+            f"the group that trains the supernet was lost ({numbers}); it starts again from the "
+            "last checkpoint"
+        )
+        self._mailbox.put(Note("supernet", message, details))
+
+
+# -- in the workers ---------------------------------------------------------------------------
+
+
+def _train(config: dict[str, Any]) -> None:
+    """What each rank does.
+
+    An error that would come again is left in the mailbox; a group that is started because of it
+    finds it there and ends.
+    """
+    mailbox: Mailbox = config["mailbox"]
+    if mailbox.failure is not None:
+        return
+    try:
+        _train_rank(config["folder"], mailbox)
+    except (ConnectionError, TimeoutError):
+        raise  # another rank is gone: the next group may do better
+    except (NasError, OSError) as error:
+        mailbox.fail(error)
+        raise
+    except torch.OutOfMemoryError as error:
+        mailbox.fail(ExecutorError(f"a worker ran out of memory while training: {error}"))
+        raise
+
+
+def _train_rank(path: str, mailbox: Mailbox) -> None:
+    device = str(get_device())
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    run, group = shared_run(path), ProcessGroup(device)
+    mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid()))
+    for report in supernet_trainer(run, device=device, group=group).run():
+        if group.rank == 0:
+            mailbox.put(report)

@@ -1,0 +1,159 @@
+"""Retrains several networks side by side on a Ray cluster.
+
+Every network is a task that opens the run folder, does the stage there is for it, and tells its
+events; a task whose worker dies is started again and goes on from its checkpoint. The settings of
+a network are tuned by Ray Tune from within such a task.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from nas.events import Event
+from nas.executors.ray_mail import Mailbox
+from nas.executors.ray_run import shared_run
+from nas.tuning_record import asked_trials
+from search_spaces.errors import ExecutorError, NasError
+
+if TYPE_CHECKING:
+    from nas.executors.board import Board
+    from nas.stages.base import Run
+
+RESTARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobRoom:
+    """How many train at once, None for as many as there is room for, and what each gets."""
+
+    workers: int | None
+    cpus: int
+    gpus: int
+
+
+def retrain_side_by_side(
+    run: Run, ids: Sequence[str], room: JobRoom, board: Board
+) -> Iterator[Event]:
+    """Retrain networks, as many at once as there is room for; Ray has to be connected.
+
+    Args:
+        run: the run.
+        ids: of the networks.
+        room: for how many.
+        board: where it is told what they do.
+
+    Raises:
+        NasError, OSError: the first that ended one of them; the others are finished before.
+    """
+    mailbox = Mailbox()
+    jobs = _Jobs(run, list(ids), room, board, mailbox)
+    try:
+        for item in mailbox.items(jobs.ended):
+            if isinstance(item, _Began):
+                jobs.begin(item)
+                continue
+            run.folder.log(item)
+            yield item
+        failure = mailbox.failure or jobs.failure
+    finally:
+        jobs.cancel()
+        mailbox.close()
+    if failure is not None:
+        raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Began:
+    """A job that is about to work on a network."""
+
+    network_id: str
+    host: str
+    pid: int
+
+
+class _Jobs:
+    """Tasks that wait for their turn, and those that work."""
+
+    def __init__(
+        self, run: Run, ids: list[str], room: JobRoom, board: Board, mailbox: Mailbox
+    ) -> None:
+        self._run, self._waiting, self._room = run, ids, room
+        self._board, self._mailbox = board, mailbox
+        self._working: dict[Any, str] = {}
+        self.failure: Exception | None = None
+
+    def begin(self, job: _Began) -> None:
+        """Tell who works on a network."""
+        name = _name(job.network_id)
+        values = {"network": job.network_id, "host": job.host, "pid": job.pid}
+        self._board.change(name, doing="retraining", **values)
+        self._board.log(name, [f"works on {job.host}, process {job.pid}"])
+
+    def ended(self, seconds: float) -> bool:
+        """Wait a little; whether all are done."""
+        most = self._room.workers
+        while self._waiting and (most is None or len(self._working) < most):
+            network_id = self._waiting.pop(0)
+            self._working[self._start(network_id)] = network_id
+        done, _ = ray.wait(list(self._working), num_returns=len(self._working), timeout=seconds)
+        for one in done:
+            self._board.remove(_name(self._working.pop(one)))
+            self._see(one)
+        return not (self._working or self._waiting)
+
+    def _start(self, network_id: str) -> Any:
+        tuned = asked_trials(self._run.folder, network_id) > 0
+        task: Any = ray.remote(_job)
+        # A task that tunes only waits for its trials.
+        cpus, gpus = (0, 0) if tuned else (self._room.cpus, self._room.gpus)
+        path = str(self._run.folder.path.resolve())
+        return task.options(max_retries=RESTARTS, num_cpus=cpus, num_gpus=gpus).remote(
+            path, network_id, self._mailbox, self._room
+        )
+
+    def _see(self, job: Any) -> None:
+        try:
+            ray.get(job)
+        except Exception as error:
+            self.failure = self.failure or _explained(error)
+
+    def cancel(self) -> None:
+        """End what still works."""
+        for job in self._working:
+            ray.cancel(job, force=True, recursive=True)
+
+
+def _name(network_id: str) -> str:
+    return f"retrain-{network_id}"
+
+
+def _explained(error: Exception) -> Exception:
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return error
+    return ExecutorError(
+        f"the worker that retrained a network died {RESTARTS + 1} times ({type(error).__name__}); "
+        "what is finished is kept: look after the cluster and go on with the same command"
+    )
+
+
+def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
+    """The stage of one network, in a worker."""
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+    from nas.retrain import retrain_stage
+    from nas.stage_runner import stage_events
+    from nas.tuning import RayTuner
+
+    mailbox.put(_Began(network_id, socket.gethostname(), os.getpid()))
+    tuner = RayTuner(mailbox.put, room.cpus, room.gpus, room.workers)
+    try:
+        run = shared_run(path)
+        for event in stage_events(run, retrain_stage(run, network_id, tuner)):
+            mailbox.put(event)
+    except (NasError, OSError) as error:
+        mailbox.fail(error)

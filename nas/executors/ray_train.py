@@ -1,0 +1,145 @@
+"""Trains a supernet with several processes of a Ray cluster: the side of the run.
+
+The group itself, which is Ray Train's, is started by a task (`nas.executors.ray_group`), so that
+everything ends with that task when the run is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from nas.events import Note
+from nas.executors.ray_mail import Mailbox, here
+from search_spaces.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from nas.executors.board import Board
+    from nas.stages.base import Run
+    from supernet.training.loop import EpochReport
+
+RESTARTS = 8
+# After so long without a worker the user is told what is waited for.
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoom:
+    """The processes that train together: how many, and what is reserved for each."""
+
+    workers: int
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A rank that is about to train."""
+
+    rank: int
+    host: str
+    pid: int
+
+
+class _Waited:
+    """Nobody has joined for long."""
+
+
+def train_together(run: Run, room: GroupRoom, board: Board) -> Iterator[EpochReport | Note]:
+    """Train a run's supernet, or go on with it; Ray has to be connected.
+
+    Args:
+        run: the run.
+        room: for how many; where the cluster has less, this waits for it to grow.
+        board: where it is told what they do.
+
+    Yields:
+        The reports of rank 0, and notes: who trains, and each time the group had to start again.
+
+    Raises:
+        NasError, OSError: what ended the training, as in one process.
+        ExecutorError: when workers died too often.
+    """
+    group = _Group(run, room, board)
+    try:
+        yield from group.events()
+    finally:
+        group.close()
+
+
+class _Group:
+    """What a group says while it trains; in the end its failure, if it failed."""
+
+    def __init__(self, run: Run, room: GroupRoom, board: Board) -> None:
+        from nas.executors.ray_group import fit_group  # imports torch and Ray Train
+
+        self._room, self._board, self._mailbox = room, board, Mailbox()
+        self._joined: dict[int, Joined] = {}
+        self._waiting_s: float | None = 0.0
+        task: Any = ray.remote(fit_group)
+        options = task.options(num_cpus=0, max_retries=RESTARTS, scheduling_strategy=here())
+        self._task = options.remote(str(run.folder.path.resolve()), room, self._mailbox)
+
+    def events(self) -> Iterator[EpochReport | Note]:
+        """See the class."""
+        for item in self._mailbox.items(self._ended):
+            if not isinstance(item, Joined | _Waited):
+                if isinstance(item, Note):  # the group was lost, and has to find room again
+                    self._waiting_s = 0.0
+                yield item
+            elif (note := self._note(item)) is not None:
+                yield note
+        failure = self._mailbox.failure
+        if failure is not None:
+            raise failure
+        try:
+            ray.get(self._task)
+        except ray.exceptions.WorkerCrashedError as error:
+            raise ExecutorError(
+                f"the process that starts the training died {RESTARTS + 1} times; what is "
+                "finished is kept: look after the cluster and go on with nas resume"
+            ) from error
+
+    def close(self) -> None:
+        """End whatever still works."""
+        ray.cancel(self._task, force=True, recursive=True)
+        self._mailbox.close()
+        for rank in range(self._room.workers):
+            self._board.remove(_name(rank))
+
+    def _ended(self, seconds: float) -> bool:
+        done, _ = ray.wait([self._task], timeout=seconds)
+        if self._waiting_s is not None:
+            self._waiting_s += seconds
+            if self._waiting_s > PATIENCE_S:
+                self._waiting_s = None
+                self._mailbox.put(_Waited())
+        return bool(done)
+
+    def _note(self, item: Joined | _Waited) -> Note | None:
+        room = self._room
+        if isinstance(item, _Waited):
+            each = f"{room.cpus} CPU{'s' * (room.cpus != 1)}"
+            each += f" and {room.gpus} GPU" if room.gpus else ""
+            return Note(
+                "supernet",
+                f"waiting for the cluster to have room for {room.workers} workers with {each} each",
+            )
+        self._waiting_s = None
+        self._joined[item.rank] = item
+        self._board.change(_name(item.rank), doing="training", host=item.host, pid=item.pid)
+        self._board.log(_name(item.rank), [f"trains on {item.host}, process {item.pid}"])
+        if len(self._joined) < room.workers:
+            return None
+        self._board.write()
+        places = [f"{one.host}:{one.pid}" for _, one in sorted(self._joined.items())]
+        self._joined.clear()
+        words = f"{len(places)} processes train" if len(places) > 1 else "1 process trains"
+        return Note("supernet", f"{words} the supernet", {"processes": places})
+
+
+def _name(rank: int) -> str:
+    return f"trainer-{rank}"

@@ -1,0 +1,145 @@
+"""The model card of an export: ``export.json`` in words, for people who have only the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+TITLES = {
+    "classification": "classifier",
+    "translation": "translation network",
+    "language_modelling": "language model",
+}
+SCORES = {
+    "bleu": "BLEU",
+    "accuracy": "accuracy",
+    "perplexity": "perplexity per token",
+    "word_perplexity": "perplexity per word",
+    "bits_per_character": "bits per character",
+    "loss": "loss (nats)",
+}
+SPLITS = {"test": "test split", "valid": "validation split"}
+
+READINGS = {
+    "sentencepiece": "Text becomes token numbers, and they text again, with the package "
+    'sentencepiece: `SentencePieceProcessor(model_file="{source}").encode("a text")` and '
+    '`SentencePieceProcessor(model_file="{target}").decode(tokens)`.',
+    "words": "Text is split at spaces; a word's number is its place in `{source}`, 3 if it is not "
+    "there, and numbers become words of `{target}`.",
+    "images": "A byte b of an image becomes `black + (white - black) * b / 255`, and the image is "
+    "scaled to `image_size`; the numbers, and the names of the classes, stand in `reading.json`.",
+    "bytes": "Texts are read byte by byte: token = byte + 1. `reading.json` names the classes.",
+    "symbols": "A symbol's number is its place in the list in `reading.json`, which also names the "
+    "classes.",
+    "numbers": "Rows of token numbers; 0 fills short rows up. `reading.json` names the classes.",
+}
+
+RETRAINED = (
+    "Trained from scratch on the training split, after the search had chosen the network. The test "
+    "split was opened once, after training."
+)
+INHERITED = (
+    "**Inherited from the supernet, not trained further.** A network of this architecture that is "
+    "trained from scratch (`nas retrain`) is usually better. Its scores serve to compare networks."
+)
+
+
+def model_card(facts: Mapping[str, Any], usage: str) -> str:
+    """The card as Markdown.
+
+    Args:
+        facts: the content of ``export.json``.
+        usage: how to use the folder, of the format.
+    """
+    parts = [
+        f"# {facts['space']['name']} {TITLES[facts['task']]} {facts['id']}",
+        f"Format: {facts['format']}. The network stands in `architecture.json`.",
+        "## Use",
+        usage.strip(),
+        READINGS[facts["reading"]["kind"]].format(**facts["reading"]),
+        "## Weights",
+        INHERITED if facts["weights"] == "inherited" else RETRAINED,
+        *_table(("", ""), _origin(facts)),
+        "## Quality",
+        *_quality(facts["scores"]),
+        "## Size and speed",
+        *_table(("", ""), _size(facts)),
+        "## Check",
+        _check(facts),
+        "## Licence",
+        f"The code in this folder is under {facts['licence_of_code']}. Weights and tokenizer were "
+        f"made from the data named above, whose own terms may apply to them.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _origin(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    space, data = facts["space"], facts["data"]
+    yield "search space", f"{space['name']} (sha256 {space['digest'][:12]})"
+    if space.get("description"):
+        yield "about it", space["description"]
+    yield "data", f"{data['name']} (sha256 {str(data['digest'])[:12]})"
+    yield "seed", str(facts["seed"])
+    if "epochs" in facts["scores"]:
+        yield "epochs", str(facts["scores"]["epochs"])
+    yield "request", f"sha256 {facts['run'][:12]}"
+
+
+def _quality(scores: Mapping[str, Any]) -> Iterator[str]:
+    splits = [s for s in SPLITS if any(name.startswith(f"{s}_") for name in scores)]
+    names = [n for n in SCORES if any(f"{s}_{n}" in scores for s in splits)]
+    rows = [
+        (SCORES[name], *(_number(scores.get(f"{split}_{name}")) for split in splits))
+        for name in names
+    ]
+    if not rows:
+        yield "Nothing was measured."
+        return
+    yield from _table(("", *(SPLITS[split] for split in splits)), rows)
+    if "bleu_signature" in scores:
+        yield f"BLEU with a beam of 4, sacreBLEU's signature `{scores['bleu_signature']}`."
+
+
+def _size(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    flops, latency = facts["flops"], facts["latency"]
+    lengths = f"{flops['source_length']} input tokens"
+    if "target_length" in flops:
+        lengths += f", {flops['target_length']} target tokens"
+    yield "parameters", f"{facts['params']:,} (shared ones once)"
+    yield (
+        "FLOPs",
+        f"{flops['value']:,} for one example of {lengths} (convention `{flops['convention']}`: a "
+        "multiply-add is two)",
+    )
+    if latency is None:
+        yield "latency", "not measured in this search"
+        return
+    how = "measured" if latency["measured"] else "predicted"
+    build = f", torch {latency['torch']}" if "torch" in latency else ""
+    yield (
+        "latency",
+        f"{latency['value_ms']:.3g} ms, {how}: {latency['workload']}; {latency['device']}{build}",
+    )
+
+
+def _check(facts: Mapping[str, Any]) -> str:
+    return (
+        "When this folder was written, its outputs for validation examples differed from those of "
+        f"the run's model by at most {facts['difference']:.2g} (allowed: {facts['tolerance']:g}). "
+        "Those examples and outputs are part of the folder. `nas verify DIR` compares checksums, "
+        "shapes and outputs again, without executing anything that lies here."
+    )
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join(_cell(part) for part in row)} |" for row in rows]
+    return ["\n".join(lines)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,57 @@
+"""A network of the front on its own, and what trains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from nas.front import FrontEntry
+from nas.stages.base import Run
+from supernet.building import build_network
+from supernet.extraction import StandAlone
+from supernet.training.checkpoint import CheckpointFolder, load
+from supernet.training.loop import Trainer
+from supernet.training.sampling import SingleNetwork
+from supernet.training.settings import TrainingSettings
+
+
+def network_trainer(
+    run: Run, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
+) -> tuple[StandAlone, Trainer]:
+    """A network with its first weights, which the run's seed decides, and its training.
+
+    Args:
+        run: the run.
+        entry: the network.
+        settings: the numbers.
+        checkpoints: where the training goes on from.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.spec.seed)
+        network = build_network(
+            run.space.model, run.space.task, entry.architecture, settings.dropout
+        )
+    trainer = Trainer(
+        network.network,
+        SingleNetwork(entry.architecture),
+        [entry.architecture],
+        run.quick_task,
+        settings,
+        seed=run.spec.seed,
+        device=run.spec.device,
+        folder=checkpoints,
+    )
+    return network, trainer
+
+
+def load_weights(run: Run, entry: FrontEntry, file: Path) -> StandAlone:
+    """A network with the weights of a file, on the run's device.
+
+    Raises:
+        DamagedRunError: when they cannot be read.
+    """
+    network = build_network(run.space.model, run.space.task, entry.architecture)
+    network.network.load_state_dict(load(file)["model"])
+    network.network.to(run.spec.device)
+    return network

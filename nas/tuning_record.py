@@ -1,0 +1,160 @@
+"""What the tuning of a network's retraining leaves in the run folder: plain JSON, no pickles.
+
+Ray Tune keeps a storage of its own below the same folder while it works, and that is never read
+back: a run folder may come from anywhere, and Tune's files are pickles. What has been tried is read
+from here instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from nas.run_folder import RunFolder
+from search_spaces.errors import DamagedRunError
+
+TUNED = ("learning_rate", "dropout", "warmup_share")
+MOST_TRIALS = 10_000
+
+State = Literal["finished", "stopped", "diverged"]
+Settings = Mapping[str, float]
+
+
+def request_file(network_id: str) -> str:
+    """Where in a run folder it is noted that a network's retraining is to be tuned."""
+    return f"retrained/{network_id}/tuning.json"
+
+
+def asked_trials(folder: RunFolder, network_id: str) -> int:
+    """How many settings are to be tried for a network; 0 where it trains with the run's own.
+
+    Raises:
+        DamagedRunError: when the note cannot be read.
+    """
+    name = request_file(network_id)
+    if not (folder.path / name).exists():
+        return 0
+    data = folder.read_json(name)
+    trials = data.get("trials") if isinstance(data, dict) else None
+    if not isinstance(trials, int) or not 1 <= trials <= MOST_TRIALS:
+        raise DamagedRunError(
+            f"{folder.path / name} is damaged; nas retrain {folder.path} --pick {network_id} "
+            "--tune N writes it anew"
+        )
+    return trials
+
+
+def ask_for_trials(folder: RunFolder, network_id: str, trials: int) -> None:
+    """Note how many settings are to be tried for a network; 0 takes the note back."""
+    if trials:
+        folder.write_json(request_file(network_id), {"trials": trials})
+    else:
+        (folder.path / request_file(network_id)).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial, as far as it came.
+
+    Attributes:
+        key: of its settings.
+        settings: what it trains with in place of the run's own.
+        reports: percent of the training done → lowest validation loss by then.
+        state: how it ended; None while it has not.
+        loss: what it is compared by; None while it has not ended.
+    """
+
+    key: str
+    settings: Settings
+    reports: Mapping[int, float]
+    state: State | None = None
+    loss: float | None = None
+
+
+class TrialFolders:
+    """The folders of a network's trials, one for each setting that was begun.
+
+    Args:
+        folder: the run.
+        network_id: of the front.
+    """
+
+    def __init__(self, folder: RunFolder, network_id: str) -> None:
+        self._folder = folder
+        self._name = f"retrained/{network_id}/tuning"
+
+    @property
+    def path(self) -> Path:
+        """All of them."""
+        return self._folder.path / self._name
+
+    def path_of(self, key: str) -> Path:
+        """One of them."""
+        return self.path / key
+
+    def begin(self, settings: Settings) -> str:
+        """Note that settings are being tried; their key."""
+        values = {name: float(settings[name]) for name in TUNED}
+        key = key_of(values)
+        self._folder.write_json(f"{self._name}/{key}/settings.json", values)
+        return key
+
+    def report(self, key: str, done: int, loss: float) -> None:
+        """Note how a trial goes."""
+        self._folder.append(f"{self._name}/{key}/reports.jsonl", [{"done": done, "loss": loss}])
+
+    def end(self, key: str, state: State, loss: float) -> None:
+        """Note how a trial ended; what was noted first stays."""
+        if not (self.path_of(key) / "trial.json").exists():
+            self._folder.write_json(
+                f"{self._name}/{key}/trial.json", {"state": state, "loss": loss}
+            )
+
+    def records(self) -> list[TrialRecord]:
+        """Every trial that was begun, by key.
+
+        Raises:
+            DamagedRunError: for a file that cannot be read.
+        """
+        found = sorted(self.path.glob("*/settings.json"))
+        return [self.record(file.parent.name) for file in found]
+
+    def record(self, key: str) -> TrialRecord:
+        """One that was begun; errors as `records`."""
+        name = f"{self._name}/{key}"
+        try:
+            settings = {
+                one: float(self._folder.read_json(f"{name}/settings.json")[one]) for one in TUNED
+            }
+            lines = self._folder.read_journal(f"{name}/reports.jsonl")
+            reports = {int(line["done"]): float(line["loss"]) for line in lines}
+            if not (self.path_of(key) / "trial.json").exists():
+                return TrialRecord(key, settings, reports)
+            data = self._folder.read_json(f"{name}/trial.json")
+            if key_of(settings) != key or data["state"] not in get_args(State):
+                raise ValueError("it is no record of a trial")
+            return TrialRecord(key, settings, reports, data["state"], float(data["loss"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise DamagedRunError(f"{self.path_of(key)} is damaged: {error}") from error
+
+
+def key_of(settings: Settings) -> str:
+    """A short name for settings, always the same."""
+    text = json.dumps({name: float(settings[name]) for name in TUNED})
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def best_of(records: list[TrialRecord]) -> TrialRecord | None:
+    """The finished trial with the lowest validation loss; None where there is none."""
+    finished = [record for record in records if record.state == "finished"]
+    return min(finished, key=lambda record: (record.loss, record.key), default=None)
+
+
+def summary(records: list[TrialRecord]) -> dict[str, Any]:
+    """How many trials ended how."""
+    states = [record.state for record in records]
+    return {"trials": len(states), **{state: states.count(state) for state in get_args(State)}}

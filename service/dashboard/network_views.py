@@ -1,0 +1,111 @@
+"""Networks of a run as pages show them. Imported where it is used, like `run_views`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nas.front import FrontEntry
+from nas.live_front import find_network
+from nas.omni_views import sees_several_layers
+from nas.report import words
+from nas.report.contents import RunContents
+from nas.report.markup import Html, join, tag
+from nas.report.network_pictures import card, key, widest_ffn
+from nas.report.omni_section import explanation, omni_view
+from service.dashboard.run_views import RunView
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkView:
+    """One network as it is shown.
+
+    Attributes:
+        entry: the network.
+        on_front: whether it is on the front of a search that has ended.
+        card: its numbers and its picture.
+        omni: what its omni layers look at, if that was measured.
+        unseen: whether it has omni layers of which that is not known.
+        weights: those that it can be exported with: ``trained``, ``inherited``.
+    """
+
+    entry: FrontEntry
+    on_front: bool
+    card: Html
+    omni: Html
+    unseen: bool
+    weights: tuple[str, ...]
+
+
+def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
+    """Networks side by side; ids that the run does not know are left out."""
+    run = view.contents
+    found = [entry for identity in wanted if (entry := find_network(run, identity))]
+    on_front = {entry.id for entry in run.front.entries} if run.front else set()
+    widest = widest_ffn(run)
+    return [
+        NetworkView(
+            entry,
+            view.final and entry.id in on_front,
+            card(run, entry, widest, _facts(run, entry)),
+            omni_views(view, entry.id),
+            can_be_looked_into(view, entry),
+            _weights(view, entry),
+        )
+        for entry in found
+    ]
+
+
+def _facts(run: RunContents, entry: FrontEntry) -> Html:
+    """Predicted beside measured, and what came of training it from scratch."""
+    names = [name for name in words.LABELS if name in {**entry.measured, **entry.predicted}]
+    rows = [
+        tag(
+            "tr",
+            tag("th", run.label(name), scope="row"),
+            tag("td", words.value(name, entry.measured.get(name)), class_="number"),
+            tag("td", words.value(name, entry.predicted.get(name)), class_="number"),
+        )
+        for name in names
+    ]
+    for result in run.retrained:
+        if result.id == entry.id:
+            rows += [
+                tag(
+                    "tr",
+                    tag("th", f"test {words.SCORES[name]}, trained from scratch", scope="row"),
+                    tag("td", words.score(name, number), class_="number"),
+                    tag("td", "–", class_="number"),
+                )
+                for name, number in result.test_scores.items()
+                if name in words.SCORES
+            ]
+    head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
+    return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
+
+
+def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:
+    files = {
+        "trained": f"retrained/{entry.id}/weights.pt",
+        "inherited": "supernet/last.pt",
+    }
+    return tuple(name for name, file in files.items() if (view.path / file).is_file())
+
+
+def omni_views(view: RunView, identity: str) -> Html:
+    """What the omni layers of a network look at; nothing where that was not measured."""
+    found = [omni_view(one) for one in view.contents.views if one.id == identity]
+    return join(explanation(), found) if found else Html("")
+
+
+def can_be_looked_into(view: RunView, entry: FrontEntry) -> bool:
+    """Whether a network has omni layers to look into that nobody has looked into yet."""
+    known = any(one.id == entry.id for one in view.contents.views)
+    return not known and sees_several_layers(
+        entry.architecture, view.contents.space.model.omni_span
+    )
+
+
+def colour_key() -> Html:
+    """What the colours of the pictures mean."""
+    return key()

@@ -1,0 +1,120 @@
+"""What every way to submit a job has in common: keys, the quota, priorities, and the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Header, Response
+
+from nas.front import FRONT_FILE, FrontEntry, pick, read_front
+from nas.run_folder import RunFolder
+from service import job_json
+from service.access import Context
+from service.auth import Role, Token
+from service.jobs import Job, Kind, State
+from service.problems import ProblemError
+from service.schemas import JobOut, NetworkRequest
+from service.store.submissions import Submission
+
+HIGHEST_FOR_ALL = 5
+
+KNOWN: dict[int | str, dict[str, Any]] = {
+    200: {"model": JobOut, "description": "The job that this Idempotency-Key already stands for."}
+}
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Sent again with the same request, it gives the job that is there already.",
+    ),
+]
+
+
+def add_job(submission: Submission, context: Context) -> tuple[Job, bool]:
+    """Add a job, or find the one that its key already stands for.
+
+    Returns:
+        The job, and whether it is new.
+
+    Raises:
+        ProblemError: 507 while the runs fill their quota.
+    """
+    settings = context.settings
+    if context.store.retention.total() >= settings.quota_bytes:
+        raise ProblemError(
+            507,
+            f"the runs fill their {settings.quota_gib:g} GiB and nothing more can be deleted by "
+            "itself; delete finished jobs, or ask an administrator for a larger quota",
+        )
+    return context.store.jobs.submit(submission)
+
+
+def told(job: Job, new: bool) -> Response:
+    """The answer to a submission: 201, or 200 for a job that was there already."""
+    headers = {"Location": f"/api/v1/jobs/{job.id}"}
+    return job_json.whole(job, 201 if new else 200, headers)
+
+
+def checked_priority(wanted: int, token: Token) -> int:
+    """The priority that was asked for.
+
+    Raises:
+        ProblemError: 403 for a higher one than the token may ask for.
+    """
+    if wanted > HIGHEST_FOR_ALL and not token.role.includes(Role.admin):
+        raise ProblemError(
+            403, f"priorities above {HIGHEST_FOR_ALL} are for administrators", "/priority"
+        )
+    return wanted
+
+
+def network_of(job: Job, how: str, context: Context) -> tuple[RunFolder, FrontEntry]:
+    """A network of a finished search, and the run it is of.
+
+    Raises:
+        ProblemError: 409 when the job is no search that succeeded, or has no files any more.
+        UsageError: when there is no such network on the front.
+    """
+    if job.kind is not Kind.search or job.state is not State.succeeded:
+        raise ProblemError(
+            409,
+            "this can be asked about networks of a search that succeeded; "
+            f"this {job.kind} is {job.state}",
+        )
+    path = context.settings.runs / job.run
+    if not (path / FRONT_FILE).is_file():
+        raise ProblemError(409, "the files of this search are gone; submit it again")
+    folder = RunFolder.open(path)
+    return folder, pick(read_front(folder), how)
+
+
+def follow_up(
+    kind: Kind,
+    job: Job,
+    network: FrontEntry,
+    given: NetworkRequest,
+    token: Token,
+    context: Context,
+    key: str | None = None,
+) -> tuple[Job, bool]:
+    """Add a job about a network of a finished search.
+
+    Raises:
+        ProblemError: 403 for a priority that the token may not ask for, 507 without space.
+    """
+    submission = Submission(
+        kind=kind,
+        owner=job.owner,
+        request=given.model_dump(mode="json"),
+        run=job.run,
+        space=job.space,
+        dataset=job.dataset,
+        preset=job.preset,
+        title=job.title,
+        pick=network.id,
+        priority=checked_priority(given.priority, token),
+        key=key,
+    )
+    return add_job(submission, context)

@@ -1,0 +1,1 @@
+"""Networks as files that run without this package; see `supernet.export.base`."""

@@ -1,0 +1,96 @@
+"""What a network is, apart from its weights, and its JSON form ``architecture.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast, get_args
+
+from search_spaces.architecture import Architecture
+from search_spaces.costs import params
+from search_spaces.errors import DataError, UsageError
+from search_spaces.loading import model_table
+from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings_form import model_from_source
+from search_spaces.toml_source import TomlSource
+
+ARCHITECTURE_FILE = "architecture.json"
+FORMAT = 1
+TASKS = get_args(Task)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A network without its weights.
+
+    Attributes:
+        task: what it does.
+        settings: what all networks of its space share.
+        architecture: the network.
+    """
+
+    task: Task
+    settings: ModelSettings
+    architecture: Architecture
+
+    @property
+    def params(self) -> int:
+        """Number of parameters; shared weights count once."""
+        return params(self.settings, self.task, self.architecture)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``architecture.json``."""
+        return {
+            "format": FORMAT,
+            "id": self.architecture.id,
+            "task": self.task,
+            "params": self.params,
+            "architecture": self.architecture.to_json(),
+            "model": model_table(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, data: object, name: str = ARCHITECTURE_FILE) -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            data: the parsed JSON.
+            name: what to call it in messages.
+
+        Raises:
+            DataError: naming what is missing or wrong.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            raise DataError(f"{name} is no description of an exported network of format {FORMAT}")
+        task = data.get("task")
+        if task not in TASKS:
+            raise DataError(f"{name}: task is {task!r}; there are {', '.join(TASKS)}")
+        task = cast(Task, task)
+        try:
+            settings = model_from_source(TomlSource(name, {"model": data.get("model")}, {}), task)
+            found = cls(task, settings, Architecture.from_json(data.get("architecture")))
+            counted = found.params
+        except UsageError as error:
+            raise DataError(f"{name} describes no network: {error}") from error
+        for key, value in (("id", found.architecture.id), ("params", counted)):
+            if data.get(key) != value:
+                raise DataError(f"{name}: {key} is {data.get(key)!r}, but the network's is {value}")
+        return found
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read ``architecture.json`` of a folder.
+
+        Raises:
+            DataError: when it is missing, no JSON, or describes no network.
+        """
+        file = folder / ARCHITECTURE_FILE
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{folder} holds no export: it has no {ARCHITECTURE_FILE}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
+        return cls.from_json(data, str(file))

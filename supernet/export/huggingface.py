@@ -1,0 +1,303 @@
+"""A folder that ``AutoModel….from_pretrained(DIR, trust_remote_code=True)`` loads.
+
+Beside the generated network there are three small files of Python: the model as transformers knows
+models, its configuration, and a tokenizer. They import torch, transformers and, where the tokenizer
+is one of sentencepiece, that.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from search_spaces.errors import DataError
+from search_spaces.files import write_atomically
+from search_spaces.settings import ImageInput
+from supernet.beam_search import BeamSettings
+from supernet.export.base import ExportFormat, ExportSource, Reading, Record
+from supernet.export.blueprint import Blueprint
+from supernet.export.generate import NETWORK_ROOTS, literal, modeling_source, template
+from supernet.export.imports import Statement, import_block
+from supernet.export.package import write_json
+from supernet.export.properties import properties
+from supernet.export.specialise import decided, tidied, used_names
+from supernet.export.standalone import generated_difference, known_words, weights_difference
+from supernet.export.tensors import read_tensors, write_tensors
+from supernet.export.weights import plain_weights
+
+WEIGHTS_FILE = "model.safetensors"
+NETWORK_FILE = "network.py"
+PREFIX = "network."
+MODEL_PARTS = {
+    "classification": "hf_classifier",
+    "translation": "hf_translator",
+    "language_modelling": "hf_language_model",
+}
+MODEL_CLASSES = {
+    "classification": "NasForClassification",
+    "translation": "NasForSeq2SeqLM",
+    "language_modelling": "NasForCausalLM",
+}
+# Which end of a text the tokenizer marks.
+MARKED = {"classification": "none", "translation": "eos", "language_modelling": "bos"}
+# Where a part is in the folder, whose modules are neighbours.
+NEIGHBOURS = (
+    (re.compile(r"supernet\.export\.template\.hf_config"), ".configuration_nas"),
+    (
+        re.compile(
+            r"supernet\.export\.template\.(classifier|decoding|language_model|translator)\b"
+        ),
+        ".network",
+    ),
+)
+SYMBOLS_FILE = "symbols.json"
+
+
+class HuggingFaceExport(ExportFormat):
+    """Weights, configuration, model and tokenizer for transformers."""
+
+    name = "huggingface"
+
+    def write(self, source: ExportSource, folder: Path) -> list[str]:
+        """See `ExportFormat.write`."""
+        blueprint, reading = source.blueprint, source.reading
+        weights = {PREFIX + name: t for name, t in plain_weights(source.network).items()}
+        write_tensors(folder / WEIGHTS_FILE, weights)
+        texts = {
+            NETWORK_FILE: network_source(blueprint, known_words(folder)),
+            "modeling_nas.py": model_source(blueprint, known_words(folder)),
+            "configuration_nas.py": part_source("hf_config", {}),
+        }
+        objects = {"config.json": config(blueprint, reading)}
+        if blueprint.task != "classification":
+            objects["generation_config.json"] = generation_config(blueprint)
+        if reading.facts["kind"] not in ("images", "numbers"):
+            objects["tokenizer_config.json"] = tokenizer_config(blueprint)
+            texts["tokenization_nas.py"] = tokenizer_source(reading)
+        if reading.facts["kind"] == "symbols":
+            texts[SYMBOLS_FILE] = json.dumps(reading.facts["symbols"]) + "\n"
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+        for name, value in objects.items():
+            write_json(folder / name, value)
+        return [WEIGHTS_FILE, *texts, *objects]
+
+    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+        """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
+        file = folder / WEIGHTS_FILE
+        tensors = read_tensors(file)
+        foreign = min((name for name in tensors if not name.startswith(PREFIX)), default=None)
+        if foreign is not None:
+            raise DataError(f"{file} has a tensor too much, {foreign}")
+        weights = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+        difference = weights_difference(blueprint, weights, record, str(file))
+        text = network_source(blueprint, known_words(folder))
+        network_file = folder / NETWORK_FILE
+        if not network_file.is_file():
+            raise DataError(f"{network_file} is missing; export the network anew")
+        if network_file.read_text(encoding="utf-8") != text:
+            return difference
+        return max(difference, generated_difference(text, network_file, weights, record))
+
+    def usage(self, blueprint: Blueprint) -> str:
+        """See `ExportFormat.usage`."""
+        return USAGE[auto_class(blueprint)].format(auto=auto_class(blueprint))
+
+
+USAGE = {
+    "AutoModelForSeq2SeqLM": """\
+Needs torch, transformers and safetensors, and for the tokenizer what it imports.
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("DIR", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
+inputs = tokenizer(["a text"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```""",
+    "AutoModelForCausalLM": """\
+Needs torch, transformers and safetensors, and for the tokenizer what it imports.
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("DIR", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
+inputs = tokenizer("a text", return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=40)))
+```""",
+    "AutoModelForImageClassification": """\
+Needs torch, transformers and safetensors.
+
+```python
+from transformers import {auto}
+
+model = {auto}.from_pretrained("DIR", trust_remote_code=True)
+mean, std = (torch.tensor(v)[:, None, None] for v in (model.config.mean, model.config.std))
+logits = model((images - mean) / std).logits  # images (B, C, H, W) between 0 and 1
+```""",
+    "AutoModelForSequenceClassification": """\
+Needs torch, transformers and safetensors.
+
+```python
+from transformers import {auto}
+
+model = {auto}.from_pretrained("DIR", trust_remote_code=True)
+logits = model(tokens).logits  # tokens (B, N), 0 at the end of short rows; see reading.json
+```""",
+}
+
+
+def auto_class(blueprint: Blueprint) -> str:
+    """The class of transformers that loads the folder."""
+    if blueprint.task == "classification":
+        images = isinstance(blueprint.settings.input, ImageInput)
+        return f"AutoModelFor{'Image' if images else 'Sequence'}Classification"
+    translates = blueprint.task == "translation"
+    return "AutoModelForSeq2SeqLM" if translates else "AutoModelForCausalLM"
+
+
+def network_source(blueprint: Blueprint, num_words: int | None) -> str:
+    """The text of ``network.py``."""
+    return modeling_source(blueprint, num_words, roots=NETWORK_ROOTS)
+
+
+def part_source(
+    name: str, flags: Mapping[str, bool], constants: Mapping[str, int | str] | None = None
+) -> str:
+    """A part of the folder: its branches decided, and imports turned to neighbours."""
+    text = decided(template(name), flags)
+    for pattern, replacement in NEIGHBOURS:
+        text = pattern.sub(replacement, text)
+    tree = ast.parse(text)
+    names = set(used_names(text))
+    statements = [node for node in tree.body if isinstance(node, Statement)]
+    kept = [node for node in statements if "supernet" not in ast.unparse(node)]
+    lines = [f"{key} = {literal(v)}" for key, v in (constants or {}).items() if key in names]
+    docstring = ast.get_docstring(tree)
+    blocks = [f'"""{docstring}"""', import_block(kept, names), "\n".join(lines)]
+    body = "\n".join(text.splitlines()[statements[-1].end_lineno :]).strip("\n")
+    return tidied("\n\n".join(filter(None, blocks)) + "\n\n\n" + body + "\n")
+
+
+def model_source(blueprint: Blueprint, num_words: int | None) -> str:
+    """The text of ``modeling_nas.py``."""
+    constants = {"MAX_LENGTH": blueprint.settings.max_length}
+    constants |= {} if num_words is None else {"NUM_WORDS": num_words}
+    flags = properties(blueprint, num_words, WEIGHTS_FILE)
+    return part_source(MODEL_PARTS[blueprint.task], flags, constants)
+
+
+def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    auto, settings = auto_class(blueprint), blueprint.settings
+    model = f"modeling_nas.{MODEL_CLASSES[blueprint.task]}"
+    encoder, decoder = blueprint.architecture.encoder, blueprint.architecture.decoder
+    stack = decoder or encoder
+    assert stack is not None
+    values: dict[str, Any] = {
+        "model_type": "nas_network",
+        "architectures": [MODEL_CLASSES[blueprint.task]],
+        "auto_map": {
+            "AutoConfig": "configuration_nas.NasConfig",
+            "AutoModel": model,
+            auto: model,
+        },
+        "network": blueprint.architecture.id,
+        "dtype": "float32",
+        "hidden_size": stack.embed_dim,
+        "num_hidden_layers": len(stack.layers),
+        "max_position_embeddings": settings.max_length,
+        "is_encoder_decoder": blueprint.task == "translation",
+        "tie_word_embeddings": False,  # the output layer reads the table of embeddings itself
+    }
+    if blueprint.task == "classification":
+        return values | _classes(blueprint, reading)
+    assert not isinstance(settings.input, ImageInput)
+    vocabulary = settings.input.target_vocab_size or settings.input.vocab_size
+    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": vocabulary}
+    start = {"decoder_start_token_id": 1} if blueprint.task == "translation" else {}
+    return values | marks | start
+
+
+def _classes(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+    count = blueprint.settings.num_classes or 0
+    names = reading.labels or tuple(f"class {number}" for number in range(count))
+    values: dict[str, Any] = {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if reading.facts["kind"] == "images":
+        # Normalised = (x - mean) / std for x between 0 and 1.
+        pairs = list(zip(reading.facts["black"], reading.facts["white"], strict=True))
+        values["mean"] = [-black / (white - black) for black, white in pairs]
+        values["std"] = [1.0 / (white - black) for black, white in pairs]
+        values["image_size"] = reading.facts["image_size"]
+    else:
+        values["pad_token_id"] = 0
+    return values
+
+
+def generation_config(blueprint: Blueprint) -> dict[str, Any]:
+    """The content of ``generation_config.json``: it writes as `nas translate` does."""
+    values: dict[str, Any] = {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "suppress_tokens": [0],
+        "do_sample": False,
+        "max_new_tokens": blueprint.settings.max_length,
+    }
+    if blueprint.task == "translation":
+        usual = BeamSettings()
+        values |= {
+            "decoder_start_token_id": 1,
+            "min_new_tokens": usual.min_length,
+            "num_beams": usual.beam_size,
+            "length_penalty": usual.length_penalty,
+            "early_stopping": usual.early_stop,
+        }
+    return values
+
+
+def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json``."""
+    marks = {"pad_token": "<pad>"}
+    if blueprint.task != "classification":
+        marks |= {"bos_token": "<s>", "eos_token": "</s>"}
+    return {
+        "tokenizer_class": "NasTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_nas.NasTokenizer", None]},
+        "model_max_length": blueprint.settings.max_length,
+        "special_tokens_pattern": MARKED[blueprint.task],
+        "padding_side": "right",
+        "clean_up_tokenization_spaces": False,
+        **marks,
+    }
+
+
+def tokenizer_source(reading: Reading) -> str:
+    """The text of ``tokenization_nas.py``."""
+    facts = reading.facts
+    files = {
+        "SOURCE_FILE": str(facts.get("source", SYMBOLS_FILE)),
+        "TARGET_FILE": str(facts.get("target", SYMBOLS_FILE)),
+    }
+    return part_source("hf_tokenizer", tokenizer_properties(reading), files)
+
+
+def tokenizer_properties(reading: Reading) -> dict[str, bool]:
+    """What the tokenizer's part asks for, see `properties`."""
+    facts = reading.facts
+    return {
+        "SENTENCEPIECE": facts["kind"] == "sentencepiece",
+        "WORDS": facts["kind"] == "words",
+        "SYMBOLS": facts["kind"] == "symbols",
+        "TWO_SIDES": facts.get("source") != facts.get("target"),
+        "HAS_FILE": facts["kind"] != "bytes",
+    }

@@ -1,0 +1,115 @@
+"""The weights of a network under the names that exported files use, and back.
+
+The names are those of the modules in the generated ``modeling.py``: what exists only because a
+supernet has a choice (shared projections, one kernel of several) leaves no trace in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.errors import DataError
+from supernet.building import build_network
+from supernet.export.blueprint import Blueprint
+from supernet.extraction import StandAlone
+
+_RENAMED = (
+    (re.compile(r"\.projections\.\w+\."), "."),
+    (re.compile(r"\.kernels\.\w+\."), "."),
+    (re.compile(r"\.blocks\."), ".layers."),
+    (re.compile(r"_([A-Z]+)$"), ""),  # shapes are suffixes of parameters
+    (re.compile(r"^embedding\.(class_token|positions)$"), r"\1"),
+    (re.compile(r"^embedding\.tokens\."), "embedding."),
+    (re.compile(r"_positions\.learned$"), "_positions"),
+)
+_TABLES = {1: ("embedding",), 2: ("source_embedding", "target_embedding")}
+
+
+def plain_names(network: StandAlone) -> dict[str, str]:
+    """Name of each weight of a network → its name in exported files.
+
+    For example ``encoder.blocks.0.attention.projections.shared.query.weight`` is
+    ``encoder.layers.0.attention.query.weight`` there.
+    """
+    known = list(network.network.state_dict())
+    tables = [name for name in known if name.startswith("tables.")]
+    names = {name: _plain(name) for name in known}
+    names |= {
+        table: f"{name}.weight"
+        for table, name in zip(tables, _TABLES.get(len(tables), ()), strict=True)
+    }
+    assert len(set(names.values())) == len(names), "two weights have one name"
+    return names
+
+
+def _plain(name: str) -> str:
+    for pattern, replacement in _RENAMED:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+def plain_weights(network: StandAlone) -> dict[str, Tensor]:
+    """The weights under exported names, copies on the CPU in fp32."""
+    state = network.network.state_dict()
+    names = plain_names(network)
+    return {plain: state[name].detach().float().cpu() for name, plain in names.items()}
+
+
+def network_of(blueprint: Blueprint, weights: Mapping[str, Tensor], name: str) -> StandAlone:
+    """The network on its own with these weights, in evaluation mode.
+
+    Args:
+        blueprint: what it is.
+        weights: by exported name.
+        name: what to call the weights in messages.
+
+    Raises:
+        DataError: when a tensor is missing, too much, of another shape or no fp32.
+    """
+    network = bare_network(blueprint)
+    state, names = network.network.state_dict(), plain_names(network)
+    check_weights({plain: state[own] for own, plain in names.items()}, weights, name)
+    network.network.load_state_dict({own: weights[plain] for own, plain in names.items()})
+    return network.eval()
+
+
+def bare_network(blueprint: Blueprint) -> StandAlone:
+    """The network on its own with weights that mean nothing."""
+    with torch.random.fork_rng(devices=[]):
+        return build_network(blueprint.settings, blueprint.task, blueprint.architecture)
+
+
+def check_weights(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], name: str) -> None:
+    """See that tensors have the names, shapes and types of a network's.
+
+    Raises:
+        DataError: for the first that has not.
+    """
+    missing, extra = _first(expected.keys() - found.keys()), _first(found.keys() - expected.keys())
+    if missing is not None:
+        raise DataError(f"{name} has no tensor {missing}: it holds the weights of another network")
+    if extra is not None:
+        raise DataError(f"{name} has a tensor too much, {extra}: it belongs to another network")
+    for key, tensor in expected.items():
+        if found[key].shape != tensor.shape or found[key].dtype != tensor.dtype:
+            raise DataError(
+                f"{name}: {key} is {_kind(found[key])}, but the network's is {_kind(tensor)}; "
+                "it holds the weights of another network"
+            )
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Number of parameters; a tensor that is used twice counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _first(names: Iterable[str]) -> str | None:
+    return min(names, default=None)

@@ -1,0 +1,136 @@
+"""Several processes that train one model together, each on its share of every update.
+
+All ranks hold the same weights, draw the same networks and see the same batches. A rank computes
+the gradients of its share; their sum is, up to rounding, what one process alone would have
+computed: shares are weighted by the labels in them, because a batch's loss is a mean over labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Gradients go over the wire in pieces of so many numbers: few calls, and little memory on top.
+BUCKET = 1 << 24
+
+
+class Divisible(Protocol):
+    """A batch that can be cut by rows; every row has at least one label."""
+
+    def __len__(self) -> int:
+        """Rows."""
+        ...
+
+    @property
+    def num_labels(self) -> int:
+        """Labels that the batch's loss is the mean of, at least 1."""
+        ...
+
+    def part(self, rows: slice) -> Self:
+        """Some of the rows, padded as in the whole batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A batch, or some rows of it, and the share of that batch's loss that it stands for."""
+
+    batch: Any
+    weight: float
+
+
+class Group:
+    """A group of one: everything is its own share, and there is nothing to exchange.
+
+    Attributes:
+        rank: number of this process, from 0; rank 0 writes files.
+        size: processes.
+    """
+
+    rank = 0
+    size = 1
+
+    def shares(self, batches: Sequence[Divisible]) -> list[Share]:
+        """What this rank computes of an update.
+
+        As many batches as go round are handed out whole, which wastes nothing on short rows; each
+        of the others is cut by rows. A rank for which no row is left takes one with no weight, so
+        that every rank has gradients of the same parameters.
+        """
+        whole = len(batches) // self.size * self.size
+        mine = [Share(batch, 1.0) for batch in batches[self.rank : whole : self.size]]
+        return mine + [self._cut(batch) for batch in batches[whole:]]
+
+    def _cut(self, batch: Divisible) -> Share:
+        if self.rank >= len(batch):
+            return Share(batch.part(slice(0, 1)), 0.0)
+        part = batch.part(slice(self.rank, None, self.size))
+        return Share(part, part.num_labels / batch.num_labels)
+
+    def add_up(self, parameters: Iterable[Tensor]) -> None:
+        """Replace the gradients of parameters by their sum over the group."""
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums of numbers over the group; a number that is not finite stays so."""
+        return list(values)
+
+    def agrees(self, value: int) -> bool:
+        """Whether all ranks have the same number."""
+        return True
+
+
+class ProcessGroup(Group):
+    """The default group of `torch.distributed`, which has to be initialised.
+
+    Args:
+        device: where gradients are; numbers are exchanged there too, as NCCL wants it.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._device = device
+
+    def add_up(self, parameters: Iterable[Tensor]) -> None:
+        """See `Group.add_up`; which parameters have gradients must be the same everywhere."""
+        if self.size > 1:
+            for bucket in _buckets(p.grad for p in parameters if p.grad is not None):
+                _add_up(bucket)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """See `Group.sum`."""
+        numbers = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def agrees(self, value: int) -> bool:
+        """See `Group.agrees`."""
+        ends = torch.tensor([value, -value], dtype=torch.int64, device=self._device)
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        return ends.tolist() == [value, -value]
+
+
+def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """Neighbours together until there are `BUCKET` numbers."""
+    bucket, count = list[Tensor](), 0
+    for gradient in gradients:
+        bucket.append(gradient)
+        count += gradient.numel()
+        if count >= BUCKET:
+            yield bucket
+            bucket, count = [], 0
+    if bucket:
+        yield bucket
+
+
+def _add_up(gradients: list[Tensor]) -> None:
+    """One exchange for several gradients."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(total.view_as(gradient))

@@ -1,0 +1,130 @@
+"""Random networks of every kind, small enough that hundreds of them are built in a test."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
+from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from supernet.export.blueprint import Blueprint
+from supernet.export.weights import bare_network
+from supernet.extraction import StandAlone
+
+TASKS: tuple[Task, ...] = ("classification", "translation", "language_modelling")
+KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
+WORDS, LENGTH = 30, 40
+
+
+def random_blueprint(seed: int) -> Blueprint:
+    """A network, drawn from everything that a space may say."""
+    rng = random.Random(seed)
+    task = TASKS[seed % 3]
+    if task == "language_modelling" and rng.random() < 0.3:
+        return Blueprint(task, *_with_memory(rng))
+    return Blueprint(task, _settings(rng, task), _architecture(rng, task))
+
+
+def _settings(rng: random.Random, task: Task) -> ModelSettings:
+    omni = ["performer", "bigbird", "full", *(["linformer"] if task == "classification" else [])]
+    values: dict[str, Any] = {
+        "norm": rng.choice(["pre", "post"]),
+        "activation": rng.choice(["relu", "gelu"]),
+        "positions": rng.choice(["none", "sinusoidal", "learned"]),
+        "linear_kernel": rng.choice(["cosformer", "norm"]),
+        "omni_kernel": rng.choice(omni),
+        "omni_span": rng.choice([1, 2, 3]),
+        "linformer_rank": 4,
+        "bigbird_block": rng.choice([2, 3]),
+        "relative_positions": rng.choice([0, 0, 4]),
+        rng.choice(["head_dim", "qkv_dim"]): 8,
+    }
+    if task == "classification":
+        values |= {"num_classes": 5, "class_token": rng.random() < 0.5}
+        values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"
+    return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
+
+
+def _input(rng: random.Random, task: Task) -> ImageInput | TokenInput:
+    if task == "classification" and rng.random() < 0.5:
+        return ImageInput(image_size=12, patch_size=2, channels=3)
+    if task == "translation" and rng.random() < 0.5:
+        return TokenInput(WORDS, None, share_embeddings=True)
+    return TokenInput(WORDS, WORDS - 4 if task == "translation" else None)
+
+
+def _architecture(rng: random.Random, task: Task) -> Architecture:
+    encoder = decoder = None
+    if task != "language_modelling":
+        encoder = EncoderStack(rng.choice([8, 12]), tuple(_layers(rng, EncoderLayer, lambda: {})))
+    if task != "classification":
+        depth = len(encoder.layers) if encoder else 0
+        layers = _layers(rng, DecoderLayer, lambda: _cross(rng, depth))
+        decoder = DecoderStack(rng.choice([8, 12]), tuple(layers))
+    return Architecture(encoder, decoder)
+
+
+def _layers(rng: random.Random, cls: Any, more: Any) -> list[Any]:
+    return [
+        cls(rng.choice(KINDS), rng.choice([1, 2]), rng.choice([8, 16]), **more())
+        for _ in range(rng.randint(1, 4))
+    ]
+
+
+def _cross(rng: random.Random, depth: int) -> dict[str, Any]:
+    if not depth:
+        return {}
+    return {
+        "cross_attention": rng.choice(KINDS),
+        "cross_num_heads": rng.choice([1, 2]),
+        "ende_connect": rng.randint(1, depth),
+    }
+
+
+def _with_memory(rng: random.Random) -> tuple[ModelSettings, Architecture]:
+    settings = ModelSettings(
+        TokenInput(WORDS), LENGTH, qkv_dim=8, positions="none", relative_positions=4
+    )
+    layers = tuple(DecoderLayer("softmax", 2, 16) for _ in range(rng.randint(1, 3)))
+    return settings, Architecture(decoder=DecoderStack(12, layers, memory_length=rng.randint(3, 9)))
+
+
+def random_network(blueprint: Blueprint, seed: int) -> StandAlone:
+    """The network with weights that make a difference everywhere."""
+    network = bare_network(blueprint).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.4, generator=generator)
+    return network
+
+
+def random_inputs(blueprint: Blueprint, seed: int) -> dict[str, Tensor]:
+    """Inputs as a record names them; some rows are padded."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(length: int, most: int = WORDS) -> Tensor:
+        return torch.randint(1, most, (3, length), generator=generator)
+
+    if blueprint.task == "translation":
+        source = tokens(LENGTH - 1)
+        source[1, 7:], source[2, 30:] = 0, 0
+        return {"source": source, "target": tokens(LENGTH - 2, WORDS - 4)}
+    if blueprint.task == "language_modelling":
+        assert blueprint.architecture.decoder is not None
+        memory = blueprint.architecture.decoder.memory_length
+        return {"tokens": tokens(11), **({"context": tokens(memory)} if memory else {})}
+    if isinstance(blueprint.settings.input, ImageInput):
+        return {"inputs": torch.randn(3, 3, 12, 12, generator=generator)}
+    inputs = tokens(LENGTH - 1)
+    inputs[1, 20:] = 0
+    return {"inputs": inputs}

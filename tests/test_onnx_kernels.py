@@ -1,0 +1,133 @@
+"""The kernels that go into graphs compute what the kernels do that networks are trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from search_spaces.errors import UsageError
+from supernet.attention.base import AttentionKernel, State
+from supernet.attention.bigbird import BigBirdKernel
+from supernet.attention.linear import CosformerKernel, NormLinearKernel
+from supernet.attention.omni import LinformerKernel, PerformerKernel
+from supernet.attention.softmax import SoftmaxKernel
+from supernet.export.onnx_kernels import graph_form
+
+HEADS, WIDTH, LONGEST = 2, 4, 96
+MAKE: dict[str, Callable[[], AttentionKernel]] = {
+    "softmax": lambda: SoftmaxKernel(0, HEADS * WIDTH),
+    "relative keys": lambda: SoftmaxKernel(3, HEADS * WIDTH),
+    "cosformer": lambda: CosformerKernel(LONGEST),
+    "norm": lambda: NormLinearKernel(HEADS * WIDTH),
+    "performer": PerformerKernel,
+    "bigbird": lambda: BigBirdKernel(2, LONGEST),
+    "bigbird, few blocks": lambda: BigBirdKernel(16, LONGEST),
+    "linformer": lambda: LinformerKernel(5, LONGEST, 3),
+}
+DECODERS = [name for name in MAKE if name != "linformer"]
+# Parts of 64 and more are chunks of the linear kernels; 40 positions more blocks than are seen.
+CUTS = [(1,), (1, 1, 1), (40,), (39, 1), (20, 70), (7, 64, 2)]
+
+
+def kernel_of(name: str) -> AttentionKernel:
+    torch.manual_seed(0)
+    kernel = MAKE[name]().double().eval()
+    for parameter in kernel.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return kernel
+
+
+def qkv(states: int, seed: int = 0) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    shape = (3, HEADS, states, WIDTH)
+    return [torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(3)]
+
+
+def padding(states: int, span: int) -> Tensor:
+    """Behind, in front, and everywhere."""
+    positions = states // span
+    mask = torch.ones(3, positions, dtype=torch.bool)
+    mask[0, positions - positions // 3 :] = False
+    mask[1, : positions // 2] = False
+    mask[2] = positions == 1
+    return mask.repeat_interleave(span, dim=1)
+
+
+def empty(state: State) -> State:
+    """The state of the same form before the first position."""
+    keys = state[0].dim() == 4 and state[-1].dim() == 4
+    return tuple(part[:, :, :0] if keys else torch.zeros_like(part) for part in state)
+
+
+@pytest.mark.parametrize("positions", [1, 5, 17, 40, 96])
+@pytest.mark.parametrize("span", [1, 3])
+@pytest.mark.parametrize("name", MAKE)
+def test_whole_sequences(name: str, span: int, positions: int) -> None:
+    kernel = kernel_of(name)
+    parts, mask = qkv(positions * span), padding(positions * span, span)
+    expected = kernel(*parts, key_mask_BM=mask, span=span)
+    found = graph_form(kernel)(*parts, key_mask_BM=mask, span=span)
+    real = mask[:, None, :, None].expand_as(expected)
+    torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_whole_sequences_without_padding(name: str) -> None:
+    kernel, parts = kernel_of(name), qkv(40)
+    expected = kernel(*parts, key_mask_BM=None)
+    torch.testing.assert_close(graph_form(kernel)(*parts, key_mask_BM=None), expected)
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+@pytest.mark.parametrize("span", [1, 3])
+@pytest.mark.parametrize("name", DECODERS)
+def test_texts_in_parts(name: str, span: int, cuts: tuple[int, ...]) -> None:
+    kernel, parts = kernel_of(name), qkv(sum(cuts) * span)
+    expected, after = kernel.causal(*parts, span=span)
+    form, state, found = graph_form(kernel), empty(after), []
+    start = 0
+    for cut in cuts:
+        new = [part[:, :, start * span : (start + cut) * span] for part in parts]
+        out, state = form.causal(*new, span=span, state=state)
+        found.append(out)
+        start += cut
+    torch.testing.assert_close(torch.cat(found, dim=2), expected, rtol=1e-9, atol=1e-9)
+    for mine, theirs in zip(state, after, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_form_that_forgets_is_another_kernel(name: str) -> None:
+    """What the test above would say to a state that is lost."""
+    kernel, parts = kernel_of(name), qkv(12)
+    expected, after = kernel.causal(*parts)
+    last = [part[:, :, 11:] for part in parts]
+    out, _ = graph_form(kernel).causal(*last, state=empty(after))
+    assert not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_memories_are_the_kernels_own(name: str) -> None:
+    kernel, (q, k, v) = kernel_of(name), qkv(15)
+    mask, positions = padding(15, 1), torch.arange(15)[None]
+    results: list[Any] = []
+    for one in (kernel, graph_form(kernel)):
+        memory = one.memory(k, v, key_mask_BM=mask)
+        results.append(one.read(q, memory, positions))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_parameters_are_shared(name: str) -> None:
+    kernel = kernel_of(name)
+    mine = {id(parameter) for parameter in graph_form(kernel).parameters()}
+    assert mine == {id(parameter) for parameter in kernel.parameters()}
+
+
+def test_a_kernel_without_a_form_is_named() -> None:
+    with pytest.raises(UsageError, match="the attention kernel Identity has no form for ONNX"):
+        graph_form(nn.Identity())
