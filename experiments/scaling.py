@@ -184,7 +184,23 @@ def study(folder: Path, counts: Sequence[int], evaluations: int, per_worker: int
     ray_s, got = through_ray(run, networks, 1)
     equal = sum(one == other for one, other in zip(wanted, got, strict=True))
     scale = 1000 / evaluations
-    return Study(physical_cores(), found, evaluations, local_s * scale, ray_s * scale, equal, load)
+    return Study(
+        cores=physical_cores(),
+        throughputs=found,
+        evaluations=evaluations,
+        local_ms=local_s * scale,
+        ray_ms=ray_s * scale,
+        worker_ms=evaluating_s(run.folder.path, evaluations) * scale,
+        equal=equal,
+        load=load,
+    )
+
+
+def evaluating_s(run: Path, count: int) -> float:
+    """Seconds of the last so many evaluations of a run's only worker, as it measured them."""
+    lines = (run / "workers" / "worker-0.log").read_text("utf-8").splitlines()
+    seconds = [float(line.split()[-2]) for line in lines if " evaluated in " in line]
+    return sum(seconds[-count:])
 
 
 def main() -> int:
@@ -201,8 +217,8 @@ def main() -> int:
     print(
         f"{found.evaluations} small networks: {found.local_ms:.2f} ms each in this process, "
         f"{found.ray_ms:.2f} ms through Ray, {found.overhead_ms:.2f} of them not for evaluating; "
-        f"{found.equal} equal to the last bit (load before: {found.load:.1f}; {found.cores} "
-        "physical cores)"
+        f"{found.equal} equal to the last bit (load before: {found.load:.1f}; "
+        f"{found.cores} physical cores)"
     )
     if arguments.out:
         arguments.out.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
