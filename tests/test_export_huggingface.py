@@ -228,13 +228,13 @@ def test_sentencepiece_tokenizers(hub: Any, tmp_path: Path, joint: bool) -> None
 def test_word_tokenizers_mark_the_begin_of_texts(hub: Any, tmp_path: Path) -> None:
     words = WordTokenizer(["a", "cat"])
     facts = {"kind": "words", "source": "words.json", "target": "words.json"}
-    files = {"words.json": json.dumps(words.words).encode()}
+    files = {"words.json": json.dumps(words.symbols).encode()}
     tokenizer = tokenizer_of(hub, tmp_path, Reading(facts, files), 2)
     assert tokenizer("a dog cat")["input_ids"] == [1, 4, 3, 5]
     assert tokenizer.decode([1, 4, 5, 2], skip_special_tokens=True) == "a cat"
     saved = tmp_path / "saved"
     tokenizer.save_pretrained(saved)
-    assert json.loads((saved / "words.json").read_text()) == list(words.words)
+    assert json.loads((saved / "words.json").read_text()) == list(words.symbols)
 
 
 def test_byte_tokenizers(hub: Any, tmp_path: Path) -> None:

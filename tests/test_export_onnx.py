@@ -181,7 +181,7 @@ def test_fifty_sentences_are_translated_as_by_the_run(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "translation")
     made = export_to(run, "onnx")
     task = open_task(run.spec.space, "synthetic", None, run.spec.seed)
-    words = task.source_tokenizer.words[4:]  # type: ignore[attr-defined]
+    words = task.source_tokenizer.symbols[4:]
     rng = torch.Generator().manual_seed(0)
     lines = [
         " ".join(words[i] for i in torch.randint(len(words), (n,), generator=rng))
@@ -199,7 +199,7 @@ def test_a_text_goes_on_behind_its_prompt(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "language_modelling")
     made = export_to(run, "onnx")
     task = open_task(run.spec.space, "synthetic", None, run.spec.seed)
-    line = " ".join(task.tokenizer.words[4:9])  # type: ignore[attr-defined]
+    line = " ".join(task.tokenizer.symbols[4:9])
     (text,) = decoded(made.path, [line], "--tokens", "7")
     assert text.startswith(line + " ") and len(text.split()) <= 5 + 7
 

@@ -69,7 +69,10 @@ def test_a_board_that_cannot_be_read_tells_nothing(run: RunFolder, text: str) ->
     assert read_workers(run.path) == []
 
 
-def test_show_tells_while_the_run_is_worked_on(made: Board, run: RunFolder) -> None:
+def test_show_tells_while_the_run_is_worked_on(
+    made: Board, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # pytest-xdist sets it to 80
     made.change("worker-0", doing="evaluating", network="0123456789ab", host="far", pid=7, lost=1)
     with run.locked():
         said = CliRunner().invoke(app, ["show", str(run.path)]).stdout
