@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.util.placement_group import get_current_placement_group
 
 from nas.events import Note
 from nas.executors.ray_mail import Mailbox
@@ -125,7 +126,8 @@ def _train_rank(path: str, mailbox: Mailbox) -> None:
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     run, group = shared_run(path), ProcessGroup(device)
-    mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid()))
+    reserved = get_current_placement_group()
+    mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid(), reserved))
     for report in supernet_trainer(run, device=device, group=group).run():
         if group.rank == 0:
             mailbox.put(report)

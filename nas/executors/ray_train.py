@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from nas.events import Note
 from nas.executors.ray_mail import Mailbox, here
@@ -37,11 +38,12 @@ class GroupRoom:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A rank that is about to train."""
+    """A rank that is about to train, and what is reserved for its group."""
 
     rank: int
     host: str
     pid: int
+    reserved: PlacementGroup | None
 
 
 class _Waited:
@@ -78,6 +80,7 @@ class _Group:
 
         self._room, self._board, self._mailbox = room, board, Mailbox()
         self._joined: dict[int, Joined] = {}
+        self._reserved: PlacementGroup | None = None
         self._waiting_s: float | None = 0.0
         task: Any = ray.remote(fit_group)
         options = task.options(num_cpus=0, max_retries=RESTARTS, scheduling_strategy=here())
@@ -104,8 +107,14 @@ class _Group:
             ) from error
 
     def close(self) -> None:
-        """End whatever still works."""
+        """End whatever still works, and give back what was reserved for it.
+
+        Ray Train does so by itself when it ends by itself. When it is killed, an actor of its own
+        does, as soon as the cluster's dashboard tells it; without a dashboard that is never.
+        """
         ray.cancel(self._task, force=True, recursive=True)
+        if self._reserved is not None:
+            remove_placement_group(self._reserved)
         self._mailbox.close()
         for rank in range(self._room.workers):
             self._board.remove(_name(rank))
@@ -130,6 +139,7 @@ class _Group:
             )
         self._waiting_s = None
         self._joined[item.rank] = item
+        self._reserved = item.reserved
         self._board.change(_name(item.rank), doing="training", host=item.host, pid=item.pid)
         self._board.log(_name(item.rank), [f"trains on {item.host}, process {item.pid}"])
         if len(self._joined) < room.workers:
