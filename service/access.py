@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -38,6 +39,8 @@ class Context:
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
+        submitting: threads for submissions, which mostly wait for each other, so that no reader
+            waits for a thread because of them.
         metrics: what is counted.
     """
 
@@ -48,6 +51,7 @@ class Context:
     requests: RateLimit
     failures: RateLimit
     streams: Streams
+    submitting: CapacityLimiter
     metrics: Metrics
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
+from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 
 from nas.cli.app import version
@@ -24,7 +25,8 @@ from service.store import Store, open_store
 from service.token_cache import TokenCache
 
 PREFIX = "/api/v1"
-THREADS = 16  # more only take turns, and each may hold a connection to the database
+THREADS = 6  # for all but submissions; more only take the interpreter from each other
+SUBMITTING = 16  # these wait for each other's transactions, and are written together
 
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
@@ -52,6 +54,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
+        submitting=CapacityLimiter(SUBMITTING),
         metrics=metrics,
     )
     for module in (jobs, networks, events, results, spaces, datasets, profiles):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
+import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
 from service import job_json
@@ -22,9 +24,12 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 
 @router.post("", status_code=201, response_model=JobOut, responses=KNOWN)
-def submit(given: JobRequest, token: Submitter, context: InContext, key: Key = None) -> Response:
+async def submit(
+    given: JobRequest, token: Submitter, context: InContext, key: Key = None
+) -> Response:
     """Submit a search."""
-    return told(*begin_search(given, token, context, key))
+    begin = partial(begin_search, given, token, context, key)
+    return told(*await anyio.to_thread.run_sync(begin, limiter=context.submitting))
 
 
 def begin_search(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
+from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.sql.elements import ColumnElement
@@ -65,8 +66,8 @@ class Database:
         """
         with (
             _answering(),
-            self._writers,
             self.engine.connect().execution_options(writes=True) as connection,
+            self._writers,
             connection.begin(),
         ):
             yield connection
@@ -107,6 +108,12 @@ class Database:
         if self.is_sqlite:
             return func.julianday("now") * 86400.0 - 210866760000.0
         return cast(func.extract("epoch", func.clock_timestamp()), Double)
+
+    def moment(self, connection: Connection) -> float:
+        """What that clock says; SQLite's is this machine's, and need not be asked."""
+        if self.is_sqlite:
+            return round(time.time(), 3)
+        return float(connection.execute(select(self.now())).scalar_one())
 
     def contains(self, column: ColumnElement[str], text: ColumnElement[str]) -> ColumnElement[bool]:
         """Whether a text is part of a column's, which may hold any character."""

@@ -103,8 +103,7 @@ class Submissions:
 
     def _write(self, connection: Connection, wanted: Sequence[Submission]) -> list[Outcome]:
         """Write all that can be written; the others are told why not."""
-        now = connection.execute(select(self._database.now())).scalar_one()
-        batch = _Batch(connection, now)
+        batch = _Batch(connection, self._database.moment(connection))
         outcomes = [batch.add(given) for given in wanted]
         batch.write(at_once=self._database.is_sqlite)
         return outcomes

@@ -1,0 +1,42 @@
+"""Submissions that wait for the database do not keep readers waiting."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.app import SUBMITTING, THREADS
+from service.jobs import Job
+from service.store.submissions import Submission
+from tests.service_cases import SMOKE, Server
+
+PATIENCE_S = 60.0  # before a test that hangs fails instead
+
+
+def test_waiting_submissions_leave_readers_their_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    assert THREADS < SUBMITTING
+    with Server(tmp_path) as server, ThreadPoolExecutor(THREADS + 1) as pool:
+        alice = server.client()
+        known = server.finished(alice)
+        jobs = server.store.jobs
+        really = jobs.submit
+
+        def submit(given: Submission) -> tuple[Job, bool]:
+            entered.release()
+            assert go_on.wait(PATIENCE_S)
+            return really(given)
+
+        monkeypatch.setattr(jobs, "submit", submit)
+        made = [pool.submit(alice.post, "/jobs", json=SMOKE) for _ in range(THREADS + 1)]
+        try:
+            assert all(entered.acquire(timeout=PATIENCE_S) for _ in made)
+            assert server.client().get(f"/jobs/{known}").status_code == 200
+        finally:
+            go_on.set()
+        assert {one.result().status_code for one in made} == {201}
