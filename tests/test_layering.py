@@ -31,6 +31,8 @@ FLOORS = {
 JOINTS = (
     "nas.stages*",
     "nas.stage_runner",
+    "nas.opened_run",
+    "nas.supernet_training",
     "nas.retrain*",
     "nas.evaluator*",
     "nas.timed_work",
