@@ -33,8 +33,8 @@ from nas.objectives import LATENCY, QUALITY, objective
 from nas.presets import budget_for
 from nas.run_folder import RunFolder
 from nas.spec import SearchSpec, build_spec
-from nas.stage_runner import run_stage, stage_digest
-from nas.stages import SEARCH_STAGES, Run, Stage
+from nas.stage_runner import Stage, run_stage, stage_digest
+from nas.stages import SEARCH_STAGES, Run
 from nas.stages.verification import measured_entries
 from search_spaces.errors import NasError
 from search_spaces.files import write_atomically
@@ -171,11 +171,11 @@ def _search(folder: RunFolder, base: RunFolder, limit: float) -> _Searched:
     return _Searched(limit, front.entries, pick(front, "best"), single)
 
 
-def _stages(spec: SearchSpec) -> list[Stage]:
+def _stages(spec: SearchSpec) -> list[Stage[Run]]:
     return [stage for stage in SEARCH_STAGES if spec.has_stage(stage.name)]
 
 
-def _take_over(folder: RunFolder, base: RunFolder, stage: Stage) -> None:
+def _take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
     """Give a run the files of a stage that would come out the same."""
     for name in stage.outputs:
         target = folder.path / name
@@ -184,7 +184,7 @@ def _take_over(folder: RunFolder, base: RunFolder, stage: Stage) -> None:
     folder.finish(stage.name, stage_digest(folder, stage), stage.outputs, 0.0)
 
 
-def _work(run: Run, stage: Stage) -> None:
+def _work(run: Run, stage: Stage[Run]) -> None:
     for _ in run_stage(run, stage):
         pass
 

@@ -9,7 +9,7 @@ from latency.profile import read_profile
 from nas.front import FRONT_FILE, read_front
 from nas.inherited import measured_networks
 from nas.objectives import LATENCY
-from nas.run_folder import RunFolder
+from nas.run_folder import DATA_FILE, RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.settings import ImageInput
@@ -17,7 +17,6 @@ from search_spaces.settings import ImageInput
 SCHEMA = 1
 LICENCE = "Apache-2.0"
 PROFILE_FILE = "latency/profile.jsonl"
-DATA_FILE = "data.json"
 # Of a result these are told elsewhere, or are no scores.
 _NO_SCORES = ("schema", "id", "architecture", "task", "dataset", "epochs", "seed", "params")
 _OBSERVED_SCORES = ("valid_loss", "valid_accuracy", "valid_bleu")

@@ -24,7 +24,7 @@ from nas.run_folder import RunFolder
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
 if TYPE_CHECKING:
-    from nas.stages import Run
+    from nas.opened_run import OpenedRun
     from supernet.export.fairseq_checkpoint import TrainedByFairseq
 
 LOG_FILE = "train.log"
@@ -128,7 +128,7 @@ def import_checkpoints(
         UsageError: when the network is not on the front, or trained already.
         DataError: when a checkpoint cannot be read, or is of another network or space.
     """
-    from nas.retrain import retrain_stage
+    from nas.retrain_stage import retrain_stage
     from nas.stage_runner import run_stage
     from nas.stages import Run
     from nas.stages.report import report_stage
@@ -171,10 +171,10 @@ def _read_checkpoints(folder: RunFolder, files: Sequence[Path]) -> list[TrainedB
 
 
 def _take_over(
-    run: Run, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
+    run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
     """The work of the stage that otherwise trains: write weights and scores."""
-    from nas.retrain import SCHEMA, scores_json
+    from nas.retrain_stage import SCHEMA, scores_json
     from search_spaces.costs import params
     from supernet.export.fairseq_checkpoint import average_weights
     from supernet.tasks.scores import score

@@ -14,8 +14,8 @@ from nas.events import Event, Progress
 from nas.front import FrontEntry, pick, read_front
 from nas.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni, view_file
 from nas.run_folder import RunFolder
-from nas.stage_runner import run_stage
-from nas.stages import Run, Stage
+from nas.stage_runner import Stage, run_stage
+from nas.stages import Run
 from nas.trained import open_network
 from search_spaces.errors import UsageError
 from supernet.extraction import Supernet
@@ -48,7 +48,7 @@ def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
         yield from run_stage(run, report_stage(folder))
 
 
-def _stage(run: Run, entry: FrontEntry) -> Stage:
+def _stage(run: Run, entry: FrontEntry) -> Stage[Run]:
     """The stage of one network; it is done again once there are better weights."""
     retrained = run.folder.record(f"retrain-{entry.id}") is not None
     return Stage(

@@ -1,41 +1,21 @@
-"""Trains chosen networks from scratch and scores each once on the test split.
+"""Which networks are trained from scratch, after a search or when somebody asks for it.
 
-It opens the test split as its very last step. No stage before it does, and after it only
-`nas.trained`, when a user asks for the scores of a network by name.
+How one is, see `nas.retrain_stage`; where, is the executor's business.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
 
-from nas.events import ArchitectureMeasured, Event, Note, Progress
+from nas.events import Event
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.front import FrontEntry, pick, read_front
-from nas.retrain_network import load_weights, network_trainer
+from nas.front import pick, read_front
 from nas.run_folder import RunFolder
 from nas.stage_runner import run_stage
-from nas.stages import Run, Stage
-from nas.stages.learn import training_losses
-from nas.tuning_record import ask_for_trials, asked_trials, request_file
-from search_spaces.costs import params
-from search_spaces.errors import DamagedRunError, UsageError
-from supernet.extraction import StandAlone
-from supernet.tasks.scores import Scores, score
-from supernet.training.checkpoint import CheckpointFolder, load, save
-
-SCHEMA = 2
-TUNED_SCHEMA = 3  # with settings and tuning
-
-
-class Tuner(Protocol):
-    """Finds the settings that a network trains best with; `nas.tuning.RayTuner` is one."""
-
-    def tune(self, run: Run, entry: FrontEntry, trials: int) -> None:
-        """Try settings, and finish the retraining with the best."""
+from nas.stages import Run
+from nas.tuning_record import ask_for_trials
+from search_spaces.errors import DamagedRunError
 
 
 def retrain(
@@ -70,21 +50,6 @@ def retrain(
         yield from run_stage(run, report_stage(folder))
 
 
-def retrain_stage(run: Run, how: str, tuner: Tuner | None = None) -> Stage:
-    """The stage that retrains one network; networks have their own records."""
-    entry = pick(read_front(run.folder), how)
-    where = f"retrained/{entry.id}"
-    return Stage(
-        f"retrain-{entry.id}",
-        f"Retrain {entry.id}",
-        ("declare",),
-        (f"{where}/result.json", f"{where}/weights.pt"),
-        lambda run: _retrain(run, entry, tuner),
-        (f"{where}/checkpoints", f"{where}/tuning"),
-        reads=(request_file(entry.id),),
-    )
-
-
 def search_ids(run: Run) -> list[str]:
     """What a search retrains: the picked network, and those begun earlier.
 
@@ -102,129 +67,8 @@ def search_ids(run: Run) -> list[str]:
     return [picked, *sorted(others & known)]
 
 
-def without_tuner(run: Run, ids: Sequence[str]) -> Iterator[Event]:
-    """Retrain networks in this process, one after the other.
-
-    Of those that others began to tune, one that is not finished is passed over with a note unless
-    it is the only one.
-
-    Raises:
-        UsageError: when there is nothing but a network to be tuned.
-    """
-    for network_id in ids:
-        stage = retrain_stage(run, network_id)
-        if len(ids) > 1 and _waits_for_tuner(run, network_id):
-            yield Note(stage.name, _tuning_words(run, network_id))
-            continue
-        yield from run_stage(run, stage)
-
-
-def _waits_for_tuner(run: Run, network_id: str) -> bool:
-    done = (run.folder.path / "retrained" / network_id / "result.json").exists()
-    return not done and asked_trials(run.folder, network_id) > 0
-
-
-def _tuning_words(run: Run, network_id: str) -> str:
-    trials = asked_trials(run.folder, network_id)
-    command = f"nas retrain {run.folder.path} --pick {network_id} --tune"
-    return (
-        f"the settings of network {network_id} are to be tuned, which Ray does: go on with "
-        f"{command} {trials} --executor ray, or train it with the run's own: {command} 0"
-    )
-
-
 def _check_front(folder: RunFolder) -> None:
     record = folder.record("front")
     damage = None if record is None else folder.damage(record)
     if damage is not None:
         raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
-
-
-def _retrain(run: Run, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
-    stage, trials = f"retrain-{entry.id}", asked_trials(run.folder, entry.id)
-    where = run.folder.path / "retrained" / entry.id
-    if (where / "result.json").exists():
-        # Killed between the last step and the stage's record: the test split is not read again.
-        run.folder.read_json(f"retrained/{entry.id}/result.json")
-        load(where / "weights.pt")
-        shutil.rmtree(where / "checkpoints", ignore_errors=True)
-        return
-    if not trials:
-        yield from _train(run, entry, stage)
-    elif tuner is None:
-        raise UsageError(_tuning_words(run, entry.id))
-    else:
-        tuner.tune(run, entry, trials)
-    result = run.folder.read_json(f"retrained/{entry.id}/result.json")
-    name = next(name for name in result if name.startswith("test_"))
-    yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
-
-
-def _train(run: Run, entry: FrontEntry, stage: str) -> Iterator[Event]:
-    """With the run's own settings."""
-    where = run.folder.path / "retrained" / entry.id
-    checkpoints = CheckpointFolder(where / "checkpoints", f"{run.spec.digest}:{entry.id}")
-    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
-    for report in trainer.run():
-        message = f"loss {report.train_loss:.3f}"
-        if report.probe_losses:
-            message += f", validation {report.probe_losses[0]:.3f}"
-        yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
-    weights = trainer.final_weights()
-    network.network.load_state_dict(weights)
-    finish(run, entry, network, len(trainer.history))
-    shutil.rmtree(checkpoints.path)
-
-
-def finish_tuned(
-    run: Run, entry: FrontEntry, weights: Path, epochs: int, about: Mapping[str, Any]
-) -> None:
-    """Keep the weights of the best trial, and score them.
-
-    Args:
-        run: the run.
-        entry: the network.
-        weights: file of the trial's weights.
-        epochs: that it trained.
-        about: its settings and the tuning, for the result.
-    """
-    finish(run, entry, load_weights(run, entry, weights), epochs, about)
-
-
-def finish(
-    run: Run,
-    entry: FrontEntry,
-    network: StandAlone,
-    epochs: int,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Write weights and result of a trained network; this looks at the test split, once."""
-    spec, task, model = run.spec, run.quick_task, network.network
-    where = run.folder.path / "retrained" / entry.id
-    valid = score(task, model, entry.architecture, task.valid, device=spec.device)
-    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    save(where / "weights.pt", {"model": weights, "architecture": entry.architecture.to_json()})
-    test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
-    result = {
-        "schema": SCHEMA if about is None else TUNED_SCHEMA,
-        "id": entry.id,
-        "architecture": entry.architecture.to_json(),
-        "task": run.space.task,
-        "dataset": task.name,
-        **scores_json(test, valid),
-        "epochs": epochs,
-        "seed": spec.seed,
-        "params": params(run.space.model, run.space.task, entry.architecture),
-        **(about or {}),
-    }
-    run.folder.write_json(f"retrained/{entry.id}/result.json", result)
-
-
-def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
-    """The scores of both splits; the one that the task is known by comes first."""
-    names = sorted(test.values, key=lambda name: name != test.headline)
-    result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
-    result |= {f"valid_{name}": valid.values[name] for name in names}
-    if test.bleu_signature is not None:
-        result["bleu_signature"] = test.bleu_signature
-    return result

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nas.front import FrontEntry
-from nas.stages.base import Run
+from nas.opened_run import OpenedRun
 from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.training.checkpoint import CheckpointFolder, load
@@ -17,7 +17,7 @@ from supernet.training.settings import TrainingSettings
 
 
 def network_trainer(
-    run: Run, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
+    run: OpenedRun, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
 ) -> tuple[StandAlone, Trainer]:
     """A network with its first weights, which the run's seed decides, and its training.
 
@@ -45,7 +45,7 @@ def network_trainer(
     return network, trainer
 
 
-def load_weights(run: Run, entry: FrontEntry, file: Path) -> StandAlone:
+def load_weights(run: OpenedRun, entry: FrontEntry, file: Path) -> StandAlone:
     """A network with the weights of a file, on the run's device.
 
     Raises:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from nas.front import pick, read_front
-from nas.retrain import finish_tuned
+from nas.opened_run import OpenedRun
 from nas.retrain_network import network_trainer
-from nas.stages.base import Run
+from nas.retrain_stage import finish_tuned
 from nas.tuning_record import Settings, TrialFolders, TrialRecord
 from search_spaces.errors import DivergedError
 from supernet.training.checkpoint import CheckpointFolder, load, save
@@ -21,7 +21,7 @@ from supernet.training.evaluation import evaluate
 DIVERGED_FACTOR = 10.0
 
 
-def train_trial(run: Run, network_id: str, settings: Settings) -> Iterator[tuple[int, float]]:
+def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator[tuple[int, float]]:
     """Train to the end, from the trial's last checkpoint where there is one.
 
     Args:
@@ -69,7 +69,9 @@ def train_trial(run: Run, network_id: str, settings: Settings) -> Iterator[tuple
     yield 100, loss
 
 
-def finish_trial(run: Run, network_id: str, best: TrialRecord, tuning: dict[str, int]) -> None:
+def finish_trial(
+    run: OpenedRun, network_id: str, best: TrialRecord, tuning: dict[str, int]
+) -> None:
     """Make the best trial's network the retrained one."""
     entry = pick(read_front(run.folder), network_id)
     weights = TrialFolders(run.folder, entry.id).path_of(best.key) / "weights.pt"

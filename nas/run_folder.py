@@ -31,6 +31,7 @@ SPEC_FILE = "spec.json"
 EVENTS_FILE = "events.jsonl"
 DEVICE_PROFILE_FILE = "device_profile.json"
 VETOES_FILE = "vetoes.json"
+DATA_FILE = "data.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs one stage of a run, or skips it when it is done.
+"""What a stage of a run is, and how one is run or, when it is done, skipped.
 
 A finished stage is recorded with the digest of what it read and the checksums of what it wrote;
 an unfinished one goes on from its journal or checkpoint; one with damaged files starts anew.
@@ -9,22 +9,54 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from nas.events import Event, Note, StageFinished, StageSkipped, StageStarted
+from nas.opened_run import OpenedRun
 from nas.run_folder import RunFolder, checksum
-from nas.stages.base import Run, Stage
 from search_spaces.errors import DamagedRunError
 
+RunT = TypeVar("RunT", bound=OpenedRun)
 
-def run_stage(run: Run, stage: Stage) -> Iterator[Event]:
+
+@dataclass(frozen=True)
+class Stage(Generic[RunT]):
+    """One step of the pipeline.
+
+    Attributes:
+        name: as in ``stages/<name>.json``.
+        label: for people.
+        needs: earlier stages whose files it reads.
+        outputs: files it writes, relative to the run folder; they are all there when it ends.
+        work: does it.
+        scratch: files and folders it leaves only while it is unfinished.
+        reads: files it reads, where they are there, that no stage writes but the user.
+    """
+
+    name: str
+    label: str
+    needs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    work: Callable[[RunT], Iterator[Event]]
+    scratch: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Everything that goes when the stage has to start anew."""
+        return (*self.outputs, *self.scratch)
+
+
+def run_stage(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
     """Run one stage unless its record says that it is done; log every event."""
     for event in stage_events(run, stage):
         run.folder.log(event)
         yield event
 
 
-def stage_events(run: Run, stage: Stage) -> Iterator[Event]:
+def stage_events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
     """The same without logging, for a process that tells its events to the one that logs."""
     digest = stage_digest(run.folder, stage)
     problem = None
@@ -59,7 +91,7 @@ def stage_events(run: Run, stage: Stage) -> Iterator[Event]:
     yield StageFinished(stage.name, round(seconds, 3))
 
 
-def stage_digest(folder: RunFolder, stage: Stage) -> str:
+def stage_digest(folder: RunFolder, stage: Stage[Any]) -> str:
     """What the stage reads: the spec, the files of the stages it needs, and the user's files."""
     read = {}
     for name in stage.needs:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas.front import FRONT_FILE, read_front
-from nas.run_folder import RunFolder
+from nas.run_folder import DATA_FILE, RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     ArchitectureError,
@@ -169,7 +169,6 @@ def open_data(folder: RunFolder, given: str | None) -> OpenedData:
         DataError: when the data are missing, damaged or do not fit the run's space.
         DamagedRunError: when the run does not tell what its data were.
     """
-    from nas.stages.base import DATA_FILE
     from supernet.data.synthetic import NAME as SYNTHETIC
     from supernet.tasks.opening import open_task
 
@@ -245,8 +244,6 @@ def check_vocabularies(folder: RunFolder, data: OpenedData) -> None:
     Raises:
         DataError: when a vocabulary has another size than that of the run's data.
     """
-    from nas.stages.base import DATA_FILE
-
     known, sizes = folder.read_json(DATA_FILE), data.task.describe()
     for side in ("source", "target"):
         name = f"{side}_vocab_size"

@@ -24,7 +24,8 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from nas.events import Event, Progress
-from nas.executors.ray_run import shared_run
+from nas.opened_run import OpenedRun, shared_run
+from nas.retrain_trial import finish_trial, train_trial
 from nas.tuning_record import (
     TUNED,
     Settings,
@@ -39,7 +40,6 @@ from supernet.seeds import mixed_seed
 
 if TYPE_CHECKING:
     from nas.front import FrontEntry
-    from nas.stages.base import Run
     from supernet.training.settings import TrainingSettings
 
 # Learning rates from a quarter of the run's to four times as much.
@@ -54,7 +54,7 @@ RESTARTS = 4
 
 @dataclass(frozen=True)
 class RayTuner:
-    """See `nas.retrain.Tuner`.
+    """See `nas.retrain_stage.Tuner`.
 
     Attributes:
         tell: takes events while trials work.
@@ -68,7 +68,7 @@ class RayTuner:
     gpus: int
     most: int | None
 
-    def tune(self, run: Run, entry: FrontEntry, trials: int) -> None:
+    def tune(self, run: OpenedRun, entry: FrontEntry, trials: int) -> None:
         """Try settings, and finish the retraining with those of the lowest validation loss.
 
         Raises:
@@ -97,7 +97,9 @@ class RayTuner:
             (folders.path_of(record.key) / "weights.pt").unlink(missing_ok=True)
             shutil.rmtree(folders.path_of(record.key) / "checkpoints", ignore_errors=True)
 
-    def _try(self, run: Run, entry: FrontEntry, known: list[TrialRecord], trials: int) -> None:
+    def _try(
+        self, run: OpenedRun, entry: FrontEntry, known: list[TrialRecord], trials: int
+    ) -> None:
         left = trials - sum(record.state is not None for record in known)
         folders = TrialFolders(run.folder, entry.id)
         storage = folders.path / "ray"
@@ -139,7 +141,7 @@ def _space(settings: TrainingSettings) -> dict[str, Any]:
     }
 
 
-def _search(run: Run, known: list[TrialRecord]) -> OptunaSearch:
+def _search(run: OpenedRun, known: list[TrialRecord]) -> OptunaSearch:
     """Goes on with what has not ended; the run's own settings come next, if they were not tried."""
     own = {name: float(getattr(run.spec.budget.retrain, name)) for name in TUNED}
     begun = {record.key for record in known}
@@ -226,13 +228,9 @@ def _cause(error: Exception) -> Exception:
 
 def _trial(path: str, network_id: str, settings: Settings) -> None:
     """Train a network with other settings than the run's own."""
-    from nas.retrain_trial import train_trial
-
     for done, loss in train_trial(shared_run(path), network_id, settings):
         tune.report({"percent": done, "loss": loss})
 
 
 def _finish(path: str, network_id: str, best: TrialRecord, tuning: dict[str, int]) -> None:
-    from nas.retrain_trial import finish_trial
-
     finish_trial(shared_run(path), network_id, best, tuning)

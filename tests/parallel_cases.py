@@ -98,12 +98,11 @@ def train_run(size: int, folder: Path, store: Path) -> None:
 
 
 def _train_run(rank: int, size: int, folder: str, store: str) -> None:
-    from nas.run_folder import RunFolder
-    from nas.stages.base import Run
-    from nas.stages.learn import supernet_trainer
+    from nas.opened_run import shared_run
+    from nas.supernet_training import supernet_trainer
 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    for _ in supernet_trainer(Run(RunFolder.open(Path(folder))), group=ProcessGroup()).run():
+    for _ in supernet_trainer(shared_run(folder), group=ProcessGroup()).run():
         pass
     dist.destroy_process_group()
 

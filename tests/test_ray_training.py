@@ -18,7 +18,8 @@ from nas.executors.opening import open_executor
 from nas.presets import budget_for
 from nas.run_folder import RunFolder
 from nas.stages import Run
-from nas.stages.learn import declare, supernet_trainer
+from nas.stages.learn import declare
+from nas.supernet_training import supernet_trainer
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from supernet.training.checkpoint import load

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile
     from nas.events import Event, Note
     from nas.holding import Held
+    from nas.opened_run import OpenedRun
     from nas.spec import SearchSpec
-    from nas.stages.base import Run
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
     from supernet.training.loop import EpochReport
@@ -129,7 +129,7 @@ Outcome = Mapping[str, float] | Failure
 
 
 class Source(Protocol):
-    """What an executor has to know of a run to evaluate its networks; `nas.stages.Run` is one."""
+    """What an executor has to know of a run to evaluate its networks; an `OpenedRun` is one."""
 
     @property
     def spec(self) -> SearchSpec:
@@ -191,7 +191,7 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def train(self, run: Run) -> Iterator[EpochReport | Note]:
+    def train(self, run: OpenedRun) -> Iterator[EpochReport | Note]:
         """Train a run's supernet, from the last checkpoint where there is one.
 
         Checkpoints lie in the run folder when it ends, the last and the best.
@@ -205,8 +205,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
-        """Train networks of the front from scratch, or go on with it; see `nas.retrain`.
+    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
+        """Train networks of the front from scratch, or go on with it; see `nas.retrain_stage`.
 
         The events are in the run's log when they come.
 

@@ -29,7 +29,7 @@ from search_spaces.architecture import Architecture
 if TYPE_CHECKING:
     from nas.device_profile import CarriedProfile
     from nas.events import Event
-    from nas.stages.base import Run
+    from nas.opened_run import OpenedRun
     from supernet.training.loop import EpochReport
 
 
@@ -59,15 +59,15 @@ class LocalExecutor(Executor):
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
 
-    def train(self, run: Run) -> Iterator[EpochReport]:
+    def train(self, run: OpenedRun) -> Iterator[EpochReport]:
         """See `Executor.train`."""
-        from nas.stages.learn import supernet_trainer  # imports torch
+        from nas.supernet_training import supernet_trainer  # imports torch
 
         yield from supernet_trainer(run).run()
 
-    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         """See `Executor.retrain`."""
-        from nas.retrain import without_tuner  # imports torch
+        from nas.retrain_stage import without_tuner  # imports torch
 
         yield from without_tuner(run, ids)
 

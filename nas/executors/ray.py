@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from nas.device_profile import CarriedProfile
     from nas.events import Event, Note
+    from nas.opened_run import OpenedRun
     from nas.spec import SearchSpec
-    from nas.stages.base import Run
     from supernet.training.loop import EpochReport
 
 # Where measurements are kept, if the user names a place.
@@ -145,17 +145,18 @@ class RayExecutor(Executor):
 
     # -- training ---------------------------------------------------------------------------
 
-    def train(self, run: Run) -> Iterator[EpochReport | Note]:
+    def train(self, run: OpenedRun) -> Iterator[EpochReport | Note]:
         """See `Executor.train`: by all workers together."""
-        from nas.executors.ray_train import GroupRoom, train_together  # imports torch
-
         self.release()
         self.cluster.connect()
+        from nas.executors.ray_group import GroupRoom  # imports Ray Train
+        from nas.executors.ray_train import train_together
+
         workers = self.settings.train_workers or self._width()
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
         yield from train_together(run, room, self._board)
 
-    def retrain(self, run: Run, ids: Sequence[str]) -> Iterator[Event]:
+    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         """See `Executor.retrain`: side by side."""
         from nas.executors.ray_retrain import JobRoom, retrain_side_by_side  # imports torch
 

@@ -10,25 +10,45 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
-from ray.util.placement_group import get_current_placement_group
+from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from nas.events import Note
 from nas.executors.ray_mail import Mailbox
-from nas.executors.ray_run import shared_run
-from nas.executors.ray_train import RESTARTS, GroupRoom, Joined
-from nas.stages.learn import supernet_trainer
+from nas.opened_run import shared_run
+from nas.supernet_training import supernet_trainer
 from search_spaces.errors import ExecutorError, NasError
 from supernet.training.parallel import ProcessGroup
 
 STORAGE = "supernet/ray"
+RESTARTS = 8
 # Gloo and NCCL wait so long for a rank that says nothing.
 SILENCE_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoom:
+    """The processes that train together: how many, and what is reserved for each."""
+
+    workers: int
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A rank that is about to train, and what is reserved for its group."""
+
+    rank: int
+    host: str
+    pid: int
+    reserved: PlacementGroup | None
 
 
 def fit_group(path: str, room: GroupRoom, mailbox: Mailbox) -> None:

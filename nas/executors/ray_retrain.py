@@ -17,13 +17,12 @@ import ray
 
 from nas.events import Event
 from nas.executors.ray_mail import Mailbox
-from nas.executors.ray_run import shared_run
+from nas.opened_run import OpenedRun, shared_run
 from nas.tuning_record import asked_trials
 from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
-    from nas.stages.base import Run
 
 RESTARTS = 8
 
@@ -38,7 +37,7 @@ class JobRoom:
 
 
 def retrain_side_by_side(
-    run: Run, ids: Sequence[str], room: JobRoom, board: Board
+    run: OpenedRun, ids: Sequence[str], room: JobRoom, board: Board
 ) -> Iterator[Event]:
     """Retrain networks, as many at once as there is room for; Ray has to be connected.
 
@@ -81,7 +80,7 @@ class _Jobs:
     """Tasks that wait for their turn, and those that work."""
 
     def __init__(
-        self, run: Run, ids: list[str], room: JobRoom, board: Board, mailbox: Mailbox
+        self, run: OpenedRun, ids: list[str], room: JobRoom, board: Board, mailbox: Mailbox
     ) -> None:
         self._run, self._waiting, self._room = run, ids, room
         self._board, self._mailbox = board, mailbox
@@ -145,7 +144,7 @@ def _explained(error: Exception) -> Exception:
 def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     """The stage of one network, in a worker."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    from nas.retrain import retrain_stage
+    from nas.retrain_stage import retrain_stage
     from nas.stage_runner import stage_events
     from nas.tuning import RayTuner
 

@@ -7,50 +7,30 @@ everything ends with that task when the run is interrupted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from nas.events import Note
+from nas.executors.ray_group import RESTARTS, GroupRoom, Joined, fit_group
 from nas.executors.ray_mail import Mailbox, here
 from search_spaces.errors import ExecutorError
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
-    from nas.stages.base import Run
+    from nas.opened_run import OpenedRun
     from supernet.training.loop import EpochReport
 
-RESTARTS = 8
 # After so long without a worker the user is told what is waited for.
 PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRoom:
-    """The processes that train together: how many, and what is reserved for each."""
-
-    workers: int
-    cpus: int
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A rank that is about to train, and what is reserved for its group."""
-
-    rank: int
-    host: str
-    pid: int
-    reserved: PlacementGroup | None
 
 
 class _Waited:
     """Nobody has joined for long."""
 
 
-def train_together(run: Run, room: GroupRoom, board: Board) -> Iterator[EpochReport | Note]:
+def train_together(run: OpenedRun, room: GroupRoom, board: Board) -> Iterator[EpochReport | Note]:
     """Train a run's supernet, or go on with it; Ray has to be connected.
 
     Args:
@@ -75,9 +55,7 @@ def train_together(run: Run, room: GroupRoom, board: Board) -> Iterator[EpochRep
 class _Group:
     """What a group says while it trains; in the end its failure, if it failed."""
 
-    def __init__(self, run: Run, room: GroupRoom, board: Board) -> None:
-        from nas.executors.ray_group import fit_group  # imports torch and Ray Train
-
+    def __init__(self, run: OpenedRun, room: GroupRoom, board: Board) -> None:
         self._room, self._board, self._mailbox = room, board, Mailbox()
         self._joined: dict[int, Joined] = {}
         self._reserved: PlacementGroup | None = None

@@ -7,11 +7,11 @@ the supernet and the latency floor with the search; the mathematics it calls kno
 from __future__ import annotations
 
 from nas.front import FRONT_FILE
-from nas.run_folder import VETOES_FILE
+from nas.run_folder import DATA_FILE, VETOES_FILE
 from nas.spec import SearchSpec
+from nas.stage_runner import Stage
 from nas.stages import learn, search
 from nas.stages.base import (
-    DATA_FILE,
     HOLDING_FILE,
     MEMORY_FILE,
     MEMORY_PREDICTOR_FILE,
@@ -21,15 +21,14 @@ from nas.stages.base import (
     PROFILE_FILE,
     VERIFICATION_FILE,
     Run,
-    Stage,
 )
 from nas.stages.memory import measure_memory
 from nas.stages.observe import observe
 from nas.stages.verification import verify
 
-__all__ = ["SEARCH_STAGES", "Run", "Stage", "search_stages"]
+__all__ = ["SEARCH_STAGES", "Run", "search_stages"]
 
-SEARCH_STAGES: tuple[Stage, ...] = (
+SEARCH_STAGES: tuple[Stage[Run], ...] = (
     Stage("declare", "Check the request", (), ("space.toml", DATA_FILE), learn.declare),
     Stage(
         "latency",
@@ -99,6 +98,6 @@ SEARCH_STAGES: tuple[Stage, ...] = (
 )
 
 
-def search_stages(spec: SearchSpec) -> list[Stage]:
+def search_stages(spec: SearchSpec) -> list[Stage[Run]]:
     """The stages that a search really has."""
     return [stage for stage in SEARCH_STAGES if spec.has_stage(stage.name)]

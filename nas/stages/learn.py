@@ -5,37 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from latency.predictor import LatencyPredictor
 from latency.profile import open_profile
 from nas import limits
 from nas.events import ArchitectureMeasured, Event, Note, Progress
 from nas.objectives import LATENCY
+from nas.opened_run import RANK
 from nas.ranking import choose_ranker
 from nas.ranking.report_card import MIN_OBSERVATIONS
+from nas.run_folder import DATA_FILE
 from nas.scoring import network_costs
-from nas.stages.base import (
-    DATA_FILE,
-    PREDICTOR_FILE,
-    PROBES,
-    PROFILE_FILE,
-    RANK,
-    Run,
-    size_text,
-)
+from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run, size_text
 from nas.stages.carried import take_profile
+from nas.supernet_training import supernet_checkpoints, training_losses
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
-from supernet.building import build_supernet
-from supernet.training.checkpoint import CheckpointFolder, load
-from supernet.training.loop import EpochReport, Trainer
-from supernet.training.parallel import Group
-from supernet.training.sampling import build_sampler
+from supernet.training.checkpoint import load
+from supernet.training.loop import EpochReport
 
 
 def declare(run: Run) -> Iterator[Event]:
@@ -98,39 +88,9 @@ def train_supernet(run: Run) -> Iterator[Event]:
             continue
         message = _training_message(report)
         yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
-    checkpoints = _checkpoints(run)
+    checkpoints = supernet_checkpoints(run)
     load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
     run.folder.write_json("supernet/history.json", load(checkpoints.last)["history"])
-
-
-def supernet_trainer(run: Run, device: str | None = None, group: Group | None = None) -> Trainer:
-    """What trains the run's supernet in this process.
-
-    Args:
-        run: the run.
-        device: where; the run's own if not given.
-        group: the processes that train it together; this one alone if not given.
-    """
-    settings = run.spec.budget.supernet
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.spec.seed)
-        model = build_supernet(run.space, settings.dropout)
-    probes = sample_distinct(run.space, run.rng(PROBES), settings.num_probes)
-    return Trainer(
-        model,
-        build_sampler(run.space, settings, run.spec.seed),
-        run.space.decode(probes),
-        run.quick_task,
-        settings,
-        seed=run.spec.seed,
-        device=device or run.spec.device,
-        folder=_checkpoints(run),
-        group=group,
-    )
-
-
-def _checkpoints(run: Run) -> CheckpointFolder:
-    return CheckpointFolder(run.folder.path / "supernet", run.spec.digest)
 
 
 def rank(run: Run) -> Iterator[Event]:
@@ -160,14 +120,6 @@ def _check_size(space: SearchSpace) -> None:
             f"search needs at least {MIN_OBSERVATIONS} to learn what matters: give a gene more "
             "choices"
         )
-
-
-def training_losses(report: EpochReport) -> dict[str, float]:
-    """The losses of an epoch: of training, and on the validation split where it was checked."""
-    losses = {"loss": report.train_loss}
-    if report.probe_losses:
-        losses["validation_loss"] = float(np.mean(report.probe_losses))
-    return losses
 
 
 def _training_message(report: EpochReport) -> str:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from nas.events import Event, Progress
 from nas.report import write_report
 from nas.run_folder import RunFolder
-from nas.stages.base import STUDY_FILE, Run, Stage
+from nas.stage_runner import Stage
+from nas.stages.base import STUDY_FILE, Run
 from nas.stages.holding import with_held
 from nas.stages.verification import measured_entries
 
 REPORT_FILE = "report.html"
 
 
-def report_stage(folder: RunFolder) -> Stage:
+def report_stage(folder: RunFolder) -> Stage[Run]:
     """The stage that writes ``report.html`` and the study; it reads what all others wrote."""
     stages = sorted(file.stem for file in (folder.path / "stages").glob("*.json"))
     needs = tuple(name for name in stages if name != "report")

@@ -1,0 +1,108 @@
+"""A run as executors see it: its folder, its data and its supernet.
+
+This is what training, retraining and evaluating need, in the process that works on the run and in
+a worker that opens the same folder. `nas.stages.Run` adds the executor and what stages share.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nas.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
+from nas.run_folder import DATA_FILE, SPEC_FILE, RunFolder
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError, UsageError
+from supernet.extraction import Supernet
+from supernet.tasks.base import Task
+from supernet.tasks.opening import open_task
+from supernet.training.checkpoint import dumped, load
+
+# What each stage draws its random numbers from, beside the run's seed.
+OBSERVE, PROBES, RANK, PRUNE = 1, 2, 3, 4
+
+
+class OpenedRun:
+    """A run folder with its data and its supernet, each loaded when first asked for.
+
+    Args:
+        folder: the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.spec = folder.spec
+        self.space = folder.spec.space
+        use_threads(self.spec)
+
+    def rng(self, purpose: int) -> np.random.Generator:
+        """Random numbers of one purpose."""
+        return np.random.default_rng([self.spec.seed, purpose])
+
+    @cached_property
+    def task(self) -> Task[Any, Any]:
+        """What is learnt, with its training and validation split.
+
+        Raises:
+            DataError: when the data are not those the run began with.
+        """
+        spec = self.spec
+        task = open_task(self.space, spec.dataset, spec.data, spec.seed)
+        if (self.folder.path / DATA_FILE).exists():
+            known = self.folder.read_json(DATA_FILE)
+            if known.get("digest") != task.digest:
+                raise DataError(
+                    f"the data set {spec.data or spec.dataset} has changed since this run began; "
+                    "put the old data back, or start a new run in another folder"
+                )
+        return task
+
+    @cached_property
+    def quick_task(self) -> Task[Any, Any]:
+        """The same, with as many validation examples as networks are compared on."""
+        return compared_on(self.task, self.spec)
+
+    @cached_property
+    def supernet(self) -> Supernet:
+        """The trained supernet."""
+        return trained_supernet(self.spec, self._trained_weights())
+
+    @property
+    def data_digest(self) -> str:
+        """Digest of the data that the run began with."""
+        return str(self.folder.read_json(DATA_FILE)["digest"])
+
+    def weights(self) -> bytes:
+        """The trained supernet's weights, as a checkpoint."""
+        return dumped({"weights": self._trained_weights()})
+
+    def _trained_weights(self) -> dict[str, Any]:
+        weights: dict[str, Any] = load(self.folder.path / "supernet" / "last.pt")["weights"]
+        return weights
+
+    def prepare(self) -> None:
+        """Load what `quality` needs."""
+        _ = self.quick_task, self.supernet
+
+    def quality(self, network: Architecture) -> dict[str, float]:
+        """What the validation split says of a network with inherited weights, in this process."""
+        return inherited_quality(
+            self.quick_task, self.supernet, network, self.spec.quality, self.spec.device
+        )
+
+
+def shared_run(path: str | Path) -> OpenedRun:
+    """Open a run folder that lies on a disk all machines see.
+
+    Raises:
+        UsageError: when it is not there.
+    """
+    if not (Path(path) / SPEC_FILE).exists():
+        raise UsageError(
+            f"a worker does not see the run folder {path}: put it on a disk that every machine of "
+            "the cluster sees under the same path"
+        )
+    return OpenedRun(RunFolder.open(Path(path)))
