@@ -6,8 +6,9 @@ One supernet of the space is trained. Quality is what networks inherit from it, 
 both are real, nothing is predicted by a surrogate that the searchers could profit from. Every
 searcher runs with ten seeds. The reference is the front of everything that anybody evaluated: a
 large random sample, a long genetic search on real evaluations that starts from its front, and all
-runs; of a space that is small enough, simply every network. Hypervolume is measured as is usual in the field: objectives scaled so that the reference
-front reaches from 0 to 1, up to the point 1.1, and given as a share of the reference front's.
+runs; of a space that is small enough, simply every network. Hypervolume is measured as is usual in
+the field: objectives scaled so that the reference front reaches from 0 to 1, up to the point 1.1,
+and given as a share of the reference front's.
 
 A run that is stopped goes on where it was: evaluations and finished searches are kept.
 """

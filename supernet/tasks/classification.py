@@ -95,7 +95,7 @@ class ClassificationTask(Task[Batch, Split]):
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: Split, device: str
     ) -> Iterator[Predictions]:
-        """See `Task.evaluation`; texts come shortest first, so that little of a batch is padding."""
+        """See `Task.evaluation`; texts come shortest first, so that little is padding."""
         size = EVALUATION_BATCH
         if split.inputs.ndim == 2:
             split, size = _by_length(split), min(TEXT_BATCH, EVALUATION_BATCH)
