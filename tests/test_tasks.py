@@ -18,6 +18,7 @@ from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.settings import TokenInput
 from supernet.beam_search import BeamSettings
+from supernet.data import sources
 from supernet.data.grammar import generate
 from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
@@ -114,6 +115,23 @@ def test_the_end_of_a_text_is_not_predicted_beyond() -> None:
     length = len(task.valid)
     assert len(ignored) == -length % SEGMENT > 0
     assert ignored.tolist() == list(range(len(last.labels) - len(ignored), len(last.labels)))
+
+
+def test_lists_are_judged_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in {"TRAIN": 2, "VALID": 70}.items():
+        monkeypatch.setattr(sources, f"LISTOPS_{name}", count)
+    task = open_task(load_space("listops"), "listops", None, 0)
+    shapes: list[tuple[int, ...]] = []
+
+    def model(inputs: Tensor, network: object) -> Tensor:
+        shapes.append(tuple(inputs.shape))
+        return torch.zeros(len(inputs), 10)
+
+    found: Any = list(task.evaluation(model, None, task.valid, "cpu"))  # type: ignore[arg-type]
+    sizes, lengths = zip(*shapes, strict=True)
+    assert sizes == (32, 32, 6) and list(lengths) == sorted(lengths) and lengths[0] < lengths[-1]
+    labels = torch.cat([part.labels for part in found])
+    assert labels.sort().values.equal(task.valid.labels.sort().values)
 
 
 # -- batches ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from supernet.data.images import Labels, Normaliser, Pixels, check_examples, rea
 from supernet.data.prepared import ExampleSplit, PreparedData, open_examples, open_examples_test
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
-LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 2000, 300, 300
+LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
 SYNTHETIC_SIDE = 32  # in pixels, before images are enlarged to what networks read
 LISTOPS_LONGEST = 2000  # the Long Range Arena's; longer trees are too rare to draw
 VALID_SHARE, VALID_MOST = 10, 5000  # of a file's training images: one in ten, at most 5,000
