@@ -23,7 +23,7 @@ from nas.spec import Budget
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 # One published number, which others compare with; it says nothing of the GPUs.
 PUBLISHED_HAT_GPU_HOURS = 264.0
@@ -248,7 +248,7 @@ def measure(name: str, tokens: int, rounds: int) -> str:
     import torch
 
     from supernet.building import build_supernet
-    from supernet.training.loss import smoothed_cross_entropy
+    from supernet.loss import smoothed_cross_entropy
 
     space = load_space(name)
     torch.manual_seed(0)

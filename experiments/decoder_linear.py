@@ -43,13 +43,13 @@ from supernet.data.prepared import open_translation, open_translation_test
 from supernet.data.token_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load, save
-from supernet.training.evaluation import evaluate
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 SEEDS = (1, 2, 3)
 DECODING_TOKENS = 16_384

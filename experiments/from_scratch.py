@@ -12,7 +12,7 @@ from supernet.tasks.base import Task
 from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 
 def untrained(

@@ -37,11 +37,11 @@ from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
 from supernet.building import build_network, build_supernet
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
-from supernet.training.evaluation import evaluate
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork, build_sampler
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 Floats = NDArray[np.float64]
 

@@ -37,7 +37,7 @@ from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
 from supernet.tasks.scores import score
 from supernet.training.checkpoint import CheckpointFolder, load, save
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 RESULTS = Path(__file__).parent / "results" / "retrained_twins.json"
 TWINS: tuple[AttentionKind, ...] = ("softmax", "linear")

@@ -21,9 +21,9 @@ from search_spaces.costs import flops
 from search_spaces.operators import largest
 from search_spaces.settings import ImageInput, TokenInput
 from search_spaces.space import SearchSpace
+from supernet.loss import IGNORED, smoothed_cross_entropy
 from supernet.models import build_classifier_supernet
 from supernet.sequence_models import build_translation_supernet
-from supernet.training.loss import IGNORED, smoothed_cross_entropy
 
 MAX_BATCH = 64
 BATCH_FLOPS = 10**10  # large networks get fewer examples, so that a step takes a second at most

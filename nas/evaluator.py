@@ -18,11 +18,11 @@ from supernet.beam_search import BeamSettings
 from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
 from supernet.tasks.scores import split_bleu
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import read
-from supernet.training.evaluation import evaluate
 
 
 def use_threads(spec: SearchSpec) -> None:

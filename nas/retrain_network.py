@@ -13,7 +13,7 @@ from supernet.extraction import StandAlone
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 
 def network_trainer(

@@ -14,8 +14,8 @@ from nas.retrain_network import network_trainer
 from nas.retrain_stage import finish_tuned
 from nas.tuning_record import Settings, TrialFolders, TrialRecord
 from search_spaces.errors import DivergedError
+from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load, save
-from supernet.training.evaluation import evaluate
 
 # A training that diverged is worse than guessing by so much.
 DIVERGED_FACTOR = 10.0

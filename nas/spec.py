@@ -22,7 +22,7 @@ from nas.vetoes import checked_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]

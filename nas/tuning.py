@@ -40,7 +40,7 @@ from supernet.seeds import mixed_seed
 
 if TYPE_CHECKING:
     from nas.front import FrontEntry
-    from supernet.training.settings import TrainingSettings
+    from supernet.training_settings import TrainingSettings
 
 # Learning rates from a quarter of the run's to four times as much.
 RATE_FACTOR = 4.0

@@ -18,7 +18,7 @@ from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import Trainer
 from supernet.training.parallel import Group, ProcessGroup
 from supernet.training.sampling import build_sampler
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.task_cases import KINDS, SEGMENT, SPACES, networks_of, supernet_of, task_of
 
 SHORT = TrainingSettings(

@@ -197,7 +197,7 @@ def test_json_holds_every_score(run: RunFolder) -> None:
 def test_a_loss_that_is_no_number(
     made: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supernet.training.evaluation import Evaluation
+    from supernet.tasks.evaluation import Evaluation
 
     broken = Evaluation(float("nan"), 0.0, 5)
     monkeypatch.setattr("supernet.tasks.scores.evaluate", lambda *_, **__: broken)

@@ -26,7 +26,7 @@ from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import MARKS, UNKNOWN
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.data_bin_cases import WORDS, numbered, small_splits, write_data_bin, write_rows
 from tests.trained_cases import TRANSLATION
 

@@ -9,8 +9,8 @@ import torch
 
 from nas.evaluator import inherited_quality
 from supernet.beam_search import BeamSettings
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.scores import split_bleu
-from supernet.training.evaluation import evaluate
 from tests.task_cases import KINDS, SPACES, networks_of, supernet_of, task_of
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from supernet.training.loss import IGNORED, smoothed_cross_entropy
+from supernet.loss import IGNORED, smoothed_cross_entropy
 
 SMOOTHING = [0.0, 0.1, 1.0]
 

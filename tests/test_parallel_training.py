@@ -14,7 +14,7 @@ from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Group, Share
 from supernet.training.sampling import build_sampler
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.parallel_cases import (
     SHORT,
     STEPWISE,

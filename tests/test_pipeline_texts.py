@@ -26,8 +26,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.building import build_network
 from supernet.data import synthetic
+from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import load
-from supernet.training.evaluation import evaluate
 from tests.pipeline_cases import (
     NUMBERS,
     ROOT,

@@ -16,7 +16,7 @@ from nas.presets import PRESETS, budget_for
 from nas.spec import Budget, SearchSpec, build_budget, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.pipeline_cases import ROOT, TINY, spec_of
 
 DIGITS = load_space("digits")

@@ -19,7 +19,7 @@ from supernet.training.sampling import (
     UniformSampler,
     build_sampler,
 )
-from supernet.training.settings import Sampling, TrainingSettings
+from supernet.training_settings import Sampling, TrainingSettings
 from tests.supernet_cases import IMAGES, KINDS, network, space_of
 
 SPACE = space_of(IMAGES)

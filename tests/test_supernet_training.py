@@ -20,11 +20,11 @@ from supernet.data.batching import batches
 from supernet.data.datasets import SearchData, Split
 from supernet.models import EncoderClassifier, FixedNetwork, build_classifier_supernet
 from supernet.tasks.classification import ClassificationTask
+from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load
-from supernet.training.evaluation import evaluate
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import ArchitectureSampler, SingleNetwork, build_sampler
-from supernet.training.settings import Sampling, TrainingSettings
+from supernet.training_settings import Sampling, TrainingSettings
 from tests.supernet_cases import IMAGES, network, random_networks, space_of
 
 SPACE = space_of(replace(IMAGES, num_classes=3))

@@ -22,16 +22,16 @@ from supernet.data import sources
 from supernet.data.grammar import generate
 from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
+from supernet.loss import IGNORED
 from supernet.tasks import language_modelling, translation
 from supernet.tasks.base import Task
 from supernet.tasks.bleu import corpus_bleu
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.opening import open_task
 from supernet.tasks.scores import MOST_NATS, score
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
-from supernet.training.evaluation import evaluate
-from supernet.training.loss import IGNORED
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.task_cases import (
     KINDS,
     SEGMENT,

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from search_spaces.errors import DivergedError
 from supernet.building import build_network
+from supernet.loss import smoothed_cross_entropy
 from supernet.tasks.base import Task
+from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load
-from supernet.training.evaluation import evaluate
 from supernet.training.loop import EpochReport, Trainer
-from supernet.training.loss import smoothed_cross_entropy
 from supernet.training.sampling import SingleNetwork, build_sampler
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 from tests.task_cases import KINDS, SEGMENT, SPACES, networks_of, supernet_of, task_of
 
 TEXTS = ("translation", "language_modelling")

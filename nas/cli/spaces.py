@@ -21,7 +21,7 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 NAME: Any = typer.Argument(
     ...,

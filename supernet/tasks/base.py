@@ -17,14 +17,14 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.settings import Task as TaskName
 from supernet.extraction import Supernet
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 BatchT = TypeVar("BatchT")
 SplitT = TypeVar("SplitT")
 
 
 class Predictions(NamedTuple):
-    """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.training.loss.IGNORED`."""
+    """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.loss.IGNORED`."""
 
     logits: Tensor
     labels: Tensor

@@ -16,7 +16,7 @@ from supernet.data.datasets import SearchData, Split
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Predictions, Task
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 EVALUATION_BATCH = 512
 TEXT_BATCH = 32  # texts of like lengths; on a CPU 512 take two to three times as long each

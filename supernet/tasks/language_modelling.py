@@ -15,11 +15,11 @@ from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_
 from supernet.data.tokenizer import Tokenizer
 from supernet.decoding_state import DecodingState
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
 from supernet.tasks.base import Predictions, Task
-from supernet.training.loss import IGNORED
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
 

@@ -15,10 +15,10 @@ from supernet.extraction import Supernet
 from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
+from supernet.tasks.evaluation import evaluate
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.tasks.translation import TranslationTask
-from supernet.training.evaluation import evaluate
 
 DECODING_TOKENS = 16_384
 MOST_NATS = 700.0  # a larger exponent has no finite power

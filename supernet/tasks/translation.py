@@ -12,9 +12,9 @@ from supernet.data.prepared import PairSplit, PreparedData
 from supernet.data.token_batches import PairBatch, pair_batches, plan_pair_batches
 from supernet.data.tokenizer import Tokenizer
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED
 from supernet.tasks.base import Predictions, Task
-from supernet.training.loss import IGNORED
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
 

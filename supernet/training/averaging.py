@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from supernet.extraction import Supernet
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 Weights = dict[str, Tensor]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED, smoothed_cross_entropy
 from supernet.tasks.base import Task
-from supernet.training.loss import IGNORED, smoothed_cross_entropy
 from supernet.training.parallel import Share
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 
 def add_gradients(

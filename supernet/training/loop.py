@@ -23,14 +23,14 @@ from search_spaces.errors import DivergedError, UsageError
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
+from supernet.tasks.evaluation import evaluate
 from supernet.training.averaging import WeightAverages
 from supernet.training.checkpoint import CheckpointFolder, load, save
-from supernet.training.evaluation import evaluate
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Group
 from supernet.training.sampling import ArchitectureSampler
 from supernet.training.schedule import learning_rate, planned_updates
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 STABLE_CHECKS = 2
 

@@ -13,7 +13,7 @@ import numpy as np
 from search_spaces import operators
 from search_spaces.architecture import Architecture
 from search_spaces.space import Genotypes, SearchSpace
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 
 class ArchitectureSampler(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from supernet.training.settings import TrainingSettings
+from supernet.training_settings import TrainingSettings
 
 
 def planned_updates(settings: TrainingSettings, num_batches: int) -> int:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from search_spaces.architecture import Architecture
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED
 from supernet.tasks.base import Task
-from supernet.training.loss import IGNORED
 
 
 @dataclass(frozen=True, slots=True)
