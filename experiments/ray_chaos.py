@@ -91,6 +91,8 @@ class Nodes:
 
         self._settings: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
         head = {**self._settings, "include_dashboard": False, "temp_dir": folder}
+        # `Cluster` notes its address in the folder of all clusters, and takes that to be there.
+        Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(exist_ok=True)
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
         self._add()
