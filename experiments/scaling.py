@@ -176,7 +176,7 @@ def physical_cores(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
 
 def study(folder: Path, counts: Sequence[int], evaluations: int, per_worker: int) -> Study:
     """Measure everything."""
-    long_run = trained(folder / LONG, LONG, 16)
+    long_run = trained(folder / LONG, LONG, 128)
     found = throughputs(long_run, counts, per_worker)
     run = trained(folder / SHORT, SHORT, 64)
     networks, load = networks_of(run, evaluations), os.getloadavg()[0]
