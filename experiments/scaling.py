@@ -40,7 +40,7 @@ from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import sample_distinct
 
 SETTINGS = {"threads": "1", "supernet.epochs": "1", "supernet.check_every": "1"}
-LONG, SHORT = "listops", "digits"
+LONG, SHORT = ("multi30k", "synthetic"), ("digits", "digits")  # spaces and data
 LEAST_RATIO, MOST_OVERHEAD_MS = 0.9, 10.0
 
 
@@ -98,13 +98,13 @@ class Study:
         )
 
 
-def trained(path: Path, name: str, valid_examples: int) -> Run:
+def trained(path: Path, name: str, dataset: str, valid_examples: int) -> Run:
     """A run whose supernet has been trained for an epoch."""
     space = load_space(name)
     settings = SETTINGS | {"valid_examples": str(valid_examples)}
     spec = build_spec(
         space_toml=dump_space(space),
-        dataset=str(space.data["dataset"]),
+        dataset=dataset,
         objectives=("quality", "flops"),
         preset="smoke",
         budget=budget_for(space, "smoke", settings),
@@ -176,9 +176,9 @@ def physical_cores(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
 
 def study(folder: Path, counts: Sequence[int], evaluations: int, per_worker: int) -> Study:
     """Measure everything."""
-    long_run = trained(folder / LONG, LONG, 128)
+    long_run = trained(folder / "long", *LONG, 128)
     found = throughputs(long_run, counts, per_worker)
-    run = trained(folder / SHORT, SHORT, 64)
+    run = trained(folder / "short", *SHORT, 64)
     networks, load = networks_of(run, evaluations), os.getloadavg()[0]
     local_s, wanted = timed(LocalExecutor(), run, networks)
     ray_s, got = through_ray(run, networks, 1)
