@@ -4,19 +4,22 @@
 them, in this process and by workers with one thread each:
 
 * networks whose evaluation takes long by 1, 2 and 4 workers: the throughput, and its ratio to that
-  many times the throughput of one worker;
+  many times the throughput of one worker; beside it the ratio of as many processes that evaluate
+  the same networks without Ray, which is what this machine has to give;
 * 1,000 small networks in this process and by one worker: whether all numbers agree to the last
   bit, and what an evaluation through Ray takes besides evaluating.
 
-What else the machine does decides a lot, so the load before each measurement is printed with it. It
-ends with exit code 1 when numbers differ, the ratio falls below 0.9 up to the number of physical
-cores, or an evaluation costs 10 ms more.
+What else the machine does decides a lot, so the load before each measurement is printed with it,
+and each is made several times in turns; the median counts. It ends with exit code 1 when numbers
+differ, the ratio falls below 0.9 up to the number of physical cores, or an evaluation costs 10 ms
+more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -24,8 +27,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
@@ -46,12 +51,22 @@ LEAST_RATIO, MOST_OVERHEAD_MS = 0.9, 10.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """Evaluations by a number of workers; `ratio` to linear, `load` of the machine before."""
+    """Evaluations by a number of workers.
+
+    Attributes:
+        workers: how many.
+        evaluations: that they shared.
+        seconds: for all of them.
+        ratio: of the throughput to so many times that of the smallest number of workers.
+        apart_ratio: the same of processes without Ray.
+        load: of the machine before.
+    """
 
     workers: int
     evaluations: int
     seconds: float
     ratio: float
+    apart_ratio: float
     load: float
 
 
@@ -143,16 +158,55 @@ def through_ray(
         return timed(executor, run, networks)
 
 
-def throughputs(run: Run, counts: Sequence[int], per_worker: int) -> list[Throughput]:
-    """Evaluations by each number of workers, the first of which is what the others are held to."""
+def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
+    """Seconds of the same by so many processes that know nothing of each other."""
+    context = multiprocessing.get_context("spawn")
+    ready, told = context.Barrier(processes), context.Queue()
+    parts = [networks[number::processes] for number in range(processes)]
+    started = [
+        context.Process(target=_evaluate_apart, args=(run.folder.path, part, ready, told))
+        for part in parts
+    ]
+    for process in started:
+        process.start()
+    seconds = [float(told.get()) for _ in started]
+    for process in started:
+        process.join()
+    return max(seconds)
+
+
+def _evaluate_apart(path: Path, networks: Sequence[Architecture], ready: Any, told: Any) -> None:
+    torch.set_num_threads(1)
+    run, executor = Run(RunFolder.open(path)), LocalExecutor()
+    list(executor.evaluate(run, networks[:2]))
+    ready.wait()
+    started = time.perf_counter()
+    list(executor.evaluate(run, networks))
+    told.put(time.perf_counter() - started)
+
+
+def throughputs(
+    run: Run, counts: Sequence[int], per_worker: int, repeats: int = 1
+) -> list[Throughput]:
+    """Evaluations by each number of workers: of several measurements the one with the median ratio.
+
+    The first number is what the others are held to, within one round.
+    """
+    rounds = [_round(run, counts, per_worker) for _ in range(repeats)]
+    columns = zip(*rounds, strict=True)
+    return [sorted(column, key=lambda one: one.ratio)[repeats // 2] for column in columns]
+
+
+def _round(run: Run, counts: Sequence[int], per_worker: int) -> list[Throughput]:
     found: list[Throughput] = []
+    apart_s: list[float] = []
     for workers in counts:
         networks, load = networks_of(run, per_worker * workers), os.getloadavg()[0]
+        apart_s.append(apart(run, networks, workers))
         seconds, _ = through_ray(run, networks, workers)
-        first = found[0] if found else Throughput(workers, len(networks), seconds, 1.0, load)
-        alone = first.evaluations / first.seconds / first.workers
-        ratio = len(networks) / seconds / (workers * alone)
-        found.append(Throughput(workers, len(networks), seconds, ratio, load))
+        first_s = found[0].seconds if found else seconds
+        ratios = first_s / seconds, apart_s[0] / apart_s[-1]  # each has its part of the work
+        found.append(Throughput(workers, len(networks), seconds, *ratios, load))
         print(_row(found[-1]), flush=True)
     return found
 
@@ -161,7 +215,7 @@ def _row(one: Throughput) -> str:
     return (
         f"{one.workers} workers: {one.evaluations} evaluations in {one.seconds:.2f} s, "
         f"{one.evaluations / one.seconds:.1f} a second, {one.ratio:.2f} of linear "
-        f"(load before: {one.load:.1f})"
+        f"(without Ray {one.apart_ratio:.2f}; load before: {one.load:.1f})"
     )
 
 
@@ -174,10 +228,12 @@ def physical_cores(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
     return len(set(zip(values[::2], values[1::2], strict=False))) or os.cpu_count() or 1
 
 
-def study(folder: Path, counts: Sequence[int], evaluations: int, per_worker: int) -> Study:
+def study(
+    folder: Path, counts: Sequence[int], evaluations: int, per_worker: int, repeats: int = 1
+) -> Study:
     """Measure everything."""
     long_run = trained(folder / "long", *LONG, 128)
-    found = throughputs(long_run, counts, per_worker)
+    found = throughputs(long_run, counts, per_worker, repeats)
     run = trained(folder / "short", *SHORT, 64)
     networks, load = networks_of(run, evaluations), os.getloadavg()[0]
     local_s, wanted = timed(LocalExecutor(), run, networks)
@@ -209,11 +265,16 @@ def main() -> int:
     parser.add_argument("--workers", default="1,2,4", help="numbers of workers, the least first")
     parser.add_argument("--evaluations", type=int, default=1000)
     parser.add_argument("--per-worker", type=int, default=60, help="long evaluations of a worker")
+    parser.add_argument("--repeats", type=int, default=3, help="of the long evaluations")
     parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
     arguments = parser.parse_args()
     counts = [int(text) for text in arguments.workers.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        found = study(Path(folder), counts, arguments.evaluations, arguments.per_worker)
+        found = study(
+            Path(folder), counts, arguments.evaluations, arguments.per_worker, arguments.repeats
+        )
+    for one in found.throughputs:
+        print(f"median  {_row(one)}")
     print(
         f"{found.evaluations} small networks: {found.local_ms:.2f} ms each in this process, "
         f"{found.ray_ms:.2f} ms through Ray, {found.overhead_ms:.2f} of them not for evaluating; "

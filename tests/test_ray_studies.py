@@ -15,7 +15,9 @@ from experiments.ray_chaos import Kill, Outcome, evaluations, plan, row
 from experiments.scaling import Study, Throughput, physical_cores
 
 KILL = Kill("driver", 12, 0.01, "local")
-GOOD = Study(2, [Throughput(n, 10, 1.0, 0.95, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 5.1, 100, 0.1)
+GOOD = Study(
+    2, [Throughput(n, 10, 1.0, 0.95, 1.0, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 5.1, 100, 0.1
+)
 
 
 def test_a_plan_is_seeded_and_even() -> None:
@@ -52,8 +54,8 @@ def test_a_line_of_the_table_says_what_was_killed_and_whether_it_mattered() -> N
         ({}, True),
         ({"equal": 99}, False),
         ({"ray_ms": 15.1}, False),
-        ({"throughputs": [Throughput(2, 10, 1.0, 0.89, 0.1)]}, False),
-        ({"throughputs": [Throughput(4, 10, 1.0, 0.5, 0.1)]}, True),  # more than there are cores
+        ({"throughputs": [Throughput(2, 10, 1.0, 0.89, 1.0, 0.1)]}, False),
+        ({"throughputs": [Throughput(4, 10, 1.0, 0.5, 1.0, 0.1)]}, True),  # more than cores
     ],
 )
 def test_what_counts_as_success(change: dict[str, object], good: bool) -> None:
