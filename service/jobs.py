@@ -7,6 +7,7 @@ one event in the same transaction. Nothing else changes a state.
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -174,6 +175,23 @@ class JobEvent:
         return str(self.data["event"])
 
 
+class _Ids:
+    """Ids of one process, each after the one before: also within a millisecond."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._one_at_a_time = threading.Lock()
+
+    def draw(self) -> str:
+        drawn = (time.time_ns() // 1_000_000 << 32) + secrets.randbits(32)
+        with self._one_at_a_time:
+            self._last = max(drawn, self._last + 1 + secrets.randbits(16))
+            return f"{self._last:020x}"
+
+
+_ids = _Ids()
+
+
 def new_id() -> str:
     """An id that sorts by time and that nobody else draws."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(4)}"
+    return _ids.draw()

@@ -1,4 +1,4 @@
-"""Submissions that wait for the database do not keep readers waiting."""
+"""Many submissions at once: they keep no reader waiting, and their order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.app import SUBMITTING, THREADS
-from service.jobs import Job
+from service.jobs import Job, new_id
 from service.store.submissions import Submission
 from tests.service_cases import SMOKE, Server
 
@@ -40,3 +40,9 @@ def test_waiting_submissions_leave_readers_their_threads(
         finally:
             go_on.set()
         assert {one.result().status_code for one in made} == {201}
+
+
+def test_jobs_of_one_moment_stand_in_the_order_in_which_they_came() -> None:
+    drawn = [new_id() for _ in range(10_000)]
+    assert drawn == sorted(set(drawn))
+    assert {len(one) for one in drawn} == {20}

@@ -104,15 +104,19 @@ class Database:
             raise DatabaseAwayError(f"the disk does not take the log: {error}") from error
 
     def now(self) -> ColumnElement[float]:
-        """The database's own clock, so that those of machines need not agree."""
+        """The database's own clock, so that those of machines need not agree.
+
+        SQLite's is this machine's, and its own functions tell it in milliseconds only, in which
+        two jobs can be made.
+        """
         if self.is_sqlite:
-            return func.julianday("now") * 86400.0 - 210866760000.0
+            return func.seconds_now(type_=Double)
         return cast(func.extract("epoch", func.clock_timestamp()), Double)
 
     def moment(self, connection: Connection) -> float:
-        """What that clock says; SQLite's is this machine's, and need not be asked."""
+        """What that clock says, without asking SQLite."""
         if self.is_sqlite:
-            return round(time.time(), 3)
+            return time.time()
         return float(connection.execute(select(self.now())).scalar_one())
 
     def contains(self, column: ColumnElement[str], text: ColumnElement[str]) -> ColumnElement[bool]:
@@ -176,6 +180,7 @@ def _sqlite(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we say ourselves where a transaction begins
+        connection.create_function("seconds_now", 0, time.time)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode not in ("wal", "memory"):
