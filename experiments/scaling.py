@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
@@ -47,6 +46,7 @@ from search_spaces.operators import sample_distinct
 SETTINGS = {"threads": "1", "supernet.epochs": "1", "supernet.check_every": "1"}
 LONG, SHORT = ("multi30k", "synthetic"), ("digits", "digits")  # spaces and data
 LEAST_RATIO, MOST_OVERHEAD_MS = 0.9, 10.0
+PATIENCE_S = 300.0  # of processes for each other before they begin
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def through_ray(
 def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
     """Seconds of the same by so many processes that know nothing of each other."""
     context = multiprocessing.get_context("spawn")
-    ready, told = context.Barrier(processes), context.Queue()
+    ready, told = context.Barrier(processes, timeout=PATIENCE_S), context.Queue()
     parts = [networks[number::processes] for number in range(processes)]
     started = [
         context.Process(target=_evaluate_apart, args=(run.folder.path, part, ready, told))
@@ -169,14 +169,14 @@ def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
     ]
     for process in started:
         process.start()
-    seconds = [float(told.get()) for _ in started]
     for process in started:
         process.join()
-    return max(seconds)
+    if any(process.exitcode for process in started):
+        raise SystemExit("a process that evaluates without Ray failed; what it wrote stands above")
+    return max(float(told.get()) for _ in started)
 
 
 def _evaluate_apart(path: Path, networks: Sequence[Architecture], ready: Any, told: Any) -> None:
-    torch.set_num_threads(1)
     run, executor = Run(RunFolder.open(path)), LocalExecutor()
     list(executor.evaluate(run, networks[:2]))
     ready.wait()

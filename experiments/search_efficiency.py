@@ -77,7 +77,6 @@ class Sizes:
 SIZES = {
     "digits": Sizes(6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {}),
     # The whole space, so that the reference is exact: the sample is a listing of it.
-    # The whole space, so that the reference is exact: the sample is a listing of it.
     "listops": Sizes(
         6000,
         0,
