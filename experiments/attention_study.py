@@ -5,8 +5,7 @@
 The mFormer paper's question on data that can be run here. One supernet of the whole space is
 trained. Four spaces are then searched with it, by the same number of real evaluations: softmax
 only, linear only, omni only, and all kinds mixed; for quality against FLOPs, and against latency
-under two workloads, predicted from 60 networks that are timed. Where `search_efficiency` evaluated
-the whole space, their fronts are exact instead. From each space the best network,
+under two workloads, predicted from 60 networks that are timed. From each space the best network,
 and the best one with at most a third of the largest network's FLOPs, are trained from scratch with
 three seeds and tested.
 
@@ -22,7 +21,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,21 +34,21 @@ from rich.table import Table
 from experiments.from_scratch import trained, untrained
 from experiments.front_measure import Floats, Measure
 from experiments.real_quality import Oracle, oracle, train_supernet, write_known
-from experiments.search_efficiency import SIZES
+from experiments.search_efficiency import FIRST, SIZES
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
 from nas.evolution import Scores
 from nas.pareto import non_dominated
-from nas.run_folder import RunFolder
+from nas.profiling.timed_work import timed_call
+from nas.run.folder import RunFolder
 from nas.scoring import network_costs
 from nas.searchers.base import Problem, search
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from nas.timed_work import timed_call
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.files import write_atomically
-from search_spaces.operators import distinct, enumerate_all, largest, sample_distinct, smallest
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 from supernet.tasks.opening import open_task
 from supernet.tasks.scores import score
@@ -66,7 +65,7 @@ WORKLOADS = {
     "listops": (Workload(8, 128), Workload(8, 512)),
     "digits": (Workload(1, 16), Workload(32, 16)),
 }
-BUDGET, FIRST = 120, 24
+BUDGET = 240
 TIMED, ROUNDS = 60, 9
 SEEDS = (1, 2, 3)
 SMALL = 1 / 3
@@ -81,11 +80,13 @@ class Training:
     work: str
     network: Architecture
     seed: int
+    epochs: int
 
     @property
     def file(self) -> Path:
         """Its result."""
-        return Path(self.work) / "trained" / f"{self.network.id}-{self.seed}.json"
+        name = f"{self.network.id}-{self.seed}-{self.epochs}.json"
+        return Path(self.work) / "trained" / name
 
 
 def restricted(space: SearchSpace, kinds: Sequence[str]) -> SearchSpace:
@@ -121,13 +122,8 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
 
 
 def searched(asked: Oracle, space: SearchSpace, costs: Costs, seed: int) -> Genotypes:
-    """The rows, of the whole space, that a search of a part of it evaluated.
-
-    Where every network was evaluated before, no search is needed: all of the part.
-    """
+    """The rows, of the whole space, that a search of a part of it evaluated."""
     whole = asked.space
-    if len(asked.known) == whole.size:
-        return space.translate(enumerate_all(space, space.size), whole)
 
     def priced(rows: Genotypes) -> Scores:
         return Scores(costs(space.translate(rows, whole)), np.zeros(len(rows)))
@@ -147,7 +143,7 @@ def train(job: Training) -> dict[str, Any]:
     if not job.file.exists():
         torch.set_num_threads(1)
         spec = RunFolder.open(Path(job.work) / "run").spec
-        space, settings = spec.space, spec.budget.retrain
+        space, settings = spec.space, replace(spec.budget.retrain, epochs=job.epochs)
         task = open_task(space, spec.dataset, spec.data, spec.seed)
         network = untrained(space, job.network, settings, job.seed)
         digest = f"{job.network.id}:{job.seed}:{asdict(settings)}"
@@ -193,19 +189,25 @@ def fronts_table(
 
 
 def trained_table(
-    asked: Oracle, by_space: Mapping[str, Genotypes], work: Path, workers: int
+    asked: Oracle, by_space: Mapping[str, Genotypes], work: Path, epochs: int, workers: int
 ) -> list[dict[str, Any]]:
-    """The winners of each space, trained from scratch."""
+    """The winners of each space, trained from scratch; one that wins twice is trained once."""
     table = []
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = []
-        for name, rows in by_space.items():
-            for which, row in winners(asked, rows).items():
-                network = asked.space.decode(row)[0]
-                jobs = [Training(str(work), network, seed) for seed in SEEDS]
-                waiting.append((name, which, row, network, [pool.submit(train, j) for j in jobs]))
-        for name, which, row, network, futures in waiting:
-            accuracy = [future.result()["accuracy"] for future in futures]
+        won = [
+            (name, which, row, asked.space.decode(row)[0])
+            for name, rows in by_space.items()
+            for which, row in winners(asked, rows).items()
+        ]
+        distinct_networks = {network.id: network for *_, network in won}
+        waiting = {
+            network_id: [
+                pool.submit(train, Training(str(work), network, seed, epochs)) for seed in SEEDS
+            ]
+            for network_id, network in distinct_networks.items()
+        }
+        for name, which, row, network in won:
+            accuracy = [future.result()["accuracy"] for future in waiting[network.id]]
             table.append(
                 {
                     "space": name,
@@ -253,6 +255,7 @@ def main() -> int:
     parser.add_argument("--space", choices=list(WORKLOADS), default="listops")
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
     options = parser.parse_args()
     work = Path(options.work) / options.space
     train_supernet(options.space, SIZES[options.space].settings, work)
@@ -265,9 +268,10 @@ def main() -> int:
             found.setdefault(cost, {})[name] = searched(asked, part, price, seed=0)
             write_known(work, asked.known)
     fronts = fronts_table(asked, found, costs)
-    trained = trained_table(asked, found["FLOPs"], work, options.workers)
+    epochs = options.epochs or RunFolder.open(work / "run").spec.budget.retrain.epochs
+    trained = trained_table(asked, found["FLOPs"], work, epochs, options.workers)
     show(fronts, trained, Console(width=140))
-    content = {"space": options.space, "fronts": fronts, "winners": trained}
+    content = {"space": options.space, "fronts": fronts, "epochs": epochs, "winners": trained}
     file = RESULTS / f"attention_study_{options.space}.json"
     write_atomically(file, json.dumps(content, indent=1) + "\n")
     return 0

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.presets import budget_for
+from nas.run.presets import budget_for
+from nas.run.spec import Budget
 from nas.scoring import network_costs
-from nas.spec import Budget
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace

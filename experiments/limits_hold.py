@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 from nas.front import FrontEntry, best_entries, pick, read_front
-from nas.latency_meter import LatencyMeter
 from nas.objectives import LATENCY, QUALITY, objective
-from nas.presets import budget_for
-from nas.run_folder import RunFolder
-from nas.spec import SearchSpec, build_spec
-from nas.stage_runner import Stage, run_stage, stage_digest
+from nas.profiling.latency_meter import LatencyMeter
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import SearchSpec, build_spec
+from nas.run.stage_runner import Stage, run_stage, stage_digest
 from nas.stages import SEARCH_STAGES, Run
 from nas.stages.verification import measured_entries
 from search_spaces.errors import NasError

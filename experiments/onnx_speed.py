@@ -21,8 +21,8 @@ import torch
 
 from latency.timer import time_calls
 from latency.workload import Workload
-from nas.onnx_timing import export_random, onnx_call, runtime_name
-from nas.timed_work import check_workload, timed_call
+from nas.profiling.onnx_timing import export_random, onnx_call, runtime_name
+from nas.profiling.timed_work import check_workload, timed_call
 from search_spaces.architecture import Architecture
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct

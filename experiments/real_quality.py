@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from nas.evolution import Scores
 from nas.executors.base import Failure, judged
 from nas.objectives import QUALITY
-from nas.presets import budget_for
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import build_spec
+from nas.run.stage_runner import run_stage
 from nas.scoring import network_costs
 from nas.searchers.base import Problem
-from nas.spec import build_spec
-from nas.stage_runner import run_stage
 from nas.stages import Run, search_stages
 from search_spaces.architecture import Architecture
 from search_spaces.errors import EvaluationError

@@ -38,8 +38,8 @@ from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
 from latency.predictor import LatencyPredictor
 from nas.evolution import EvolutionSettings, evolve
 from nas.objectives import LATENCY, QUALITY
-from nas.presets import budget_for
 from nas.ranking import PairwiseLinear, PairwiseTrees, Ranker
+from nas.run.presets import budget_for
 from nas.scoring import CostScorer, Scorer, network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names

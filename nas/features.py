@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.scoring import read_scorer
 from search_spaces.errors import UsageError
 from search_spaces.space import Choice, Genotypes, SearchSpace

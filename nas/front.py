@@ -22,7 +22,7 @@ from nas.conditions import (
 from nas.holding import keeps
 from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.pareto import hypervolume, knee_index, non_dominated
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 

@@ -9,7 +9,7 @@ import difflib
 from typing import Any
 
 from nas.front import FRONT_FILE, read_front
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.trained import TrainedNetwork
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DamagedRunError, UsageError
@@ -73,7 +73,7 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
     Raises:
         DamagedRunError: when the weights are missing, were changed, or are of another space.
     """
-    from nas.evaluator import use_threads
+    from nas.run.evaluator import use_threads
     from supernet.building import build_supernet
     from supernet.training.checkpoint import load
 

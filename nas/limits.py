@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from latency.workload import Workload
-from nas.device_profile import CarriedProfile
 from nas.executors.base import Executor
 from nas.kinds import cheapest_rows
 from nas.objectives import COSTS, LATENCY, MEMORY
+from nas.profiling.device_profile import CarriedProfile
+from nas.run.spec import SearchSpec
 from nas.scoring import network_costs
-from nas.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.space import SearchSpace
@@ -32,7 +32,7 @@ def check_request(
     """
     check_quality(spec)
     if spec.needs_latency or spec.needs_memory:
-        from nas.timed_work import check_workload
+        from nas.profiling.timed_work import check_workload
 
         check_workload(spec.space, Workload.from_mapping(spec.space.workload))
     check_limits(spec, executor, carried)

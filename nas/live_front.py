@@ -10,8 +10,8 @@ from nas.objectives import Objective, objective
 from nas.pareto import non_dominated
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
-from nas.run_folder import RunFolder
-from nas.spec import SearchSpec
+from nas.run.folder import RunFolder
+from nas.run.spec import SearchSpec
 
 
 @dataclass(frozen=True)

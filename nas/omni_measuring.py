@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from nas.events import Event, Progress
 from nas.front import FrontEntry, pick, read_front
 from nas.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni, view_file
-from nas.run_folder import RunFolder
-from nas.stage_runner import Stage, run_stage
+from nas.run.events import Event, Progress
+from nas.run.folder import RunFolder
+from nas.run.stage_runner import Stage, run_stage
 from nas.stages import Run
 from nas.trained import open_network
 from search_spaces.errors import UsageError

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture, omni_spans
 from search_spaces.errors import DamagedRunError, UsageError
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nas.events import ArchitectureMeasured, EvaluationFailed, Event
 from nas.executors.base import Failure, Outcome
-from nas.run_folder import RunFolder
+from nas.run.events import ArchitectureMeasured, EvaluationFailed, Event
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
 

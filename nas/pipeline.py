@@ -1,17 +1,17 @@
 """The whole of a search, in order.
 
 Killing the process at any moment and starting again ends in the same result, see
-`nas.stage_runner`. Importing this module does not import torch; running a search does.
+`nas.run.stage_runner`. Importing this module does not import torch; running a search does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.events import Event
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.run_folder import RunFolder
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 
 # Names of the stages before retraining, for those who read a run without loading torch.
 SEARCH_ORDER = (
@@ -42,7 +42,7 @@ def run_search(folder: RunFolder, settings: ExecutorSettings | None = None) -> I
         NasError: when a stage fails; the run can be resumed.
     """
     from nas.retrain import search_ids
-    from nas.stage_runner import run_stage
+    from nas.run.stage_runner import run_stage
     from nas.stages import Run, search_stages
     from nas.stages.report import report_stage
 

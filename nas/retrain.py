@@ -1,20 +1,20 @@
 """Which networks are trained from scratch, after a search or when somebody asks for it.
 
-How one is, see `nas.retrain_stage`; where, is the executor's business.
+How one is, see `nas.retraining.stage`; where, is the executor's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nas.events import Event
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.front import pick, read_front
-from nas.run_folder import RunFolder
-from nas.stage_runner import run_stage
+from nas.retraining.tuning_record import ask_for_trials
+from nas.run.events import Event
+from nas.run.folder import RunFolder
+from nas.run.stage_runner import run_stage
 from nas.stages import Run
-from nas.tuning_record import ask_for_trials
 from search_spaces.errors import DamagedRunError
 
 

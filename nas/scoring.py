@@ -13,7 +13,7 @@ from nas.evolution import Scores
 from nas.holding import MEASURED_STDS
 from nas.objectives import COSTS, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.ranking import Ranker, ranker_from_json
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.encoding import encode_features
 from search_spaces.genotype_costs import genotype_totals
 from search_spaces.settings import ImageInput

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas.front import FRONT_FILE, read_front
-from nas.run_folder import DATA_FILE, RunFolder
+from nas.run.folder import DATA_FILE, RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     ArchitectureError,
@@ -132,7 +132,7 @@ def open_network(folder: RunFolder, network_id: str, device: str) -> TrainedNetw
         DamagedRunError: when the weights are missing, were changed, or are of another network.
     """
     from latency.device import describe_device
-    from nas.evaluator import use_threads
+    from nas.run.evaluator import use_threads
     from supernet.building import build_network
     from supernet.training.checkpoint import load
 

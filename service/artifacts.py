@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from nas.run_folder import checksum
+from nas.run.folder import checksum
 from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300

@@ -19,9 +19,9 @@ from typing import Any
 
 from nas.cli.failures import CRASH_FILE
 from nas.cli.options import use_threads
-from nas.events import Event, Progress, StageFinished, StageStarted
 from nas.executors.base import ExecutorSettings
-from nas.run_folder import RunFolder
+from nas.run.events import Event, Progress, StageFinished, StageStarted
+from nas.run.folder import RunFolder
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs import Kind
 
@@ -58,7 +58,7 @@ def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) ->
 
 
 def _export(folder: RunFolder, pick: str, form: str, inherited: bool) -> Iterator[Event]:
-    from nas.exporting import ExportRequest, export_network  # imports torch
+    from nas.exporting.export import ExportRequest, export_network  # imports torch
 
     stage = f"export-{pick}"
     with folder.locked():

@@ -16,8 +16,8 @@ from nas.cli.options import Device
 from nas.cli.progress import choose_screen
 from nas.cli.tables import front_table, table
 from nas.cli.wording import NOTHING
-from nas.events import event_from_json
 from nas.front import Front
+from nas.run.events import event_from_json
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
 from service.commands import installed

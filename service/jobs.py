@@ -171,7 +171,7 @@ class JobEvent:
 
     @property
     def name(self) -> str:
-        """The event's type, as in `nas.events`; ``StateChanged`` is the store's own."""
+        """The event's type, as in `nas.run.events`; ``StateChanged`` is the store's own."""
         return str(self.data["event"])
 
 

@@ -16,7 +16,7 @@ def summarise(summary: Summary, events: Iterable[Mapping[str, Any]]) -> Summary:
 
     Args:
         summary: so far.
-        events: in the form of `nas.events.event_to_json`; unknown ones change nothing.
+        events: in the form of `nas.run.events.event_to_json`; unknown ones change nothing.
     """
     for event in events:
         summary = _next(summary, event)

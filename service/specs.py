@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nas.cli.options import setting_names
-from nas.presets import budget_for
-from nas.spec import SearchSpec, build_spec
+from nas.run.presets import budget_for
+from nas.run.spec import SearchSpec, build_spec
 from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.space import SearchSpace

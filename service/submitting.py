@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 
 from nas.front import FRONT_FILE, FrontEntry, pick, read_front
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from service import job_json
 from service.access import Context
 from service.auth import Role, Token

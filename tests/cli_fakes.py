@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from nas.cli.plugins import GROUP
-from nas.events import (
+from nas.executors.base import ExecutorSettings
+from nas.front import FrontEntry, build_front, pick, read_front
+from nas.objectives import OBJECTIVES
+from nas.pipeline import SEARCH_ORDER
+from nas.run.events import (
     Event,
     FrontUpdated,
     Note,
@@ -24,11 +28,7 @@ from nas.events import (
     StageSkipped,
     StageStarted,
 )
-from nas.executors.base import ExecutorSettings
-from nas.front import FrontEntry, build_front, pick, read_front
-from nas.objectives import OBJECTIVES
-from nas.pipeline import SEARCH_ORDER
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 
 ROOT = Path(__file__).resolve().parents[1]

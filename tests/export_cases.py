@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from nas.exporting import Exported, ExportRequest, export_network, write_checksums
-from nas.run_folder import RunFolder
+from nas.exporting.export import Exported, ExportRequest, export_network, write_checksums
+from nas.run.folder import RunFolder
 from nas.trained import OpenedData, TrainedNetwork, open_data, open_network
 from supernet.building import build_supernet
 from supernet.export import formats

@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-from nas.events import Progress, StageFinished, StageStarted
-from nas.run_folder import RunFolder
+from nas.run.events import Progress, StageFinished, StageStarted
+from nas.run.folder import RunFolder
 from service.child import end_with_parent
 from tests.service_cases import do_job
 

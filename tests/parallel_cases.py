@@ -98,8 +98,8 @@ def train_run(size: int, folder: Path, store: Path) -> None:
 
 
 def _train_run(rank: int, size: int, folder: str, store: str) -> None:
-    from nas.opened_run import shared_run
-    from nas.supernet_training import supernet_trainer
+    from nas.run.opened import shared_run
+    from nas.run.supernet_training import supernet_trainer
 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     for _ in supernet_trainer(shared_run(folder), group=ProcessGroup()).run():

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nas.events import Event
-from nas.presets import budget_for
-from nas.run_folder import RunFolder
-from nas.spec import SearchSpec, build_spec
+from nas.run.events import Event
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import SearchSpec, build_spec
 from search_spaces.loading import dump_space, load_space
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -198,7 +198,7 @@ RUNNER = """
 import sys
 from pathlib import Path
 from nas.pipeline import run_search
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 folder = RunFolder.open(Path(sys.argv[1]))
 for event in run_search(folder):
     print(type(event).__name__, event.stage, flush=True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from latency.device import DeviceFingerprint
 from latency.workload import Workload
-from nas.device_profile import (
+from nas.kinds import middle
+from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
     Session,
@@ -15,8 +16,7 @@ from nas.device_profile import (
     genes_digest,
     settings_digest,
 )
-from nas.kinds import middle
-from nas.profiling import TimedSession, measurement, profile_workload
+from nas.profiling.sessions import TimedSession, measurement, profile_workload
 from nas.scoring import network_costs
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace

@@ -20,7 +20,8 @@ import httpx
 import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
-from nas.events import (
+from nas.front import pick, read_front
+from nas.run.events import (
     ArchitectureMeasured,
     Event,
     FrontUpdated,
@@ -28,8 +29,7 @@ from nas.events import (
     StageFinished,
     StageStarted,
 )
-from nas.front import pick, read_front
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from service.auth import Role, digest_of, new_token
 from service.jobs import Job, Kind, State
 from service.runner import Child, Outcome

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from latency.workload import Workload
-from nas.attention_crossing import crossing_length, latencies_by_length
-from nas.device_profile import CarriedProfile, WorkloadProfile, write_device_profile
 from nas.kinds import kind_of
+from nas.profiling.attention_crossing import crossing_length, latencies_by_length
+from nas.profiling.device_profile import CarriedProfile, WorkloadProfile, write_device_profile
 from nas.report.length_charts import crossing_sentence
 from nas.report.page import render
 from nas.report.profile_page import render_profile, write_profile_report
 from nas.report.reading import read_contents
-from nas.run_folder import DEVICE_PROFILE_FILE
+from nas.run.folder import DEVICE_PROFILE_FILE
 from tests.profile_cases import made_profile, made_workload
 from tests.run_fixture import finished_run
 

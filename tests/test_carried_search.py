@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 
 from latency.device import describe_device
 from latency.workload import Workload
-from nas import latency_meter
 from nas.cli.app import app
-from nas.device_profile import CarriedProfile, write_device_profile
 from nas.front import Front, read_front
 from nas.holding import keeps
-from nas.run_folder import RunFolder
+from nas.profiling import latency_meter
+from nas.profiling.device_profile import CarriedProfile, write_device_profile
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 from tests.pipeline_cases import NUMBERS, TINY, logged
 from tests.profile_cases import WORKLOAD, made_profile

@@ -12,9 +12,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.events import Event
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorSettings
-from nas.run_folder import RunFolder
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 from tests import cli_fakes
 
 RAY = ("--executor", "ray")

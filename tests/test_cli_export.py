@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from tests import prepare_cases
 from tests.export_cases import arch_of, know_plain, run_of
 from tests.pipeline_cases import tree

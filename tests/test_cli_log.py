@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from nas.cli.app import app
 from nas.cli.options import complete_log
 from nas.cli.progress import BarScreen
-from nas.events import Event, StageStarted
 from nas.listeners import targets
-from nas.run_folder import RunFolder
+from nas.run.events import Event, StageStarted
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from tests import cli_fakes, logging_cases
 from tests.cli_fakes import MIDDLE, last_json

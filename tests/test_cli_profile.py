@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from latency.timer import Timing
-from nas import profile_device as module
 from nas.cli.app import app
-from nas.device_profile import CarriedProfile, read_device_profile
-from nas.profile_device import journal_path
+from nas.profiling import profile_device as module
+from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.profiling.profile_device import journal_path
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import TINY
 

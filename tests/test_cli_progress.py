@@ -8,10 +8,10 @@ import json
 import pytest
 from rich.console import Console
 
-from nas import events
 from nas.cli import progress
 from nas.cli.progress import BarScreen, JsonScreen, LineScreen, Screen, choose_screen
 from nas.cli.wording import compact, decimal, duration, milliseconds, network
+from nas.run import events
 from search_spaces import load_space
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.operators import smallest

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.events import Event
-from nas.run_folder import RunFolder
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 from tests import cli_fakes, run_fixture
 from tests.cli_fakes import MIDDLE, SMALL
 

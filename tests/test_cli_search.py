@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import options
 from nas.cli.app import app
-from nas.events import Event, StageStarted
-from nas.run_folder import RunFolder
+from nas.run.events import Event, StageStarted
+from nas.run.folder import RunFolder
 from search_spaces.errors import DivergedError, UnreachableLimitError
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from nas.cli.app import app
 from nas.cli.spaces import power_of_ten
 from nas.cli.tables import gene_rows
-from nas.presets import PRESETS
+from nas.run.presets import PRESETS
 from search_spaces import dump_space, load_space, space_names
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.costs import CONVENTIONS, cost

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from nas.cli import translate as command
 from nas.cli.app import app
 from nas.cli.translate import BATCH_TOKENS, BEAM, LENPEN
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.trained import choose_trained, open_data, open_network
 from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings

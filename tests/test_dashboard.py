@@ -14,7 +14,7 @@ import pytest
 
 from nas.front import read_front
 from nas.omni_views import sees_several_layers
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from service.access import COOKIE
 from service.auth import Role
 from service.runner import Outcome

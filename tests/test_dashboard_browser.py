@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nas.events import ArchitectureMeasured, StageStarted
 from nas.front import read_front
-from nas.run_folder import RunFolder
+from nas.run.events import ArchitectureMeasured, StageStarted
+from nas.run.folder import RunFolder
 from service.jobs import Job, Kind
 from service.runner import Child, Outcome
 from service.worker import Worker

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from latency.workload import Workload
-from nas.device_profile import (
+from nas.profiling.device_profile import (
     CarriedProfile,
     dumped,
     genes_digest,

@@ -10,7 +10,7 @@ import pytest
 from nas.executors.base import Executor, ExecutorSettings, Failure, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.stages import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ExecutorError, UsageError

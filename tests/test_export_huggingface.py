@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from nas.exporting import verify_export
-from nas.run_folder import RunFolder
+from nas.exporting.export import verify_export
+from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.data.listops import SYMBOLS
 from supernet.data.tokenizer import SentencePieceTokenizer, WordTokenizer, learn

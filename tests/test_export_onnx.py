@@ -17,8 +17,8 @@ import torch
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.exporting import verify_export
-from nas.run_folder import RunFolder
+from nas.exporting.export import verify_export
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.export.base import Record

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from nas.exporting import verify_export
-from nas.run_folder import RunFolder
+from nas.exporting.export import verify_export
+from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
 from supernet.export.tensors import read_tensors, write_tensors

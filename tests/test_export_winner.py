@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nas.exporting import verify_export
-from nas.run_folder import RunFolder
+from nas.exporting.export import verify_export
+from nas.run.folder import RunFolder
 from nas.trained import open_data, open_network
 from supernet.beam_search import BeamSettings
 from supernet.tasks.translating import StepwiseTranslator, translate_rows

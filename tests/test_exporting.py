@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nas.exporting import verify_export
+from nas.exporting.export import verify_export
 from nas.inherited import open_inherited
-from nas.run_folder import RunFolder, checksum
+from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
 from supernet.export.base import Record
 from supernet.export.formats import open_format

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from nas.exporting import ExportRequest, export_network
-from nas.fairseq_backend import find_program, import_checkpoints, run_job
-from nas.fairseq_folder import FairseqJob, prepare_job
-from nas.run_folder import RunFolder
+from nas.exporting.export import ExportRequest, export_network
+from nas.fairseq.backend import find_program, import_checkpoints, run_job
+from nas.fairseq.folder import FairseqJob, prepare_job
+from nas.run.folder import RunFolder
 from nas.trained import open_data, open_network, translate_text
 from search_spaces.errors import NasError
 from search_spaces.notation import from_text

@@ -13,12 +13,12 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from nas import fairseq_backend
 from nas.cli.app import app
-from nas.fairseq_backend import check_untrained, find_program, import_checkpoints, run_job
-from nas.fairseq_folder import SETTINGS, prepare_job
+from nas.fairseq import backend as fairseq_backend
+from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
+from nas.fairseq.folder import SETTINGS, prepare_job
 from nas.retrain import retrain
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 from supernet.building import build_network
 from supernet.data.fairseq_data import DataBin, open_data_bin

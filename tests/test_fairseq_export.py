@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.exporting import ExportRequest, export_network, verify_export
+from nas.exporting.export import ExportRequest, export_network, verify_export
 from search_spaces.errors import DataError, UsageError
 from supernet.data.fairseq_dictionary import FairseqDictionary
 from supernet.data.token_files import TokenRows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nas.features import direction, read_features, top_features
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from search_spaces.genotype_costs import genotype_totals
 from search_spaces.loading import load_space

@@ -12,7 +12,7 @@ from nas.growth import MOST_POINTS, _marks, hypervolume_curve, reference
 from nas.live_front import LiveFront, front_so_far
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from service.dashboard.formats import left_s, told, worked_s
 from service.jobs import Job, State, Summary
 from service.progress import summarise

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from latency.timer import Timing
-from nas import latency_meter
 from nas.front import read_front
 from nas.holding import (
     PREDICTED_STDS,
@@ -22,8 +21,9 @@ from nas.holding import (
     upper_rank,
     upper_value,
 )
-from nas.latency_meter import LatencyMeter
-from nas.run_folder import RunFolder
+from nas.profiling import latency_meter
+from nas.profiling.latency_meter import LatencyMeter
+from nas.run.folder import RunFolder
 from nas.stages.holding import read_held
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import finished, spec_of, tiny, work

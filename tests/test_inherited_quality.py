@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.evaluator import inherited_quality
+from nas.run.evaluator import inherited_quality
 from supernet.beam_search import BeamSettings
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.scores import split_bleu

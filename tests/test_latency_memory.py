@@ -9,7 +9,7 @@ import torch
 
 from latency.memory import LiveTensors, peak_memory_mb
 from latency.workload import Workload
-from nas.timed_work import network_memory_mb
+from nas.profiling.timed_work import network_memory_mb
 from search_spaces.loading import load_space
 from search_spaces.operators import largest, smallest
 

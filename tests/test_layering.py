@@ -32,24 +32,24 @@ FLOORS = {
 # Where the search meets the trained networks; everything else in nas is numpy and values.
 JOINTS = (
     "nas.stages*",
-    "nas.stage_runner",
-    "nas.opened_run",
-    "nas.supernet_training",
+    "nas.run.stage_runner",
+    "nas.run.opened",
+    "nas.run.supernet_training",
     "nas.retrain*",
-    "nas.evaluator*",
-    "nas.timed_work",
-    "nas.onnx_timing",
-    "nas.profile_device",
-    "nas.latency_meter",
+    "nas.run.evaluator*",
+    "nas.profiling.timed_work",
+    "nas.profiling.onnx_timing",
+    "nas.profiling.profile_device",
+    "nas.profiling.latency_meter",
     "nas.omni_measuring",
     "nas.executors.ray*",
-    "nas.tuning",
+    "nas.retraining.tuning",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray*", "nas.tuning", "experiments.ray_chaos"),
+    "ray": ("nas.executors.ray*", "nas.retraining.tuning", "experiments.ray_chaos"),
     "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx_tracing",),
     "onnxscript": ("supernet.export.onnx_tracing",),
@@ -201,10 +201,10 @@ def test_no_import_cycle_of_packages() -> None:
     assert cycle(package_arrows(imports(known), known)) == []
 
 
-def test_stages_sit_on_executors_and_both_on_the_opened_run() -> None:
+def test_stages_sit_on_executors_and_both_on_the_run() -> None:
     known = modules(ROOT)
     arrows = package_arrows(imports(known), known)
-    wanted = {(f"nas.{one}", "nas.opened_run") for one in ("executors", "stages")}
+    wanted = {(f"nas.{one}", "nas.run") for one in ("executors", "stages")}
     assert wanted | {("nas.stages", "nas.executors")} <= arrows
 
 
@@ -362,7 +362,7 @@ PACKAGES = {
     "nas/stages/base.py": "from nas.executors.local import LocalExecutor",
     "nas/stages/learn.py": "",
     "nas/executors/local.py": "",
-    "nas/evaluator.py": "",
+    "nas/run/evaluator.py": "",
 }
 
 
@@ -387,7 +387,7 @@ def test_a_cycle_of_packages_whose_modules_form_none_is_found(
 
 def test_packages_on_a_common_floor_are_fine(tmp_path: Path) -> None:
     files = {
-        "nas/executors/ray.py": "import nas.evaluator, nas.executors.local",
-        "nas/stages/learn.py": "import nas.evaluator, nas.stages.base",
+        "nas/executors/ray.py": "import nas.run.evaluator, nas.executors.local",
+        "nas/stages/learn.py": "import nas.run.evaluator, nas.stages.base",
     }
     assert cycle(package_arrows(*_tree(tmp_path, PACKAGES | files))) == []

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nas import events
-from nas.events import Event
 from nas.listeners import Listener, Logger, Target, read_target, targets
 from nas.listeners.results import stage_results
-from nas.run_folder import RunFolder
+from nas.run import events
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError, UsageError
 from tests import cli_fakes, logging_cases
 from tests.cli_fakes import LARGE

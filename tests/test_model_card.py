@@ -10,9 +10,9 @@ import pytest
 from latency.device import DeviceFingerprint
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
-from nas.export_facts import gather_facts
-from nas.model_card import model_card
-from nas.run_folder import RunFolder
+from nas.exporting.facts import gather_facts
+from nas.exporting.model_card import model_card
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.measurement import Measurement

@@ -14,7 +14,7 @@ from nas.front import read_front
 from nas.omni_views import OmniViews, check_omni, read_views, sees_several_layers, view_file
 from nas.report.page import render
 from nas.report.reading import read_contents
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import TINY, finished
 from tests.run_fixture import finished_run, look_into, rewrite

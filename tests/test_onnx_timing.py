@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from latency.device import describe_device
 from latency.workload import Workload
 from nas.cli.app import app
-from nas.device_profile import read_device_profile
-from nas.profile_device import journal_path
+from nas.profiling.device_profile import read_device_profile
+from nas.profiling.profile_device import journal_path
 from search_spaces.architecture import Architecture
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -27,7 +27,7 @@ from tests.test_cli_profile import FakeDevice, Killed
 from tests.trained_cases import LANGUAGE
 
 pytestmark = pytest.mark.export
-timing: Any = pytest.importorskip("nas.onnx_timing", reason="the extra export")
+timing: Any = pytest.importorskip("nas.profiling.onnx_timing", reason="the extra export")
 
 OUT = Path("board.json")
 
@@ -162,7 +162,11 @@ def test_what_it_cannot_do_is_refused(what: str) -> None:
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    for name in ("nas.onnx_timing", "supernet.export.onnx", "supernet.export.onnx_driver"):
+    for name in (
+        "nas.profiling.onnx_timing",
+        "supernet.export.onnx",
+        "supernet.export.onnx_driver",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     done = profile()
     assert done.exit_code == 2 and "needs the package onnxruntime: pip install" in done.stderr

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import nas.run_folder
+import nas.run.folder
 from nas.cli.app import app
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import RunConflictError
 from tests.pipeline_cases import (
     NUMBERS,
@@ -184,6 +184,6 @@ def test_a_folder_nobody_may_write(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     spec_of(tmp_path / "run")
-    monkeypatch.setattr(nas.run_folder, "write_atomically", refused)
+    monkeypatch.setattr(nas.run.folder, "write_atomically", refused)
     code, said = nas_(*search(space, tmp_path / "run"))
     assert code == 1 and "permission denied" in said and "Traceback" not in said

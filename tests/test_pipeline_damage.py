@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.events import Note
-from nas.run_folder import RunFolder
+from nas.run.events import Note
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 from tests.pipeline_cases import (
     FILES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.events import Event
-from nas.run_folder import RunFolder
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 from tests.pipeline_cases import (
     FILES,
     SEARCH,

@@ -20,7 +20,7 @@ from nas.front import pick, read_front
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.retrain import retrain
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.stages import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 import nas.stages.search
 from nas.cli.app import app
-from nas.pruning import PruningSettings
-from nas.run_folder import VETOES_FILE, RunFolder
+from nas.pruning.prune import PruningSettings
+from nas.run.folder import VETOES_FILE, RunFolder
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 from tests.pipeline_cases import finished, logged, results, spec_of, tiny, work

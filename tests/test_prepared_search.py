@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data.datasets import load_search_data, load_test_split

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nas.device_profile import WorkloadProfile, trust
 from nas.kinds import cheapest_rows, kind_of, kinds, largest_rows, middle, of_kind
-from nas.profile_report import learning_curve, sizes
-from nas.profiling import (
+from nas.profiling.device_profile import WorkloadProfile, trust
+from nas.profiling.report import learning_curve, sizes
+from nas.profiling.sessions import (
     Pool,
     TimedSession,
     corrected,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nas.evolution import Evaluate, Scores
-from nas.pruning import PrunedSpace, prune
+from nas.pruning.prune import PrunedSpace, prune
 from nas.ranking.base import Ranker
 from nas.ranking.pairwise import PairwiseLinear, PairwiseTrees
 from nas.ranking.report_card import Fidelity, ReportCard

@@ -12,8 +12,8 @@ import pytest
 from nas.executors.base import ExecutorSettings
 from nas.front import read_front
 from nas.retrain import retrain
-from nas.run_folder import RunFolder
-from nas.tuning_record import TUNED, TrialFolders
+from nas.retraining.tuning_record import TUNED, TrialFolders
+from nas.run.folder import RunFolder
 from tests.pipeline_cases import finished, named
 from tests.test_front import RETRAINED, valid
 

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.events import Event
 from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
 from nas.pipeline import run_search
-from nas.run_folder import RunFolder
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 from search_spaces.errors import ExecutorError
 from tests.pipeline_cases import done_twice, finished, named, results, tiny, work
 from tests.test_pipeline_conflicts import small_disk

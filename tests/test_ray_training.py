@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from nas.events import Note
 from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
 from nas.executors.opening import open_executor
-from nas.presets import budget_for
-from nas.run_folder import RunFolder
+from nas.run.events import Note
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.supernet_training import supernet_trainer
 from nas.stages import Run
 from nas.stages.learn import declare
-from nas.supernet_training import supernet_trainer
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from supernet.training.checkpoint import load

@@ -18,16 +18,16 @@ import pytest
 from latency.profile import read_profile
 from nas.front import read_front
 from nas.pareto import non_dominated
-from nas.presets import budget_for
 from nas.report import write_report
 from nas.report.contents import RunContents
 from nas.report.network_pictures import MOST_SHOWN, _spread, picture
 from nas.report.page import CHAPTERS, render
 from nas.report.reading import read_contents
 from nas.report.summary_section import search_command
-from nas.run_folder import RunFolder
-from nas.spec import SearchSpec, build_spec
-from nas.vetoes import read_vetoes
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import SearchSpec, build_spec
+from nas.run.vetoes import read_vetoes
 from search_spaces.errors import DamagedRunError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.measurement import Measurement

@@ -15,8 +15,8 @@ import torch
 
 from nas.front import read_front
 from nas.retrain import retrain
-from nas.run_folder import RunFolder
-from nas.supernet_training import training_losses
+from nas.run.folder import RunFolder
+from nas.run.supernet_training import training_losses
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     DamagedRunError,
@@ -135,8 +135,8 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         {f"open_{kind}_test", f"synthetic_{kind}_test"} for kind in ("translation", "language")
     )
     door = {
-        "nas/retrain_stage.py": {"open_test"},
-        "nas/fairseq_backend.py": {"open_test"},  # the last step for weights from elsewhere
+        "nas/retraining/stage.py": {"open_test"},
+        "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
         "supernet/tasks/opening.py": {"load_test_split", "open_data_bin_test"} | pairs | streams,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nas.events import Note
 from nas.front import read_front
 from nas.retrain import retrain
-from nas.run_folder import RunFolder
-from nas.tuning_record import ask_for_trials, asked_trials
+from nas.retraining.tuning_record import ask_for_trials, asked_trials
+from nas.run.events import Note
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from tests.pipeline_cases import finished, named, work
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nas.events import Note, Progress
-from nas.run_folder import RunFolder, checksum
+from nas.run.events import Note, Progress
+from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 from tests.pipeline_cases import logged, spec_of, tiny, tree
 

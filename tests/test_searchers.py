@@ -10,16 +10,17 @@ import optuna
 import pytest
 
 from nas.evolution import EvolutionSettings, Scores
-from nas.pareto import hypervolume
+from nas.pareto import non_dominated
 from nas.ranking import PairwiseLinear
+from nas.ranking.ensemble import Ensemble
 from nas.scoring import network_costs
 from nas.searchers.base import Floats, Problem, Searcher, search
 from nas.searchers.one_shot import OneShot
 from nas.searchers.optuna_study import MOST_REPEATS, OptunaSearcher, distributions, write_study
-from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings, greedy_gain
+from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import distinct, enumerate_all, sample_distinct
+from search_spaces.operators import distinct, enumerate_all, neighbours, sample_distinct
 from search_spaces.space import Genotypes
 from tests.pipeline_cases import TINY
 
@@ -159,6 +160,23 @@ def test_rank_evolve_asks_for_networks_within_limits():
     assert (flops(found.rows[12:])[:, 0] <= most).all()
 
 
+def test_rank_evolve_looks_at_all_that_is_one_gene_from_the_front_within_limits():
+    """Even where the ranker, here one that finds all networks alike, expects nothing of it."""
+    most = float(np.median(flops(ALL)))
+    problem = Problem(
+        SPACE, lambda rows: Scores(flops(rows), 1.0 * (flops(rows)[:, 0] > most)), PROBLEM.reference
+    )
+    searcher = rank_evolve(problem, 4)
+    searcher.tell(searcher.ask(), quality(start(4)))
+    kept = flops(searcher.rows)[:, 0] <= most
+    front = non_dominated(problem.points(searcher.rows, searcher.qualities).objectives[kept])
+    beside = np.concatenate([neighbours(SPACE, row) for row in searcher.rows[kept][front]])
+    wanted = {row.tobytes() for row in beside[flops(beside)[:, 0] <= most]}
+    blind = Ensemble().fit(problem.features(searcher.rows), np.ones(searcher.done))
+    looked_at = {row.tobytes() for row in searcher._candidates(blind)}
+    assert wanted - {row.tobytes() for row in searcher.rows} <= looked_at
+
+
 def test_a_problem_counts_only_what_keeps_limits():
     half = Problem(SPACE, lambda rows: Scores(flops(rows), np.ones(len(rows))), PROBLEM.reference)
     assert half.hypervolume(ALL, quality(ALL)) == 0.0
@@ -169,30 +187,6 @@ def test_a_problem_counts_only_what_keeps_limits():
 def test_settings_out_of_range_are_refused(numbers):
     with pytest.raises(UsageError, match="rank-evolve needs"):
         RankEvolveSettings(**{"budget": 10, **numbers})
-
-
-class TestGreedyGain:
-    """Which networks promise the largest gain."""
-
-    FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
-
-    def test_the_largest_gain_comes_first(self):
-        expected = np.array([[0.9, 0.9], [0.2, 0.2], [0.5, 0.4]])
-        assert greedy_gain(expected, self.FRONT, 1) == [1]
-
-    def test_what_was_picked_counts_for_the_next(self):
-        expected = np.array([[0.3, 0.3], [0.31, 0.31], [0.05, 0.9]])
-        assert greedy_gain(expected, self.FRONT, 3) == [0, 2]
-
-    def test_equals_trying_every_row(self):
-        rng = np.random.default_rng(0)
-        expected = rng.random((20, 2))
-        gains = [hypervolume(np.vstack([self.FRONT, p]), [1.1, 1.1]) for p in expected]
-        assert greedy_gain(expected, self.FRONT, 1) == [int(np.argmax(gains))]
-
-    def test_nothing_to_pick_from_gives_nothing(self):
-        assert greedy_gain(np.zeros((0, 2)), self.FRONT, 3) == []
-        assert greedy_gain(np.array([[2.0, 2.0]]), np.zeros((1, 2)), 3) == []
 
 
 def test_trials_have_a_parameter_for_every_slot():

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nas.exporting import verify_export
+from nas.exporting.export import verify_export
 from nas.front import read_front
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from service import child, commands
 from service.artifacts import find_artifact, list_artifacts

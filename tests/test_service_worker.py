@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nas.presets import budget_for
-from nas.run_folder import RunFolder
-from nas.spec import build_spec
+from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import build_spec
 from search_spaces.loading import dump_space, load_space
 from service import attempt
 from service.jobs import Action, Job, Kind, State

@@ -82,7 +82,7 @@ def test_shipped_spaces_load_count_sample_and_round_trip(name: str) -> None:
     assert space.name == name and space.description and space.data["dataset"]
     rows = sample(space, generator(), 20)
     assert (space.encode(space.decode(rows)) == rows).all()
-    assert space.size > (5_000 if name == "listops" else 10_000)  # that one can be listed whole
+    assert space.size > 10_000
     again = parse_space(dump_space(space), name)
     assert again == space and again.digest == space.digest
     assert (again.data, again.workload) == (space.data, space.workload)

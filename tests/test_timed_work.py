@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from latency.workload import Workload
-from nas.latency_meter import LatencyMeter
-from nas.timed_work import check_workload, example_inputs, timed_call
+from nas.profiling.latency_meter import LatencyMeter
+from nas.profiling.timed_work import check_workload, example_inputs, timed_call
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace

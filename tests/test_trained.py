@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from nas.trained import (
     OpenedData,
     TrainedNetwork,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.run_folder import RunFolder
-from nas.tuning_record import (
+from nas.retraining.tuning_record import (
     TrialFolders,
     TrialRecord,
     ask_for_trials,
@@ -17,6 +16,7 @@ from nas.tuning_record import (
     request_file,
     summary,
 )
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 from tests.pipeline_cases import tiny
 

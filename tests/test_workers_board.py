@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nas.cli.app import app
 from nas.executors import board
 from nas.executors.board import STATE_FILE, Board, read_workers
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from tests.run_fixture import empty_run
 
 

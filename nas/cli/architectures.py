@@ -13,7 +13,7 @@ from nas.cli import options
 from nas.cli.consoles import tell
 from nas.cli.run_state import RUNS, open_run
 from nas.front import FrontEntry, read_front
-from nas.run_folder import SPEC_FILE
+from nas.run.folder import SPEC_FILE
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.files import write_atomically

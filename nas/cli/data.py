@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas import events
 from nas.cli import options
 from nas.cli.consoles import out, print_json, say
 from nas.cli.failures import terminable
 from nas.cli.progress import Screen, choose_screen
 from nas.cli.tables import table
+from nas.run import events
 
 if TYPE_CHECKING:
     from supernet.data.manifest import Manifest

@@ -16,7 +16,7 @@ from nas.cli.progress import Screen, choose_screen, follow
 from nas.cli.results import final_lines
 from nas.cli.run_state import open_run
 from nas.listeners.targets import Target
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 
 
@@ -65,13 +65,13 @@ def retrain_with_fairseq(
     screen: Screen,
 ) -> None:
     """Write the folder of a network; with `runs` train there, and take the weights."""
-    from nas.fairseq_backend import (
+    from nas.fairseq.backend import (
         check_untrained,
         find_program,
         import_checkpoints,
         run_job,
     )
-    from nas.fairseq_folder import prepare_job
+    from nas.fairseq.folder import prepare_job
 
     if runs:
         find_program("fairseq-train")  # before anything is written
@@ -111,7 +111,7 @@ def import_weights(
     logs = options.read_logs(log)
     folder = open_run(run)
     options.use_threads(folder.spec.budget.threads)
-    from nas.fairseq_backend import import_checkpoints
+    from nas.fairseq.backend import import_checkpoints
 
     events = import_checkpoints(folder, checkpoints, replaces)
     follow(folder, events, choose_screen(quiet, json_lines), logs)

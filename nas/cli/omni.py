@@ -7,7 +7,7 @@ from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.tables import table
 from nas.front import pick, read_front
 from nas.omni_views import OmniLayer, OmniViews, check_omni, read_views
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 
 

@@ -17,9 +17,9 @@ from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSetti
 from nas.executors.opening import check_installed
 from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
-from nas.presets import PRESETS
-from nas.spec import Budget
-from nas.vetoes import ALL, NONE
+from nas.run.presets import PRESETS
+from nas.run.spec import Budget
+from nas.run.vetoes import ALL, NONE
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names

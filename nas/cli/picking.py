@@ -13,7 +13,7 @@ from nas.cli.wording import NOTHING
 from nas.conditions import is_condition, read_conditions
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import LATENCY, QUALITY
-from nas.spec import SearchSpec
+from nas.run.spec import SearchSpec
 from nas.steps import Change, Step, by_cost, landmarks, steps, steps_json
 from search_spaces.errors import UsageError
 

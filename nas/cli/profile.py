@@ -18,7 +18,7 @@ from nas.cli.tables import table
 from search_spaces.loading import load_space
 
 if TYPE_CHECKING:
-    from nas.device_profile import CarriedProfile, WorkloadProfile
+    from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
 
 
 class Runtime(StrEnum):
@@ -65,13 +65,13 @@ def profile(
 
     The same command goes on where it was stopped.
     """
-    from nas.presets import budget_for
+    from nas.run.presets import budget_for
 
     chosen = load_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
     options.use_threads(used)
     from latency.workload import Workload
-    from nas.profile_device import ProfileRequest, profile_device  # imports torch
+    from nas.profiling.profile_device import ProfileRequest, profile_device  # imports torch
 
     request = ProfileRequest(
         space=chosen,
@@ -103,7 +103,7 @@ def profile(
 
 
 def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
-    from nas.device_profile import CarriedProfile
+    from nas.profiling.device_profile import CarriedProfile
 
     for step in steps:
         if isinstance(step, CarriedProfile):
@@ -114,7 +114,7 @@ def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
 
 
 def _say_crossings(made: CarriedProfile) -> None:
-    from nas.attention_crossing import latencies_by_length
+    from nas.profiling.attention_crossing import latencies_by_length
     from nas.report.length_charts import crossing_sentence
 
     for lines in latencies_by_length(made):

@@ -22,13 +22,13 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from nas import events
 from nas.cli.consoles import err, tell
 from nas.cli.failures import explained, terminable
 from nas.cli.wording import duration
-from nas.events import Event, event_to_json
 from nas.listeners.targets import Target
-from nas.run_folder import RunFolder
+from nas.run import events
+from nas.run.events import Event, event_to_json
+from nas.run.folder import RunFolder
 
 # Fewer characters than this are too few for long bars and the time spent.
 WIDE = 100

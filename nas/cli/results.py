@@ -12,7 +12,7 @@ from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.tables import front_table, retrained_table, test_score
 from nas.front import FRONT_FILE, pick
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 
 REPORT_FILE = "report.html"
 

@@ -19,7 +19,7 @@ from nas.cli.results import finish
 from nas.cli.run_state import open_run
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
-from nas.tuning_record import MOST_TRIALS
+from nas.retraining.tuning_record import MOST_TRIALS
 from search_spaces.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from nas.executors.board import WorkerState, read_workers
 from nas.front import FRONT_FILE, Front, pick, read_front
 from nas.outcomes import FailedNetwork, read_failed
 from nas.pipeline import SEARCH_ORDER
-from nas.run_folder import SPEC_FILE, RunFolder
+from nas.run.folder import SPEC_FILE, RunFolder
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 RUNS = Path("runs")

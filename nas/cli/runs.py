@@ -28,8 +28,8 @@ from nas.cli.tables import (
 )
 from nas.cli.wording import NOTHING
 from nas.front import read_front
-from nas.run_folder import RunFolder
-from nas.vetoes import spelled
+from nas.run.folder import RunFolder
+from nas.run.vetoes import spelled
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 

@@ -18,20 +18,20 @@ from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.tables import settings_table
-from nas.events import Event
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
-from nas.presets import PRESETS, budget_for
-from nas.run_folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
-from nas.spec import SearcherName, SearchSpec, build_spec
-from nas.vetoes import read_vetoes, spelled
+from nas.run.events import Event
+from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.presets import PRESETS, budget_for
+from nas.run.spec import SearcherName, SearchSpec, build_spec
+from nas.run.vetoes import read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
-    from nas.device_profile import CarriedProfile
+    from nas.profiling.device_profile import CarriedProfile
 
 SYNTHETIC = "synthetic"
 
@@ -189,7 +189,7 @@ def for_device(
     wanted = None if workload is None else Workload.parse(workload, space.workload)
     carried = None
     if file is not None:
-        from nas.device_profile import read_device_profile
+        from nas.profiling.device_profile import read_device_profile
 
         profile = read_device_profile(file)
         profile.check_space(space)
@@ -274,8 +274,8 @@ def _work_on_search(
     quiet: bool,
     json_lines: bool,
 ) -> None:
-    from nas.device_profile import dumped
     from nas.limits import check_costs
+    from nas.profiling.device_profile import dumped
 
     there = (path / SPEC_FILE).exists()
     if not there:

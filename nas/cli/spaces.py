@@ -13,8 +13,8 @@ from nas.cli.architectures import read_architecture
 from nas.cli.consoles import out, print_json, say
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
-from nas.presets import PRESETS, budget_for
-from nas.spec import Budget
+from nas.run.presets import PRESETS, budget_for
+from nas.run.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.errors import UsageError

@@ -13,8 +13,8 @@ from nas.cli.options import flat
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
 from nas.front import Front, FrontEntry
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
-from nas.presets import PRESETS
-from nas.spec import build_budget
+from nas.run.presets import PRESETS
+from nas.run.spec import build_budget
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 

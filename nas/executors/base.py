@@ -22,11 +22,11 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
-    from nas.device_profile import CarriedProfile
-    from nas.events import Event, Note
     from nas.holding import Held
-    from nas.opened_run import OpenedRun
-    from nas.spec import SearchSpec
+    from nas.profiling.device_profile import CarriedProfile
+    from nas.run.events import Event, Note
+    from nas.run.opened import OpenedRun
+    from nas.run.spec import SearchSpec
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
     from supernet.training.loop import EpochReport
@@ -150,7 +150,7 @@ class Source(Protocol):
 
 
 class Meter(Protocol):
-    """Times networks of a run on its device; `nas.latency_meter.LatencyMeter` is one."""
+    """Times networks of a run on its device; `nas.profiling.latency_meter.LatencyMeter` is one."""
 
     @property
     def header(self) -> ProfileHeader:
@@ -206,7 +206,7 @@ class Executor(ABC):
 
     @abstractmethod
     def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
-        """Train networks of the front from scratch, or go on with it; see `nas.retrain_stage`.
+        """Train networks of the front from scratch, or go on with it; see `nas.retraining.stage`.
 
         The events are in the run's log when they come.
 

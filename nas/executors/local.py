@@ -23,13 +23,13 @@ from nas.executors.base import (
     Outcome,
     Source,
 )
-from nas.spec import SearchSpec
+from nas.run.spec import SearchSpec
 from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
-    from nas.device_profile import CarriedProfile
-    from nas.events import Event
-    from nas.opened_run import OpenedRun
+    from nas.profiling.device_profile import CarriedProfile
+    from nas.run.events import Event
+    from nas.run.opened import OpenedRun
     from supernet.training.loop import EpochReport
 
 
@@ -61,13 +61,13 @@ class LocalExecutor(Executor):
 
     def train(self, run: OpenedRun) -> Iterator[EpochReport]:
         """See `Executor.train`."""
-        from nas.supernet_training import supernet_trainer  # imports torch
+        from nas.run.supernet_training import supernet_trainer  # imports torch
 
         yield from supernet_trainer(run).run()
 
     def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         """See `Executor.retrain`."""
-        from nas.retrain_stage import without_tuner  # imports torch
+        from nas.retraining.stage import without_tuner  # imports torch
 
         yield from without_tuner(run, ids)
 
@@ -81,13 +81,13 @@ class LocalExecutor(Executor):
 
     def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
         """See `Executor.meter`: this machine, which does nothing else meanwhile."""
-        from nas.latency_meter import LatencyMeter  # imports torch
+        from nas.profiling.latency_meter import LatencyMeter  # imports torch
 
         return LatencyMeter(spec, carried)
 
     def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
         """See `Executor.memory_mb`."""
-        from nas.timed_work import network_memory_mb  # imports torch
+        from nas.profiling.timed_work import network_memory_mb  # imports torch
 
         workload = Workload.from_mapping(spec.space.workload)
         return network_memory_mb(spec.space, network, workload, spec.device)

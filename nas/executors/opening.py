@@ -6,7 +6,7 @@ import importlib.util
 
 from nas.executors.base import Executor, ExecutorSettings
 from nas.executors.local import LocalExecutor
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 
 

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import ray
 import torch
 
-from nas.evaluator import use_threads
 from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_device import Device, RayMeter
 from nas.executors.ray_pool import Pool
 from nas.executors.ray_worker import EvaluationWorker, WorkOrder
-from nas.run_folder import RunFolder
+from nas.run.evaluator import use_threads
+from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
-    from nas.device_profile import CarriedProfile
-    from nas.events import Event, Note
-    from nas.opened_run import OpenedRun
-    from nas.spec import SearchSpec
+    from nas.profiling.device_profile import CarriedProfile
+    from nas.run.events import Event, Note
+    from nas.run.opened import OpenedRun
+    from nas.run.spec import SearchSpec
     from supernet.training.loop import EpochReport
 
 # Where measurements are kept, if the user names a place.

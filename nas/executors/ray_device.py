@@ -23,8 +23,8 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from latency.profile import ProfileHeader
-    from nas.device_profile import CarriedProfile
     from nas.holding import Held
+    from nas.profiling.device_profile import CarriedProfile
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
 
@@ -132,7 +132,7 @@ class RayMeter:
     Args:
         device: where.
         kind: ``cpu`` or ``cuda``.
-        carried: see `nas.latency_meter.LatencyMeter`.
+        carried: see `nas.profiling.latency_meter.LatencyMeter`.
     """
 
     def __init__(self, device: Device, kind: str, carried: CarriedProfile | None) -> None:

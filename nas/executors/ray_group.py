@@ -19,10 +19,10 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
-from nas.events import Note
 from nas.executors.ray_mail import Mailbox
-from nas.opened_run import shared_run
-from nas.supernet_training import supernet_trainer
+from nas.run.events import Note
+from nas.run.opened import shared_run
+from nas.run.supernet_training import supernet_trainer
 from search_spaces.errors import ExecutorError, NasError
 from supernet.training.parallel import ProcessGroup
 

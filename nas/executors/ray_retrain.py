@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from nas.events import Event
 from nas.executors.ray_mail import Mailbox
-from nas.opened_run import OpenedRun, shared_run
-from nas.tuning_record import asked_trials
+from nas.retraining.tuning_record import asked_trials
+from nas.run.events import Event
+from nas.run.opened import OpenedRun, shared_run
 from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ def _explained(error: Exception) -> Exception:
 def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     """The stage of one network, in a worker."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    from nas.retrain_stage import retrain_stage
-    from nas.stage_runner import stage_events
-    from nas.tuning import RayTuner
+    from nas.retraining.stage import retrain_stage
+    from nas.retraining.tuning import RayTuner
+    from nas.run.stage_runner import stage_events
 
     mailbox.put(_Began(network_id, socket.gethostname(), os.getpid()))
     tuner = RayTuner(mailbox.put, room.cpus, room.gpus, room.workers)

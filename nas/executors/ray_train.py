@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from nas.events import Note
 from nas.executors.ray_group import RESTARTS, GroupRoom, Joined, fit_group
 from nas.executors.ray_mail import Mailbox, here
+from nas.run.events import Note
 from search_spaces.errors import ExecutorError
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
-    from nas.opened_run import OpenedRun
+    from nas.run.opened import OpenedRun
     from supernet.training.loop import EpochReport
 
 # After so long without a worker the user is told what is waited for.

@@ -20,14 +20,14 @@ import torch
 from latency.device import DeviceFingerprint, describe_device
 from latency.profile import ProfileHeader
 from latency.workload import Workload
-from nas.device_profile import CarriedProfile
-from nas.evaluator import InheritedEvaluator, open_evaluator
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
 from nas.holding import Held
-from nas.latency_meter import LatencyMeter
-from nas.spec import SearchSpec, build_spec
-from nas.timed_work import network_memory_mb
+from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.latency_meter import LatencyMeter
+from nas.profiling.timed_work import network_memory_mb
+from nas.run.evaluator import InheritedEvaluator, open_evaluator
+from nas.run.spec import SearchSpec, build_spec
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 

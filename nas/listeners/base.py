@@ -14,10 +14,10 @@ from textwrap import shorten
 from types import TracebackType
 from typing import Literal
 
-from nas import events
-from nas.events import Event
 from nas.listeners.results import NOTHING, Results, stage_results
-from nas.run_folder import RunFolder
+from nas.run import events
+from nas.run.events import Event
+from nas.run.folder import RunFolder
 
 LONGEST_REASON = 300  # characters
 

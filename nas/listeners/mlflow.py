@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from nas.listeners.base import Logger, Outcome
 from nas.listeners.results import request
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 
 # Read by MLflow itself; whoever sets them knows better. A server that does not answer must not
 # hold up a search: by default MLflow tries for many minutes.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.front import FRONT_FILE
-from nas.run_folder import RunFolder
-from nas.spec import SearchSpec
-from nas.vetoes import spelled
+from nas.run.folder import RunFolder
+from nas.run.spec import SearchSpec
+from nas.run.vetoes import spelled
 
 CARD_FILE = "ranker/report_card.json"
 REPORT_FILE = "report.html"

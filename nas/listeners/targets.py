@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from nas.listeners.base import Listener, Logger
 from nas.listeners.mlflow import MlflowLogger
 from nas.listeners.tensorboard import TensorBoardLogger
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 
 TENSORBOARD = "tensorboard"

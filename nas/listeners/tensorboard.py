@@ -9,7 +9,7 @@ from typing import Any
 
 from nas.listeners.base import Logger, Outcome
 from nas.listeners.results import request
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 
 TENSORBOARD_FOLDER = "tensorboard"
 

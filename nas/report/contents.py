@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
-from nas.cutting import Cut
-from nas.device_profile import CarriedProfile
 from nas.features import TopFeatures
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
 from nas.omni_views import OmniViews
 from nas.outcomes import FailedNetwork
-from nas.pruning import Kept
+from nas.profiling.device_profile import CarriedProfile
+from nas.pruning.cuts import Cut
+from nas.pruning.prune import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report import words
-from nas.spec import SearchSpec
-from nas.vetoes import Vetoes
+from nas.run.spec import SearchSpec
+from nas.run.vetoes import Vetoes
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
@@ -77,7 +77,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Audit:
-    """What pruning did; see `nas.pruning.PrunedSpace`."""
+    """What pruning did; see `nas.pruning.prune.PrunedSpace`."""
 
     size: int
     refused: str | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nas.attention_crossing import Crossing, LatencyByLength, latencies_by_length
-from nas.device_profile import CarriedProfile
+from nas.profiling.attention_crossing import Crossing, LatencyByLength, latencies_by_length
+from nas.profiling.device_profile import CarriedProfile
 from nas.report import words
 from nas.report.charts import Trace, axis, chart
 from nas.report.markup import Html

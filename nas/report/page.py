@@ -17,7 +17,7 @@ from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.report.reading import read_contents
 from nas.report.summary_section import headline, reproduce_section
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.files import write_atomically
 
 REPORT_FILE = "report.html"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nas.attention_crossing import latencies_by_length
-from nas.device_profile import CarriedProfile, WorkloadProfile
+from nas.profiling.attention_crossing import latencies_by_length
+from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
 from nas.report import words
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.cutting import Cut
-from nas.evidence import Evidence
 from nas.objectives import LATENCY, QUALITY
-from nas.pruning import Kept, PruningSettings
+from nas.pruning.cuts import Cut
+from nas.pruning.evidence import Evidence
+from nas.pruning.prune import Kept, PruningSettings
 from nas.report import words
 from nas.report.contents import Audit, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.vetoes import spelled
+from nas.run.vetoes import spelled
 
 
 def pruning_section(run: RunContents) -> Html:

@@ -11,9 +11,6 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.cutting import Cut
-from nas.device_profile import CarriedProfile, read_device_profile
-from nas.evidence import Evidence, Lift
 from nas.evolution import Generation
 from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
@@ -21,13 +18,16 @@ from nas.objectives import LATENCY, QUALITY
 from nas.omni_views import FOLDER, OmniViews, read_views
 from nas.outcomes import failed, read_failed
 from nas.pareto import constrained_ranks, crowding_distance
-from nas.pruning import Kept
+from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.pruning.cuts import Cut
+from nas.pruning.evidence import Evidence, Lift
+from nas.pruning.prune import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
-from nas.run_folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.spec import SearchSpec
+from nas.run.vetoes import checked_vetoes
 from nas.scoring import network_costs
-from nas.spec import SearchSpec
-from nas.vetoes import checked_vetoes
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError

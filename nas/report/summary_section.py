@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from nas.objectives import QUALITY
-from nas.presets import budget_for
 from nas.report import words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
-from nas.run_folder import DEVICE_PROFILE_FILE
-from nas.spec import Budget
-from nas.vetoes import spelled
+from nas.run.folder import DEVICE_PROFILE_FILE
+from nas.run.presets import budget_for
+from nas.run.spec import Budget
+from nas.run.vetoes import spelled
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nas.evolution import EvolutionSettings, Scores, archive, evolve
 from nas.pareto import crowding_distance
-from nas.pruning import prune
+from nas.pruning.prune import prune
 from nas.ranking import choose_ranker
 from nas.ranking.report_card import Factory
 from nas.searchers.base import Problem, Searcher

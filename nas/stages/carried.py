@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from latency.device import DeviceFingerprint
 from latency.profile import open_profile
-from nas.device_profile import CarriedProfile
-from nas.events import Event, Note, Progress
+from nas.profiling.device_profile import CarriedProfile
+from nas.run.events import Event, Note, Progress
 from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run
 
 

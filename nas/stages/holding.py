@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from nas.events import ArchitectureMeasured, Event, Progress
 from nas.front import FrontEntry, best_entries
 from nas.holding import Held
 from nas.objectives import LATENCY, UPPER_NAMES, objective
+from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.stages.base import HOLDING_FILE, Run
 
 

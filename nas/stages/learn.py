@@ -9,16 +9,16 @@ import numpy as np
 from latency.predictor import LatencyPredictor
 from latency.profile import open_profile
 from nas import limits
-from nas.events import ArchitectureMeasured, Event, Note, Progress
 from nas.objectives import LATENCY
-from nas.opened_run import RANK
 from nas.ranking import choose_ranker
 from nas.ranking.report_card import MIN_OBSERVATIONS
-from nas.run_folder import DATA_FILE
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.folder import DATA_FILE
+from nas.run.opened import RANK
+from nas.run.supernet_training import supernet_checkpoints, training_losses
 from nas.scoring import network_costs
 from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run, size_text
 from nas.stages.carried import take_profile
-from nas.supernet_training import supernet_checkpoints, training_losses
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically

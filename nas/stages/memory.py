@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from latency.predictor import LatencyPredictor
-from nas.events import ArchitectureMeasured, Event, Progress
 from nas.objectives import MEMORY
+from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.stages.base import MEMORY_FILE, MEMORY_PREDICTOR_FILE, Run
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features

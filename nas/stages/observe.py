@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nas.events import Event, FrontUpdated, Progress
 from nas.evolution import EvolutionSettings
 from nas.objectives import QUALITY
 from nas.outcomes import failed, give_up, hopeless, told, too_few, values_of
 from nas.pareto import non_dominated
 from nas.ranking.report_card import MIN_OBSERVATIONS
+from nas.run.events import Event, FrontUpdated, Progress
 from nas.searchers.base import Problem, Searcher
 from nas.searchers.one_shot import OneShot
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings

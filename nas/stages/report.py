@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.events import Event, Progress
 from nas.report import write_report
-from nas.run_folder import RunFolder
-from nas.stage_runner import Stage
+from nas.run.events import Event, Progress
+from nas.run.folder import RunFolder
+from nas.run.stage_runner import Stage
 from nas.stages.base import STUDY_FILE, Run
 from nas.stages.holding import with_held
 from nas.stages.verification import measured_entries

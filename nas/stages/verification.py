@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from latency.profile import read_profile
-from nas.events import ArchitectureMeasured, Event, Progress
 from nas.evolution import Generation, archive
 from nas.executors.base import Failure
 from nas.front import FrontEntry
@@ -17,6 +16,7 @@ from nas.holding import keeps
 from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.outcomes import failed, give_up, hopeless, told, values_of
 from nas.pareto import constrained_ranks, crowding_distance
+from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.scoring import network_costs
 from nas.stages.base import (
     HOLDING_FILE,

@@ -74,7 +74,7 @@ def left_s(job: Job) -> float | None:
 
 
 def told(event: Mapping[str, Any]) -> str:
-    """What an event of `nas.events` or of the store tells, in a few words."""
+    """What an event of `nas.run.events` or of the store tells, in a few words."""
     match event.get("event"):
         case "StateChanged":
             change = f"{event['before']} → {event['state']}" if event["before"] else event["state"]

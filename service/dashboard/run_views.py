@@ -21,7 +21,7 @@ from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.report.reading import read_contents
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from service.jobs import Job, State
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."

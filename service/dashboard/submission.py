@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
-from nas.presets import PRESETS
+from nas.run.presets import PRESETS
 from search_spaces.errors import NasError, UnknownNameError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.access import Context, InContext, Submitter

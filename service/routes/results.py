@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse
 from nas.front import FRONT_FILE, Front, FrontEntry, read_front
 from nas.objectives import Objective
 from nas.omni_views import read_views
-from nas.run_folder import SPEC_FILE, RunFolder
+from nas.run.folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
 from service.artifacts import digest_header, find_artifact, list_artifacts
 from service.job_json import as_json

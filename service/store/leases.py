@@ -105,7 +105,7 @@ class LeaseStore:
 
         Args:
             job: as it was returned last.
-            told: events in the form of `nas.events.event_to_json`, each with its ``time``.
+            told: events in the form of `nas.run.events.event_to_json`, each with its ``time``.
             offset: how much of the run's events is read with them.
             summary: of all events.
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nas.events import Event, Note, StageFinished, StageSkipped, StageStarted
-from nas.opened_run import OpenedRun
-from nas.run_folder import RunFolder, checksum
+from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
+from nas.run.folder import RunFolder, checksum
+from nas.run.opened import OpenedRun
 from search_spaces.errors import DamagedRunError
 
 RunT = TypeVar("RunT", bound=OpenedRun)

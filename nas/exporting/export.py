@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.export_facts import gather_facts
+from nas.exporting.facts import gather_facts
+from nas.exporting.model_card import model_card
 from nas.inherited import choose_inherited, open_inherited
-from nas.model_card import model_card
-from nas.run_folder import RunFolder, checksum
+from nas.run.folder import RunFolder, checksum
 from nas.trained import choose_trained, open_data, open_network
 from search_spaces.errors import DataError, UsageError
 from search_spaces.files import building_folder, write_atomically

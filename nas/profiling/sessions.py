@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from latency.predictor import LatencyPredictor
 from latency.workload import Workload
-from nas.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
 from nas.kinds import cheapest_rows, largest_rows, middle
-from nas.profile_report import learning_curve
+from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
+from nas.profiling.report import learning_curve
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 
 TUNED = ("learning_rate", "dropout", "warmup_share")

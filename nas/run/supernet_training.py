@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nas.opened_run import PROBES, OpenedRun
+from nas.run.opened import PROBES, OpenedRun
 from search_spaces.operators import sample_distinct
 from supernet.building import build_supernet
 from supernet.training.checkpoint import CheckpointFolder

@@ -16,12 +16,12 @@ from latency.device import describe_device
 from latency.profile import DeviceProfile, ProfileHeader, default_profile_path, open_profile
 from latency.timer import Timing
 from latency.workload import Workload
-from nas.device_profile import CarriedProfile, settings_digest
-from nas.evaluator import use_threads
 from nas.holding import SESSIONS, Held, upper_of_median
 from nas.kinds import middle
-from nas.spec import SearchSpec
-from nas.timed_work import SESSION_ROUNDS, check_workload, time_networks
+from nas.profiling.device_profile import CarriedProfile, settings_digest
+from nas.profiling.timed_work import SESSION_ROUNDS, check_workload, time_networks
+from nas.run.evaluator import use_threads
+from nas.run.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 

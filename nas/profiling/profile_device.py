@@ -18,7 +18,8 @@ import torch
 from latency.device import DeviceFingerprint, clock_mhz, describe_device
 from latency.locking import machine_lock
 from latency.workload import Workload
-from nas.device_profile import (
+from nas.kinds import middle
+from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
     Session,
@@ -27,10 +28,9 @@ from nas.device_profile import (
     settings_digest,
     write_device_profile,
 )
-from nas.kinds import middle
-from nas.latency_meter import relative
-from nas.profiling import TimedSession, check_samples, profile_workload
-from nas.timed_work import Maker, check_workload, network_memory_mb, time_networks
+from nas.profiling.latency_meter import relative
+from nas.profiling.sessions import TimedSession, check_samples, profile_workload
+from nas.profiling.timed_work import Maker, check_workload, network_memory_mb, time_networks
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.space import Genotypes, SearchSpace
@@ -86,7 +86,7 @@ class ProfileRequest:
         device = describe_device(self.device)
         if self.runtime == "torch":
             return device
-        from nas.onnx_timing import runtime_name
+        from nas.profiling.onnx_timing import runtime_name
 
         return replace(device, runtime=runtime_name())
 
@@ -96,7 +96,7 @@ class ProfileRequest:
         """What makes the calls of these networks while it is open; None for torch's own."""
         if self.runtime == "torch":
             return nullcontext()
-        from nas.onnx_timing import exported_calls
+        from nas.profiling.onnx_timing import exported_calls
 
         return exported_calls(self.space, networks, workload, torch.get_num_threads())
 
@@ -311,7 +311,7 @@ def _check_onnxruntime(request: ProfileRequest) -> None:
                 f"leave out dtype={workload.dtype}"
             )
     try:
-        import nas.onnx_timing  # noqa: F401
+        import nas.profiling.onnx_timing  # noqa: F401
     except ModuleNotFoundError as error:
         raise UsageError(
             f"--runtime onnxruntime needs the package {error.name}: "

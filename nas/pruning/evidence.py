@@ -1,4 +1,4 @@
-"""What speaks for and against a choice of a gene: the numbers behind `nas.pruning`.
+"""What speaks for and against a choice of a gene: the numbers behind `nas.pruning.prune`.
 
 Shapes: N networks, S slots, P places of a candidate, M objectives, of which the first is the loss.
 """

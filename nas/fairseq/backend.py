@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from nas.events import ArchitectureMeasured, Event, Note
-from nas.fairseq_folder import BEST, FairseqJob, check_task
+from nas.fairseq.folder import BEST, FairseqJob, check_task
 from nas.front import FrontEntry, pick, read_front
-from nas.run_folder import RunFolder
+from nas.run.events import ArchitectureMeasured, Event, Note
+from nas.run.folder import RunFolder
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
 if TYPE_CHECKING:
-    from nas.opened_run import OpenedRun
+    from nas.run.opened import OpenedRun
     from supernet.export.fairseq_checkpoint import TrainedByFairseq
 
 LOG_FILE = "train.log"
@@ -128,8 +128,8 @@ def import_checkpoints(
         UsageError: when the network is not on the front, or trained already.
         DataError: when a checkpoint cannot be read, or is of another network or space.
     """
-    from nas.retrain_stage import retrain_stage
-    from nas.stage_runner import run_stage
+    from nas.retraining.stage import retrain_stage
+    from nas.run.stage_runner import run_stage
     from nas.stages import Run
     from nas.stages.report import report_stage
 
@@ -174,7 +174,7 @@ def _take_over(
     run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
     """The work of the stage that otherwise trains: write weights and scores."""
-    from nas.retrain_stage import SCHEMA, scores_json
+    from nas.retraining.stage import SCHEMA, scores_json
     from search_spaces.costs import params
     from supernet.export.fairseq_checkpoint import average_weights
     from supernet.tasks.scores import score

@@ -110,7 +110,7 @@ class WorkloadProfile:
         sessions: in order.
         latency: predicts milliseconds.
         memory: predicts megabytes.
-        report: error and rank correlation by number of samples, see `nas.profile_report`.
+        report: error and rank correlation by number of samples, see `nas.profiling.report`.
     """
 
     workload: Workload

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nas.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
-from nas.run_folder import DATA_FILE, SPEC_FILE, RunFolder
+from nas.run.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
+from nas.run.folder import DATA_FILE, SPEC_FILE, RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.extraction import Supernet

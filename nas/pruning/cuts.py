@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.evidence import Candidate, Evidence, ScoredSample
 from nas.evolution import Evaluate
 from nas.pareto import hypervolume, non_dominated
+from nas.pruning.evidence import Candidate, Evidence, ScoredSample
 from search_spaces.space import Choice, Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]

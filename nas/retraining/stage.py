@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nas.events import ArchitectureMeasured, Event, Note, Progress
 from nas.front import FrontEntry, pick, read_front
-from nas.opened_run import OpenedRun
-from nas.retrain_network import load_weights, network_trainer
-from nas.stage_runner import Stage, run_stage
-from nas.supernet_training import training_losses
-from nas.tuning_record import asked_trials, request_file
+from nas.retraining.network import load_weights, network_trainer
+from nas.retraining.tuning_record import asked_trials, request_file
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.opened import OpenedRun
+from nas.run.stage_runner import Stage, run_stage
+from nas.run.supernet_training import training_losses
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from supernet.extraction import StandAlone
@@ -29,7 +29,7 @@ TUNED_SCHEMA = 3  # with settings and tuning
 
 
 class Tuner(Protocol):
-    """Finds the settings that a network trains best with; `nas.tuning.RayTuner` is one."""
+    """Finds the settings a network trains best with; `nas.retraining.tuning.RayTuner` is one."""
 
     def tune(self, run: OpenedRun, entry: FrontEntry, trials: int) -> None:
         """Try settings, and finish the retraining with the best."""

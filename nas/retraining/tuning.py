@@ -3,7 +3,7 @@
 Tried are learning rate, dropout and warm-up. Every trial trains the network in a folder of its own
 in the run folder and keeps checkpoints there, so that one that is interrupted goes on. What ended
 is told to the search and to ASHA when a tuning is taken up again, from the records in
-`nas.tuning_record`; Tune's own storage is not read back, for it holds pickles.
+`nas.retraining.tuning_record`; Tune's own storage is not read back, for it holds pickles.
 
 Source: TPE, Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011); ASHA, Li et al.,
 "A System for Massively Parallel Hyperparameter Tuning" (2020).
@@ -23,10 +23,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from nas.events import Event, Progress
-from nas.opened_run import OpenedRun, shared_run
-from nas.retrain_trial import finish_trial, train_trial
-from nas.tuning_record import (
+from nas.retraining.trial import finish_trial, train_trial
+from nas.retraining.tuning_record import (
     TUNED,
     Settings,
     TrialFolders,
@@ -35,6 +33,8 @@ from nas.tuning_record import (
     key_of,
     summary,
 )
+from nas.run.events import Event, Progress
+from nas.run.opened import OpenedRun, shared_run
 from search_spaces.errors import DivergedError, ExecutorError, NasError
 from supernet.seeds import mixed_seed
 
@@ -54,7 +54,7 @@ RESTARTS = 4
 
 @dataclass(frozen=True)
 class RayTuner:
-    """See `nas.retrain_stage.Tuner`.
+    """See `nas.retraining.stage.Tuner`.
 
     Attributes:
         tell: takes events while trials work.

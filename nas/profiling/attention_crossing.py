@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from latency.workload import Workload
-from nas.device_profile import CarriedProfile, MeasuredNetwork, WorkloadProfile
 from nas.kinds import kind_of
+from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork, WorkloadProfile
 from search_spaces.architecture import Architecture
 
 

@@ -1,4 +1,4 @@
-"""What is done while onnxruntime is timed: the work of `nas.timed_work`, on exported graphs.
+"""What is done while onnxruntime is timed: that of `nas.profiling.timed_work`, on exported graphs.
 
 The graphs are those of `nas export --format onnx`, and tokens are chosen by the driver that goes
 with them. One of the modules of `nas` that know torch; it needs the extra ``export``.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from latency.workload import Workload
-from nas.timed_work import Call, Maker, example_inputs
+from nas.profiling.timed_work import Call, Maker, example_inputs
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
 from supernet.building import build_network
@@ -41,7 +41,7 @@ def exported_calls(
     Args:
         space: of the networks.
         architectures: what will be timed.
-        workload: what they do; see `nas.timed_work.check_workload`.
+        workload: what they do; see `nas.profiling.timed_work.check_workload`.
         threads: of onnxruntime, at least 1.
 
     Yields:

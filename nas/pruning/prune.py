@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.cutting import Audit, Cut, best_observed
-from nas.evidence import (
+from nas.evolution import Evaluate, EvolutionSettings, Scores, evolve
+from nas.pruning.cuts import Audit, Cut, best_observed
+from nas.pruning.evidence import (
     Candidate,
     Evidence,
     Lift,
@@ -47,9 +48,8 @@ from nas.evidence import (
     evidence,
     lift,
 )
-from nas.evolution import Evaluate, EvolutionSettings, Scores, evolve
 from nas.ranking.report_card import ReportCard
-from nas.vetoes import Vetoes, checked_vetoes, deepest_layers, places
+from nas.run.vetoes import Vetoes, checked_vetoes, deepest_layers, places
 from search_spaces.errors import UsageError
 from search_spaces.space import Choice, Genotypes, SearchSpace
 

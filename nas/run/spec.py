@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
-from nas.vetoes import checked_vetoes
+from nas.run.vetoes import checked_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nas.front import FrontEntry
-from nas.opened_run import OpenedRun
+from nas.run.opened import OpenedRun
 from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.training.checkpoint import CheckpointFolder, load

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nas.front import FrontEntry, pick, read_front
-from nas.run_folder import RunFolder
+from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from search_spaces.files import building_folder, write_atomically
 from supernet.export.fairseq_plugin import USER_DIR

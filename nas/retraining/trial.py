@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from nas.front import pick, read_front
-from nas.opened_run import OpenedRun
-from nas.retrain_network import network_trainer
-from nas.retrain_stage import finish_tuned
-from nas.tuning_record import Settings, TrialFolders, TrialRecord
+from nas.retraining.network import network_trainer
+from nas.retraining.stage import finish_tuned
+from nas.retraining.tuning_record import Settings, TrialFolders, TrialRecord
+from nas.run.opened import OpenedRun
 from search_spaces.errors import DivergedError
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load, save

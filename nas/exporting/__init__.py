@@ -1,0 +1,1 @@
+"""Networks of a run as folders that work without it."""

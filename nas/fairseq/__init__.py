@@ -1,0 +1,1 @@
+"""Networks of a run trained with fairseq."""

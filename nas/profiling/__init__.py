@@ -1,0 +1,1 @@
+"""Timing networks on a device, and the profile that other machines can use."""

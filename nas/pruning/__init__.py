@@ -1,0 +1,1 @@
+"""Cutting choices out of a space, with the evidence for every cut."""

@@ -1,0 +1,1 @@
+"""Training networks of a run from scratch, with settings given or tuned."""

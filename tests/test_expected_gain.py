@@ -1,0 +1,77 @@
+"""Which networks promise the largest gain of hypervolume."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from nas.pareto import hypervolume
+from nas.searchers.base import Floats
+from nas.searchers.gain import MARGIN, NUM_QUANTILES, greedy_gain
+
+FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
+
+
+def sure(expected: Floats, count: int) -> list[int]:
+    return greedy_gain(expected, np.zeros(len(expected)), FRONT, count)
+
+
+def naive(expected: Floats, deviations: Floats, front: Floats, count: int) -> list[int]:
+    """Every gain anew for every pick, without a queue."""
+    everything = np.concatenate([front, expected])
+    low, extent = everything.min(axis=0), np.ptp(everything, axis=0)
+    corner = low + MARGIN * extent
+    steps = norm.ppf((np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES)
+    picked: list[int] = []
+    for _ in range(count):
+        gains = np.zeros(len(expected))
+        for row, (mean, deviation) in enumerate(zip(expected, deviations, strict=True)):
+            outlook = [mean + np.eye(len(mean))[0] * deviation * step for step in steps]
+            gains[row] = np.mean([hypervolume(np.vstack([front, p]), corner) for p in outlook])
+        gains[picked] = 0.0
+        picked.append(int(np.argmax(gains)))
+        front = np.vstack([front, expected[picked[-1]]])
+    return picked
+
+
+def test_the_largest_gain_comes_first() -> None:
+    assert sure(np.array([[0.9, 0.9], [0.2, 0.2], [0.5, 0.4]]), 1) == [1]
+
+
+def test_what_was_picked_counts_for_the_next() -> None:
+    assert sure(np.array([[0.3, 0.3], [0.31, 0.31], [0.05, 0.9]]), 3) == [0, 2]
+
+
+@pytest.mark.parametrize("objectives", [2, 3])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.3])
+def test_equals_trying_every_row_for_every_pick(objectives: int, spread: float) -> None:
+    rng = np.random.default_rng(objectives)
+    expected, front = rng.random((20, objectives)), 0.5 + rng.random((4, objectives))
+    expected /= expected.sum(axis=1, keepdims=True)
+    deviations = spread * rng.random(20)
+    picked = greedy_gain(expected, deviations, front, 5)
+    assert picked == naive(expected, deviations, front, 5)
+
+
+def test_a_dominated_network_is_picked_for_its_chance_alone() -> None:
+    front, expected = np.array([[0.5, 0.0], [0.0, 1.0]]), np.array([[0.6, 0.1]])
+    assert greedy_gain(expected, np.array([0.0]), front, 1) == []
+    assert greedy_gain(expected, np.array([0.2]), front, 1) == [0]
+
+
+def test_the_sure_gain_comes_before_a_faint_chance_of_the_same() -> None:
+    front = np.array([[0.5, 0.0], [0.0, 1.0]])
+    expected = np.array([[0.3, 0.3], [0.5, 0.3]])
+    assert greedy_gain(expected, np.array([0.0, 0.2]), front, 2) == [0, 1]
+
+
+def test_nothing_to_pick_from_gives_nothing() -> None:
+    assert sure(np.zeros((0, 2)), 3) == []
+    assert greedy_gain(np.array([[2.0, 2.0]]), np.zeros(1), np.zeros((1, 2)), 3) == []
+    assert greedy_gain(np.array([[0.1, 0.1]]), np.zeros(1), FRONT, 0) == []
+
+
+def test_without_a_front_the_largest_box_comes_first() -> None:
+    expected = np.array([[0.5, 0.5], [0.0, 1.0], [1.0, 0.0]])
+    assert greedy_gain(expected, np.zeros(3), np.zeros((0, 2)), 1) == [0]
