@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from nas.cli.picking import step_table
+from nas.cli.profile import accuracy_table
 from nas.cli.tables import front_table, retrained_table
 from nas.cli.tables import test_score as tell
 from nas.front import Front, FrontEntry, build_front
@@ -24,8 +27,8 @@ DECODER = DecoderStack(16, (DecoderLayer("softmax", 1, 16, "linear", 1, 1),))
 BLEU_SCORES = {"test_bleu": 31.237, "test_loss": 1.5, "valid_bleu": 30.5, "valid_loss": 1.4}
 
 
-def text_of(table: Any) -> str:
-    console = Console(width=200)
+def text_of(table: Any, width: int = 200) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(table)
     return capture.get()
@@ -91,3 +94,42 @@ def test_the_front_calls_numbers_by_what_they_are(
     assert [head for head in heads if f" {head} " not in shown] == [] and missing not in shown
     assert "2.5000" in shown and "2.7500" in shown and "0.2500" in shown
     assert ("1.1250" in shown) == by_bleu
+
+
+def accuracies(error: float) -> Any:
+    """A profile's workload whose predictor and baselines all have this error."""
+    score = {"mape": error, "kendall_tau": -0.123}
+    names = ("predictor", "linear", "depth")
+    report = SimpleNamespace(
+        num_observations=2000,
+        chosen="predictor",
+        candidates={"predictor": SimpleNamespace(**score)},
+        baselines={name: SimpleNamespace(**score) for name in names[1:]},
+    )
+    return SimpleNamespace(
+        workload=SimpleNamespace(label="batch 1, source 4, float32, forward"),
+        report={"sizes": [{"samples": 12, **dict.fromkeys(names, score)}]},
+        latency=SimpleNamespace(report=report),
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(0.05, " 5.0%"), (9.99, " 999.0%"), (10.0, "> 999%"), (1e9, "> 999%")]
+)
+def test_a_profiles_errors_are_whole_in_a_narrow_terminal(error: float, told: str) -> None:
+    shown = text_of(accuracy_table(accuracies(error)), width=80)
+    assert "…" not in shown and shown.count(told) == 6
+    assert shown.count("MAPE") == 3 and shown.count("-0.123") == 6
+
+
+def test_steps_are_whole_in_a_narrow_terminal() -> None:
+    measured = {"quality": 2.5, "latency_ms": 1234.5, "flops": 8e11}
+    better = {"quality": 1.5, "latency_ms": 23456.5, "flops": 9e11}
+    networks = (Architecture(encoder=ENCODER), Architecture(ENCODER, DECODER))
+    entries = [
+        FrontEntry(network.id, network, scores, {})
+        for network, scores in zip(networks, (measured, better), strict=True)
+    ]
+    front = build_front(entries, [OBJECTIVES["quality"], OBJECTIVES["flops"]], (100.0, 1e13), {})
+    shown = text_of(step_table(front, None), width=80)
+    assert "…" not in shown and "+100 G" in shown and "cheapest" in shown

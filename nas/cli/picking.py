@@ -9,7 +9,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from nas.cli.tables import PICKED, front_cells, table
-from nas.cli.wording import NOTHING
+from nas.cli.wording import NOTHING, compact
 from nas.conditions import is_condition, read_conditions
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import LATENCY, QUALITY
@@ -98,7 +98,7 @@ def step_table(front: Front, picked: str | None) -> Table:
     """The front from the cheapest network to the dearest: what each step costs and brings."""
     names = [objective.name for objective in front.objectives]
     shown = front_cells(front, names)
-    changes = [title for name in names for title in (f"Δ {_short(name)}", f"Δ % {_short(name)}")]
+    changes = [title for name in names for title in (f"Δ {_short(name)}", f"Δ %\n{_short(name)}")]
     columns = ["", "id", *shown, *changes, "is"]
     made = table("From the cheapest to the best", columns, right=["id", *shown, *changes])
     marks = {id_: [] for id_ in landmarks(front).values()}  # type: dict[str, list[str]]
@@ -125,5 +125,5 @@ def _difference(name: str, step: Step | None) -> tuple[str, str]:
     digits = 4 if name == QUALITY else 2
     absolute = f"{change.absolute:+.{digits}f}"
     if name in ("flops", "params"):
-        absolute = f"{change.absolute:+,.0f}"
+        absolute = ("-" if change.absolute < 0 else "+") + compact(abs(change.absolute))
     return absolute, NOTHING if change.share is None else f"{100 * change.share:+.1f}"

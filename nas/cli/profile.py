@@ -124,14 +124,15 @@ def _say_crossings(made: CarriedProfile) -> None:
 
 def accuracy_table(one: WorkloadProfile) -> Table:
     """Error and rank correlation by number of samples, beside the two baselines."""
-    heads = ["samples", "MAPE", "τ", "linear MAPE", "linear τ", "depth MAPE", "depth τ"]
+    names = ["predictor", "linear", "depth"]
+    heads = ["samples", *(f"{name}\n{what}" for name in names for what in ("MAPE", "τ"))]
     made = table(f"{one.workload.label}: held-out error of the latency predictor", heads, heads)
     for row in one.report["sizes"]:
         made.add_row(str(row["samples"]), *_cells(row))
     chosen = one.latency.report
     baselines = {"predictor": chosen.candidates[chosen.chosen], **chosen.baselines}
     made.add_row(
-        f"all {chosen.num_observations}, cross-validated",
+        f"{chosen.num_observations}, cross-validated",
         *_cells(
             {name: {"mape": s.mape, "kendall_tau": s.kendall_tau} for name, s in baselines.items()}
         ),
@@ -143,8 +144,13 @@ def _cells(row: Any) -> list[str]:
     return [
         text
         for name in ("predictor", "linear", "depth")
-        for text in (f"{row[name]['mape']:.1%}", f"{row[name]['kendall_tau']:.3f}")
+        for text in (_share(row[name]["mape"]), f"{row[name]['kendall_tau']:.3f}")
     ]
+
+
+def _share(error: float) -> str:
+    """An error in percent; beyond ten times the latency its digits say nothing."""
+    return f"{error:.1%}" if error < 10 else "> 999%"
 
 
 def summary(made: CarriedProfile) -> dict[str, Any]:

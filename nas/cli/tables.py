@@ -32,7 +32,13 @@ WIDE = 104
 
 def table(title: str, columns: Sequence[str], right: Iterable[str] = ()) -> Table:
     """An empty table; the columns named in `right` hold numbers."""
-    made = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        title=title or None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     numbers = set(right)
     for column in columns:
         if column in numbers:
