@@ -45,10 +45,14 @@ class FrontOut(BaseModel):
 
 
 class ArchitectureOut(EntryOut):
-    """A network, what it costs and what came of training it from scratch."""
+    """A network, what it costs and what came of training it from scratch.
+
+    `problem` tells when it learnt less from scratch than it had inherited from the supernet.
+    """
 
     on_front: bool
     retrained: dict[str, Any] | None
+    problem: str | None
 
 
 class OmniLayerOut(BaseModel):

@@ -12,6 +12,7 @@ from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.tables import front_table, retrained_table, test_score
 from nas.front import FRONT_FILE, pick
+from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
 
 REPORT_FILE = "report.html"
@@ -43,6 +44,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
         for result in state.retrained
         if result.get("id") in wanted
     ]
+    lines += [f"Warning {problem}" for problem in _shortfalls(state, folder)]
     lines.append(f"Run     {folder.path}")
     if (folder.path / REPORT_FILE).exists():
         lines.append(f"Report  {folder.path / REPORT_FILE} (open it in a browser)")
@@ -52,6 +54,17 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
         others = [how for how in ("knee", "best") if pick(state.front, how).id not in trained]
         lines += [f"        nas retrain {run} --pick {how}" for how in others[:1]]
     return lines
+
+
+def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
+    """What to say of networks that learnt less from scratch than they had inherited."""
+    entries = {entry.id: entry for entry in state.front.entries} if state.front else {}
+    found = [
+        shortfall_and_advice(entries[result["id"]], result.get("valid_loss"), str(folder.path))
+        for result in state.retrained
+        if result.get("id") in entries
+    ]
+    return [problem for problem in found if problem]
 
 
 def result_json(folder: RunFolder) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from nas.objectives import QUALITY
 from nas.report import words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import DEVICE_PROFILE_FILE
 from nas.run.presets import budget_for
 from nas.run.spec import Budget
@@ -49,7 +50,16 @@ def headline(run: RunContents) -> Html:
     if run.unfinished:
         left = f"This run is not finished; left to do: {', '.join(run.unfinished)}. "
         parts.append(tag("p", left, tag("code", f"nas resume {run.name}"), class_="warning"))
+    parts += [tag("p", problem, class_="warning") for problem in _shortfalls(run)]
     return join(tag("header", tag("h1", _title(run)), *parts), _figures(run), _facts(run))
+
+
+def _shortfalls(run: RunContents) -> list[str]:
+    """Networks that learnt less from scratch than they had inherited, a sentence each."""
+    front = run.front.entries if run.front is not None else ()
+    losses = {one.id: one.valid_scores["loss"] for one in run.retrained}
+    found = [shortfall_and_advice(entry, losses.get(entry.id), run.name) for entry in front]
+    return [problem[0].upper() + problem[1:] + "." for problem in found if problem]
 
 
 def _title(run: RunContents) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from nas.front import FrontEntry, pick, read_front
 from nas.retraining.network import load_weights, network_trainer
+from nas.retraining.shortfall import shortfall_and_advice
 from nas.retraining.tuning_record import asked_trials, request_file
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.opened import OpenedRun
@@ -99,6 +100,8 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
     result = run.folder.read_json(f"retrained/{entry.id}/result.json")
     name = next(name for name in result if name.startswith("test_"))
     yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
+    if problem := shortfall_and_advice(entry, result["valid_loss"], str(run.folder.path)):
+        yield Note(stage, problem)
 
 
 def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:

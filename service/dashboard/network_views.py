@@ -13,6 +13,7 @@ from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
 from nas.report.omni_section import explanation, omni_view
+from nas.retraining.shortfall import shortfall
 from service.dashboard.run_views import RunView
 
 
@@ -81,7 +82,20 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
                 if name in words.SCORES
             ]
     head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
-    return tag("table", tag("thead", head), tag("tbody", rows), class_="facts")
+    return join(
+        tag("table", tag("thead", head), tag("tbody", rows), class_="facts"), _shortfall(run, entry)
+    )
+
+
+def _shortfall(run: RunContents, entry: FrontEntry) -> Html:
+    """A warning where the network learnt less from scratch than it had inherited."""
+    loss = next((one.valid_scores["loss"] for one in run.retrained if one.id == entry.id), None)
+    problem = shortfall(entry, loss)
+    return (
+        Html("")
+        if problem is None
+        else tag("p", problem[0].upper() + problem[1:] + ".", class_="warning")
+    )
 
 
 def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:

@@ -110,6 +110,7 @@ def architecture(
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
     from nas.report.reading import read_contents
+    from nas.retraining.shortfall import shortfall
 
     folder = folder_of(job, context)
     contents = read_contents(folder)
@@ -119,10 +120,12 @@ def architecture(
     members = () if contents.front is None else contents.front.entries
     result = folder.path / "retrained" / arch_id / "result.json"
     name = result.relative_to(folder.path).as_posix()
+    retrained = folder.read_json(name) if result.is_file() else None
     found = ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),
-        retrained=folder.read_json(name) if result.is_file() else None,
+        retrained=retrained,
+        problem=shortfall(entry, retrained.get("valid_loss")) if retrained else None,
     )
     return as_json(found)
 
