@@ -170,6 +170,18 @@ def told(folder: RunFolder) -> Iterator[Event]:
     yield FrontUpdated("front", points, front.hypervolume)
 
 
+def problem(answer: httpx.Response, status: int, field: str | None = None) -> str:
+    """The sentence of a problem document."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json", answer.headers
+    document = answer.json()
+    assert document["status"] == status, document
+    assert document["type"].startswith("urn:nas:problem:"), document
+    if field is not None:
+        assert [one["field"] for one in document["errors"]] == [field], document
+    return str(document["detail"])
+
+
 class Server:
     """The service on a free port of this machine, with a runner that takes no time."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from search_spaces.architecture import Architecture
@@ -22,6 +23,7 @@ from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translation import TranslationTask
+from supernet.training_settings import TrainingSettings
 from tests.pipeline_cases import TINY
 from tests.trained_cases import LANGUAGE, TRANSLATION
 
@@ -33,6 +35,9 @@ SPACES = {
     "language_modelling": parse_space(LANGUAGE, "space"),
 }
 KINDS = tuple(SPACES)
+TEXTS = ("translation", "language_modelling")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+SETTINGS = TrainingSettings(batch_size=16, max_tokens=128, segment_length=SEGMENT)
 TOKENIZER = WordTokenizer(words())
 SENTENCES = generate(TRAIN + VALID + TEST, 3)
 PARTS = (slice(TRAIN), slice(TRAIN, TRAIN + VALID), slice(TRAIN + VALID, None))
@@ -130,3 +135,8 @@ def supernet_of(space: SearchSpace, dropout: float = 0.0) -> Supernet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_supernet(space, dropout)
+
+
+def first_batch(task: Task[Any, Any], settings: TrainingSettings = SETTINGS) -> Any:
+    """What the first update of a training sees."""
+    return next(iter(task.batches(settings, seed=0, epoch=0, device="cpu")))

@@ -23,9 +23,7 @@ from tests.parallel_cases import (
     trainer,
     weight_sum,
 )
-from tests.task_cases import KINDS, SPACES, supernet_of, task_of
-
-each_kind = pytest.mark.parametrize("kind", KINDS)
+from tests.task_cases import SPACES, each_kind, supernet_of, task_of
 
 
 class Rank(Group):

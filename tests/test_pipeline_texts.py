@@ -39,8 +39,8 @@ from tests.pipeline_cases import (
     tiny,
     work,
 )
+from tests.report_cases import trace, words_of
 from tests.task_cases import with_memory
-from tests.test_report import trace, words_of
 from tests.trained_cases import LANGUAGE, TRANSLATION
 
 SMALL = NUMBERS | {

@@ -23,8 +23,10 @@ from service.auth import Role, new_token, read_expiry
 from service.limits import RateLimit, Streams
 from service.logs import JsonFormatter
 from service.settings import read_settings
-from tests.service_cases import SMOKE, Server
-from tests.test_service_api import problem
+from tests import service_api_cases
+from tests.service_cases import SMOKE, Server, problem
+
+alice = service_api_cases.alice
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     limits = {"failed_logins_per_minute": 1000, "max_body_bytes": 100_000, "streams_per_token": 2}
     with Server(tmp_path_factory.mktemp("home"), **limits) as running:
         yield running
-
-
-@pytest.fixture
-def alice(server: Server) -> httpx.Client:
-    return server.client("alice")
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import SingleNetwork, build_sampler
 from supernet.training_settings import TrainingSettings
-from tests.task_cases import KINDS, SEGMENT, SPACES, networks_of, supernet_of, task_of
+from tests.task_cases import KINDS, SEGMENT, SPACES, TEXTS, networks_of, supernet_of, task_of
 
-TEXTS = ("translation", "language_modelling")
 SHORT = TrainingSettings(
     epochs=3,
     max_tokens=256,
