@@ -75,10 +75,7 @@ class Sizes:
 SIZES = {
     "digits": Sizes(6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {}),
     "listops": Sizes(
-        6000,
-        40,
-        {"rank-evolve": 320, "nsga2": 2400, "tpe": 240},
-        {"valid_examples": "96", "retrain.epochs": "3"},
+        6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {"valid_examples": "96"}
     ),
 }
 
