@@ -50,7 +50,7 @@ RESULTS = Path(__file__).parent / "results"
 LEVELS = (0.9, 0.95, 0.98, 0.99)
 FIRST = 32
 # A search of RankNAS is planned for its size, so each size is a search of its own.
-ONE_SHOT_SIZES = (48, 96, 192, 384)
+ONE_SHOT_SIZES = (48, 96, 192, 384, 768)
 VERIFIED_SHARE = 0.25
 TARGETS = {"random": 10.0, "nsga2": 4.0, "ranknas": 2.0}
 
