@@ -254,12 +254,14 @@ class BoostedTrees:
 _SURROUNDINGS = Kernel(near=1.0, length=1.0)
 _TREE_NOISE = 0.1
 _TREES = 200
+# LightGBM counts the rows of a leaf by their weights. At a least weight of 0 a side without any row
+# passes by what rounding leaves there, and LightGBM gives up; with 1e-9 it cannot.
 _TREE_SETTINGS: dict[str, object] = {
     "objective": "regression",
     "learning_rate": 0.06,
     "num_leaves": 8,
     "min_data_in_leaf": 3,
-    "min_sum_hessian_in_leaf": 0.0,
+    "min_sum_hessian_in_leaf": 1e-9,
     "feature_fraction": 0.6,
     "seed": 0,
     "deterministic": True,

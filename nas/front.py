@@ -52,6 +52,11 @@ class FrontEntry:
         """What the network is compared by: measured, or else predicted."""
         return self.measured[name] if name in self.measured else self.predicted[name]
 
+    @property
+    def values(self) -> dict[str, float]:
+        """Everything known by name: what was measured, and what was only predicted."""
+        return {**self.predicted, **self.measured}
+
     def to_json(self) -> dict[str, Any]:
         """The entry as it stands in ``pareto.json``."""
         return {
@@ -238,7 +243,8 @@ def pick(front: Front, how: str) -> FrontEntry:
         how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see `nas.pareto.knee_index`),
             conditions such as ``latency_ms<=12,params<=2e5`` (see `nas.conditions`), or an id of
-            the front. Of the networks that meet conditions the lowest in the first objective that
+            the front. Conditions are on measured values, or predicted ones where the device is
+            elsewhere. Of the networks that meet them the lowest in the first objective that
             has none is taken: the best quality under a limit, the cheapest with a quality.
 
     Raises:
@@ -265,20 +271,20 @@ def pick(front: Front, how: str) -> FrontEntry:
 
 
 def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:
-    return min(entries, key=lambda entry: (entry.measured[name], entry.id))
+    return min(entries, key=lambda entry: (entry.value(name), entry.id))
 
 
 def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
     """The lowest in the first objective without a condition, of those that meet all."""
     for condition in conditions:
-        if any(condition.name not in entry.measured for entry in front.entries):
-            there = [n for n in NAMES if all(n in entry.measured for entry in front.entries)]
+        if any(condition.name not in entry.values for entry in front.entries):
+            there = [n for n in NAMES if all(n in entry.values for entry in front.entries)]
             raise UsageError(
                 f"{condition.name} was not measured in this run; there are {', '.join(there)}"
             )
 
     def missed(entry: FrontEntry) -> float:
-        return sum(condition.missed_by(entry.measured) for condition in conditions)
+        return sum(condition.missed_by(entry.values) for condition in conditions)
 
     asked = {condition.name for condition in conditions}
     # A score of the validation split says the same as quality does.
@@ -288,7 +294,7 @@ def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
     if good:
         return _lowest(good, free[0] if free else QUALITY)
     near = min(front.entries, key=lambda entry: (missed(entry), entry.id))
-    has = ", ".join(f"{c.name} {near.measured[c.name]:.4g}" for c in conditions)
+    has = ", ".join(f"{c.name} {near.values[c.name]:.4g}" for c in conditions)
     raise UsageError(
         f"no network on the front has {joined(conditions)}; the nearest is {near.id} with {has}"
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from latency.workload import Workload
 from nas.executors.base import Executor
 from nas.kinds import cheapest_rows
 from nas.objectives import COSTS, LATENCY, MEMORY
-from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.run.spec import SearchSpec
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
@@ -67,23 +68,29 @@ def check_limits(
     check_costs(spec.space, spec.limits)
     if LATENCY in spec.limits:
         fastest = min(_times(spec, executor, carried))
-        _check(LATENCY, spec.limits[LATENCY], fastest, f"{fastest:.3g}")
+        _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
     if MEMORY in spec.limits:
         least = min(_memory(spec, executor, carried))
-        _check(MEMORY, spec.limits[MEMORY], least, f"{least:.3g}")
+        _check(MEMORY, spec.limits[MEMORY], least, rounded_up(least))
 
 
 def _memory(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
     """Megabytes of the networks among which the smallest is."""
     if carried is not None:
-        return [one.peak_memory_mb for one in carried.workloads[0].measured]
+        return [one.peak_memory_mb for one in _carried(spec, carried)]
     return [executor.memory_mb(spec, one) for one in cheapest(spec.space)]
+
+
+def _carried(spec: SearchSpec, carried: CarriedProfile) -> list[MeasuredNetwork]:
+    """Of what the profile's device measured the networks that every search observes."""
+    every, ids = carried.workloads[0].measured, {one.id for one in cheapest(spec.space)}
+    return [one for one in every if one.architecture.id in ids] or list(every)
 
 
 def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
     """Milliseconds of the networks among which the fastest is."""
     if carried is not None:
-        return [one.latency.value for one in carried.workloads[0].measured]
+        return [one.latency.value for one in _carried(spec, carried)]
     return [one.value for one in executor.meter(spec, None).measure(cheapest(spec.space))]
 
 
@@ -102,6 +109,12 @@ def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
 def cheapest(space: SearchSpace) -> list[Architecture]:
     """The smallest network of each attention kind; the cheapest network of all is among them."""
     return space.decode(cheapest_rows(space))
+
+
+def rounded_up(value: float) -> str:
+    """Three digits that are no less than a positive value: 0.4691 → ``0.47``."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}"
 
 
 def _check(name: str, most: float, least: float, text: str) -> None:

@@ -37,7 +37,7 @@ class Step:
 def by_cost(front: Front) -> list[FrontEntry]:
     """The networks of the front, the cheapest (by the first cost) first."""
     cost = front.objectives[1].name
-    return sorted(front.entries, key=lambda e: (e.measured[cost], -e.measured[QUALITY], e.id))
+    return sorted(front.entries, key=lambda e: (e.value(cost), -e.value(QUALITY), e.id))
 
 
 def steps(front: Front) -> list[Step]:
@@ -45,7 +45,7 @@ def steps(front: Front) -> list[Step]:
     ordered = by_cost(front)
     names = [objective.name for objective in front.objectives]
     return [
-        Step(a, b, {name: _change(a.measured[name], b.measured[name]) for name in names})
+        Step(a, b, {name: _change(a.value(name), b.value(name)) for name in names})
         for a, b in pairwise(ordered)
     ]
 

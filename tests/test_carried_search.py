@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from typer.testing import CliRunner, Result
 from latency.device import describe_device
 from latency.workload import Workload
 from nas.cli.app import app
-from nas.front import Front, read_front
+from nas.front import Front, pick, read_front
 from nas.holding import keeps
 from nas.profiling import latency_meter
 from nas.profiling.device_profile import CarriedProfile, write_device_profile
 from nas.run.folder import RunFolder
-from search_spaces.errors import DamagedRunError
+from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import NUMBERS, TINY, logged
 from tests.profile_cases import WORKLOAD, made_profile
 
@@ -52,16 +53,39 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_device_is_predicted_and_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     no_timing(monkeypatch)
-    done = carried(made_profile(), "--limit", "latency_ms=0.6")
+    done = carried(made_profile(), "--limit", "latency_ms=0.9")
     assert done.exit_code == 0, done.output
     front = json.loads((RUN / "pareto.json").read_text())
     assert front["schema"] == 2 and front["predicted_for"] == {"latency_ms": "board"}
     entries = read_front(RunFolder.open(RUN)).entries
     assert any("latency_ms" not in entry.measured for entry in entries)
-    assert all(keeps(e.measured, e.predicted, {"latency_ms": 0.6}) for e in entries)
+    assert all(keeps(e.measured, e.predicted, {"latency_ms": 0.9}) for e in entries)
     assert "predicted for board" in done.stdout and "±" in done.stdout
     assert "this device differs in name" in done.stderr
     assert "predicted for board" in (RUN / "report.html").read_text()
+
+
+def test_choosing_goes_by_predictions_where_nothing_was_measured() -> None:
+    assert carried(made_profile()).exit_code == 0
+    front = read_front(RunFolder.open(RUN))
+    least = min(entry.value("latency_ms") for entry in front.entries)
+    shown = CliRunner().invoke(app, ["show", "run", "--pick"])
+    assert shown.exit_code == 0 and shown.stdout.count("±") >= 1, shown.output
+    for how in ("cheapest", "knee", "best", f"latency_ms<={2 * least}"):
+        assert pick(front, how).value("latency_ms") <= max(front.points()[:, 1])
+        assert CliRunner().invoke(app, ["show", "run", "--pick", how]).exit_code == 0
+    assert pick(front, "cheapest").value("latency_ms") == least
+    with pytest.raises(UsageError, match=f"nearest is .* with latency_ms {least:.4g}"):
+        pick(front, f"latency_ms<={least / 2}")
+
+
+def test_the_smallest_limit_that_is_named_can_be_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_timing(monkeypatch)
+    refusal = carried(made_profile(), "--limit", "latency_ms=0.01").stderr
+    least = re.search(r"it can reach is ([\d.]+)", refusal)
+    assert least is not None
+    done = carried(made_profile(), "--limit", f"latency_ms={least[1]}")
+    assert done.exit_code == 0, done.output
 
 
 def test_resuming_needs_nothing_but_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:

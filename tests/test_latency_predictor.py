@@ -11,7 +11,10 @@ import pytest
 from latency.kernels import Array
 from latency.predictor import LatencyPredictor, Score, _cross_validate, _folds, score
 from latency.regressors import CANDIDATES
+from search_spaces.encoding import encode_features
 from search_spaces.errors import DataError, UsageError
+from search_spaces.loading import load_space
+from search_spaces.operators import sample_distinct
 
 NAMES = list(CANDIDATES)
 
@@ -309,3 +312,12 @@ def test_groups_that_cannot_be_split_are_refused() -> None:
         LatencyPredictor.fit(features, ms, np.zeros(19))
     lopsided = LatencyPredictor.fit(features, ms, np.arange(20) == 0)
     assert lopsided.report.num_folds == 2
+
+
+def test_trees_of_few_networks_do_not_give_up() -> None:
+    # With a least weight of 0 in a leaf LightGBM stopped here, at a side without any network.
+    space, rng = load_space("listops"), np.random.default_rng(14)
+    rows = sample_distinct(space, rng, 19)
+    ms = space.depths(rows, "encoder") * np.exp(rng.normal(0.0, 0.1, 19))
+    features = encode_features(space, rows)
+    assert np.isfinite(CANDIDATES["trees"]().fit(features, ms).predict(features)).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nas.executors.local import LocalExecutor
-from nas.limits import cheapest, check_costs, check_limits
+from nas.limits import cheapest, check_costs, check_limits, rounded_up
 from nas.scoring import network_costs
 from search_spaces.errors import NasError, UnreachableLimitError, UsageError
 from search_spaces.loading import load_space, parse_space, space_names
@@ -54,6 +54,13 @@ def test_the_edge_is_reachable_and_less_is_not(name: str) -> None:
     check_costs(space, {name: least})
     with pytest.raises(UnreachableLimitError, match=f"the smallest it can reach is {least:,.0f};"):
         check_costs(space, {name: least - 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.4691, "0.47"), (0.469, "0.469"), (12.0, "12"), (1234.5, "1.24e+03")]
+)
+def test_the_smallest_value_is_rounded_up(value: float, text: str) -> None:
+    assert rounded_up(value) == text and float(text) >= value
 
 
 def test_other_limits_do_not_matter_to_costs() -> None:

@@ -14,6 +14,7 @@ from latency.profile import read_profile
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.holding import MEASURED_STDS, PREDICTED_STDS
+from nas.kinds import cheapest_rows
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
 from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
@@ -23,7 +24,7 @@ from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space
-from search_spaces.operators import largest, sample_distinct, smallest
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
@@ -53,11 +54,15 @@ class Run(OpenedRun):
 
     @cached_property
     def sampled_rows(self) -> Genotypes:
-        """Networks to begin with, and to time: the ends of the space and a random sample."""
+        """Networks to begin with, and to time: the ends of the space and a random sample.
+
+        With limits the cheapest network of every attention kind is among them, so that a limit
+        which was let through is kept by a network that is observed.
+        """
         rows = sample_distinct(self.space, self.rng(OBSERVE), self.spec.budget.observations)
-        ends = np.concatenate([largest(self.space), smallest(self.space)])
-        _, first = np.unique(np.concatenate([ends, rows]), axis=0, return_index=True)
-        return np.concatenate([ends, rows])[np.sort(first)][: len(rows)]
+        ends = [largest(self.space), smallest(self.space)]
+        ends += [cheapest_rows(self.space)] if self.spec.limits else []
+        return distinct(np.concatenate([*ends, rows]))[: len(rows)]
 
     @cached_property
     def observed_rows(self) -> Genotypes:

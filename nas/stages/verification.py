@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -218,13 +218,15 @@ def measured_entries(run: Run) -> list[FrontEntry]:
         details = zip(networks, _predicted(run, chosen), _cost_values(run, chosen), strict=True)
         for network, predicted, cost_values in details:
             line = known[network.id]
-            measured = inherited(line)
-            for name, values in known_costs.items():
-                if network.id in values:
-                    measured[name] = values[network.id]
-            measured |= cost_values
+            measured = inherited(line) | cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
-    return list(entries.values())
+    return [_with_costs(entry, known_costs) for entry in entries.values()]
+
+
+def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
+    """The entry with what is known of its costs, name → id → value, beside what it has."""
+    there = {name: values[entry.id] for name, values in known.items() if entry.id in values}
+    return replace(entry, measured={**entry.measured, **there})
 
 
 def inherited(line: Mapping[str, Any]) -> dict[str, float]:
