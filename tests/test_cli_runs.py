@@ -56,7 +56,9 @@ def test_a_finished_run() -> None:
     (row,) = listed()
     assert row["run"] == "runs/one"
     assert (row["space"], row["preset"], row["state"]) == ("digits", "quick", "finished")
-    assert (row["front"], row["test"]) == (3, "accuracy 0.9750")
+    (picked,) = shown("runs/one")["retrained"]
+    assert (row["front"], row["picked"]) == (3, picked["id"])
+    assert row["test"] == [{"id": picked["id"], "score": "accuracy", "value": 0.975}]
     assert "accuracy 0.9750" in nas("runs").stdout
 
 
@@ -218,6 +220,7 @@ def test_a_damaged_spec_has_a_line_among_the_runs() -> None:
     search("runs/two")
     Path("runs/one/spec.json").write_text("{", "utf-8")
     assert [row["state"] for row in listed()] == ["damaged", "finished"]
+    assert listed()[0]["test"] == [] and listed()[0]["picked"] is None
     done = nas("show", "runs/one")
     assert done.exit_code == 1
     assert "spec.json is damaged" in done.stderr

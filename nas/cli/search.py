@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, tell
+from nas.cli.consoles import tell
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
-from nas.cli.tables import settings_table
+from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 SYNTHETIC = "synthetic"
 
 Logs = tuple[Target, ...]
-
-
-def _list_settings(wanted: bool) -> None:
-    if wanted:
-        out().print(settings_table())
-        raise typer.Exit
 
 
 def search(
@@ -104,8 +98,9 @@ def search(
         False,
         "--list-settings",
         is_eager=True,
-        callback=_list_settings,
-        help="List what --set can override, with each preset's value, and exit.",
+        callback=list_settings_then_exit,
+        help="List what --set can override, with the value in each preset, of --space if that is "
+        "given, and exit.",
     ),
     threads: int = typer.Option(
         None, min=1, help="CPU threads.", show_default="the space's own, or one for each core"

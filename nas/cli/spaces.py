@@ -11,6 +11,7 @@ from latency.workload import Workload
 from nas.cli import options
 from nas.cli.architectures import read_architecture
 from nas.cli.consoles import out, print_json, say
+from nas.cli.sheets import Folding
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
 from nas.run.presets import PRESETS, budget_for
@@ -37,7 +38,8 @@ def list_spaces(as_json: bool = options.JSON) -> None:
     if as_json:
         print_json([_summary(space) for space in spaces])
         return
-    made = table("", ["name", "task", "networks", "description"], right=["networks"])
+    columns = ["name", "task", "networks", "description"]
+    made = table("", columns, right=["networks"], whole=["name", "task"], spare=["task"])
     for space in spaces:
         made.add_row(space.name, space.task, power_of_ten(space.size), space.description)
     out().print(made)
@@ -54,7 +56,7 @@ def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     out().print(gene_table(space))
     made = table("Ends", ["", "params", "FLOPs", "network"], right=["params", "FLOPs"])
     for end, (architecture, params, flops) in _ends(space).items():
-        made.add_row(end, f"{params:,}", f"{flops:,}", network(architecture))
+        made.add_row(end, f"{params:,}", f"{flops:,}", Folding(network(architecture)))
     out().print(made)
     out().print(_preset_table(space))
 
