@@ -115,10 +115,21 @@ def test_vetoes_reach_the_spec_and_are_shown() -> None:
     search("--keep", "encoder.attention=omni", "--keep", "encoder.2.ffn_dim=64,32", "--out", "here")
     kept = RunFolder.open(Path("here")).spec.keep
     assert kept == {"encoder.attention": ("omni",), "encoder.2.ffn_dim": (32, 64)}
-    assert "encoder.attention=omni, encoder.2.ffn_dim=32,64" in nas("show", "here").stdout
+    assert (
+        "--keep encoder.attention=omni --keep encoder.2.ffn_dim=32,64" in nas("show", "here").stdout
+    )
     again = search("--keep", "encoder.2.ffn_dim=32,64", "--keep", "encoder.attention=omni")
     assert RunFolder.open(next(Path("runs").iterdir())).spec.keep == kept
     assert again.exit_code == 0
+
+
+def test_vetoes_are_told_as_they_are_typed() -> None:
+    typed = "--keep encoder.attention=linear,omni --keep encoder.2.ffn_dim=32,64"
+    search(*typed.split(), "--out", "here")
+    assert f"kept from pruning: {typed}\n" in nas("resume", "here").stderr
+    assert f"keep        {typed}\n" in nas("show", "here").stdout
+    search("--out", "free")
+    assert "keep        none\n" in nas("show", "free").stdout
 
 
 @pytest.mark.parametrize("keep", ["encoder.atention=omni", "encoder.attention=omn", "omni"])

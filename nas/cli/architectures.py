@@ -19,7 +19,7 @@ from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.interchange import ArchitectureForm, parse_architecture, write_architecture
 from search_spaces.loading import load_space
-from search_spaces.notation import looks_like_text
+from search_spaces.notation import EXAMPLE, looks_like_text
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
 
@@ -42,6 +42,9 @@ SPACE: Any = typer.Option(
 OUT: Any = typer.Option(
     None, "--out", metavar="FILE", help="Write there instead of to standard output."
 )
+
+
+_WAYS = f"a file, - for standard input, or a line such as {EXAMPLE!r}"
 
 
 def import_architecture(
@@ -102,6 +105,8 @@ def read_architecture(source: str, form: ArchitectureForm | None = None) -> Arch
         ArchitectureError: for a file that cannot be read or holds something else.
     """
     name = "standard input" if source == "-" else source
+    if not source.strip():
+        raise ArchitectureError(f"no architecture is given: give {_WAYS}")
     if looks_like_text(source):
         name, text = "the line", source
     else:
@@ -123,7 +128,9 @@ def _content(source: str, name: str) -> str:
             return sys.stdin.read()
         return Path(source).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ArchitectureError(f"{name}: there is no such file") from None
+        raise ArchitectureError(
+            f"{name}: there is no such file, and it is no line of text; give {_WAYS}"
+        ) from None
     except OSError as error:
         raise ArchitectureError(f"{name} cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -29,7 +29,7 @@ from nas.cli.tables import (
 from nas.cli.wording import NOTHING
 from nas.front import read_front
 from nas.run.folder import RunFolder
-from nas.run.vetoes import spelled
+from nas.run.vetoes import as_options, spelled
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 
@@ -106,7 +106,7 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
         print_json(_state_json(folder, state))
         return
     for name, value in _request(folder).items():
-        say(f"{name:<11} {_words(value)}")
+        say(f"{name:<11} {as_options(value) if name == 'keep' else _words(value)}")
     say(f"{'state':<11} {state.summary}")
     out().print(stage_table((s.name, s.state, s.seconds) for s in state.stages))
     if state.workers:

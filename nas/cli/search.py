@@ -25,7 +25,7 @@ from nas.run.events import Event
 from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import SearcherName, SearchSpec, build_spec
-from nas.run.vetoes import read_vetoes, spelled
+from nas.run.vetoes import as_options, read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
@@ -228,7 +228,7 @@ def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
     """Say which vetoes are in force; a damaged list is told before any work is done."""
     vetoes = spelled(folder.spec.space, folder.vetoes)
     if vetoes and not quiet:
-        tell(f"kept from pruning: {'  '.join(vetoes)}")
+        tell(f"kept from pruning: {as_options(vetoes)}")
 
 
 def _data_path(data: str | None) -> Path | None:
