@@ -115,9 +115,8 @@ def test_vetoes_reach_the_spec_and_are_shown() -> None:
     search("--keep", "encoder.attention=omni", "--keep", "encoder.2.ffn_dim=64,32", "--out", "here")
     kept = RunFolder.open(Path("here")).spec.keep
     assert kept == {"encoder.attention": ("omni",), "encoder.2.ffn_dim": (32, 64)}
-    assert (
-        "--keep encoder.attention=omni --keep encoder.2.ffn_dim=32,64" in nas("show", "here").stdout
-    )
+    told = "--keep encoder.attention=omni --keep encoder.2.ffn_dim=32,64"
+    assert told in nas("show", "here").stdout
     again = search("--keep", "encoder.2.ffn_dim=32,64", "--keep", "encoder.attention=omni")
     assert RunFolder.open(next(Path("runs").iterdir())).spec.keep == kept
     assert again.exit_code == 0
@@ -270,6 +269,28 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no space is left on the device of here" in last
     assert "nas resume here" in last
     assert not Path("here/crash.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "told"),
+    [
+        (
+            errno.EROFS,
+            "here/.lock",
+            "; make here writable, or copy the run to where it is, and",
+        ),
+        (errno.EACCES, "here/spec.json", "; make here readable and writable, or copy the run to"),
+        (errno.EROFS, "elsewhere/x", "; make elsewhere writable, or choose another place; then"),
+        (errno.EISDIR, "here/front", "is a directory; put that right; then go on with: nas resume"),
+    ],
+)
+def test_a_refusal_of_the_machine_tells_what_to_do(
+    number: int, file: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli_fakes.install(monkeypatch, failing(OSError(number, os.strerror(number), file)))
+    done = search("--out", "here")
+    last = done.stderr.splitlines()[-1]
+    assert done.exit_code == 1 and last.startswith(f"error: {file}: ") and told in last
 
 
 def test_an_unexpected_error_keeps_its_traceback_in_the_run(
