@@ -88,7 +88,7 @@ def find_convention(name: str) -> Convention:
     if name in CONVENTIONS:
         return CONVENTIONS[name]
     near = difflib.get_close_matches(name, CONVENTIONS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UnknownNameError(
-        f"unknown FLOPs convention {name!r}; {hint}There are {', '.join(CONVENTIONS)}"
+        f"unknown FLOPs convention {name!r}{hint}; there are {', '.join(CONVENTIONS)}"
     )

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -24,8 +24,12 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        _name(error, temporary, path)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that only may be read also refuses this
+            temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -53,13 +57,23 @@ def building_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         folder.rename(path)
-    except BaseException:
+    except BaseException as error:
         if old.exists() and not path.exists():
             old.rename(path)
+        if isinstance(error, OSError):
+            _name(error, folder, path)
         raise
     finally:
         for leftover in (folder, old):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _name(error: OSError, temporary: Path, path: Path) -> None:
+    """Let an error name what was to be written, not the temporary place of it."""
+    if isinstance(error.filename, str | os.PathLike):
+        named = Path(error.filename)
+        if named.is_relative_to(temporary):
+            error.filename = str(path / named.relative_to(temporary))
 
 
 def _to_disk(folder: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError
@@ -50,6 +51,45 @@ def parse_architecture(text: str, form: ArchitectureForm | None = None) -> Archi
             return _from_json(text)
 
 
+def parse_architectures(text: str, form: ArchitectureForm | None = None) -> list[Architecture]:
+    """Read one architecture, or the JSON list of several that `write_architectures` writes.
+
+    Raises:
+        ArchitectureError: for another form, or a network that cannot be.
+    """
+    if (form or detect_form(text)) != "json" or not text.lstrip().startswith("["):
+        return [parse_architecture(text, form)]
+    items = _json(text)
+    if not items:
+        raise ArchitectureError("the list holds no architecture")
+    found = []
+    for number, item in enumerate(items, start=1):
+        try:
+            found.append(Architecture.from_json(_unwrapped(item)))
+        except ArchitectureError as error:
+            raise ArchitectureError(f"network {number} of {len(items)}: {error}") from None
+    return found
+
+
+def write_architectures(
+    architectures: Sequence[Architecture],
+    form: ArchitectureForm,
+    settings: ModelSettings | None = None,
+) -> str:
+    """Several architectures: a line of text each, or a JSON list; one is written by itself.
+
+    Raises:
+        ArchitectureError: for what a form cannot say; HAT's holds one network.
+    """
+    if form == "json" and len(architectures) != 1:
+        return json.dumps([one.to_json() for one in architectures], indent=2) + "\n"
+    if form == "hat" and len(architectures) != 1:
+        raise ArchitectureError(
+            f"HAT's format holds one network, and there are {len(architectures)}"
+        )
+    return "".join(write_architecture(one, form, settings) for one in architectures)
+
+
 def write_architecture(
     architecture: Architecture, form: ArchitectureForm, settings: ModelSettings | None = None
 ) -> str:
@@ -73,10 +113,24 @@ def write_architecture(
 
 
 def _from_json(text: str) -> Architecture:
+    data = _json(text)
+    if isinstance(data, list) and len(data) > 1:
+        raise ArchitectureError(
+            f"a list of {len(data)} architectures, where one is needed: take one out of it, or "
+            "export one with nas architectures export RUN --arch ID"
+        )
+    return Architecture.from_json(_unwrapped(data[0] if isinstance(data, list) and data else data))
+
+
+def _json(text: str) -> Any:
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArchitectureError(f"no JSON: {error}") from None
+
+
+def _unwrapped(data: Any) -> Any:
+    """What a JSON object holds under ``architecture``, or the object itself."""
     if isinstance(data, dict) and isinstance(data.get("architecture"), dict):
-        data = data["architecture"]
-    return Architecture.from_json(data)
+        return data["architecture"]
+    return data

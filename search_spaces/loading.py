@@ -34,17 +34,36 @@ def load_space(name_or_path: str) -> SearchSpace:
         UnknownNameError: for a name that is not shipped, with the nearest ones.
         SpaceFileError: for a file that is missing, unreadable or wrong.
     """
+    return space_from_source(space_source(name_or_path))
+
+
+def space_source(name_or_path: str) -> TomlSource:
+    """The text of a space, as `load_space` finds it.
+
+    Raises:
+        UnknownNameError: for a name that is not shipped, with the nearest ones.
+        SpaceFileError: for a file that is missing, unreadable or no TOML.
+    """
     if name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path:
-        return parse_space(read_text(Path(name_or_path)), name_or_path)
+        return TomlSource.parse(read_text(Path(name_or_path)), name_or_path)
+    if name_or_path not in space_names():
+        raise UnknownNameError(_no_space(name_or_path))
+    return TomlSource.parse(read_text(LIBRARY / f"{name_or_path}.toml"), name_or_path)
+
+
+def _no_space(given: str) -> str:
     names = space_names()
-    if name_or_path not in names:
-        near = difflib.get_close_matches(name_or_path.lower(), names, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UnknownNameError(
-            f"there is no space named {name_or_path!r}; {hint}Shipped spaces: {', '.join(names)}. "
-            "A file of your own is given as a path, for example ./mine.toml"
+    if given and Path(given).is_file():
+        return (
+            f"there is no space named {given!r}, but a file: its name has to end in .toml, or to "
+            f"be given as a path, for example ./{given}"
         )
-    return parse_space(read_text(LIBRARY / f"{name_or_path}.toml"), name_or_path)
+    near = difflib.get_close_matches(given.lower(), names, n=2, cutoff=0.4)
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return (
+        f"there is no space named {given!r}{hint}; shipped are {', '.join(names)}; a file of your "
+        "own is given as a path, for example ./mine.toml"
+    )
 
 
 def parse_space(text: str, source: str) -> SearchSpace:

@@ -142,8 +142,8 @@ def _prepared(folder: Path) -> Dataset:
 
 def _unknown(what: str, name: str, known: Collection[str]) -> UnknownNameError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     return UnknownNameError(
-        f"there is no {what} named {name[:100]!r} on this server; {hint}There are "
+        f"there is no {what} named {name[:100]!r} on this server{hint}; there are "
         f"{', '.join(sorted(known))}"
     )

@@ -213,7 +213,7 @@ def _show(told: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if told["final"]:
-        out().print(front_table(Front.from_json({**told, "schema": 1}), None, out().width))
+        out().print(front_table(Front.from_json({**told, "schema": 1}), None))
         return
     names = [objective["name"] for objective in told["objectives"]]
     made = table("So far", ["id", *names], right=names)

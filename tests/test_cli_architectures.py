@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from nas.cli.app import app
 from search_spaces import load_space
 from search_spaces.hat import from_hat
-from search_spaces.interchange import write_architecture
+from search_spaces.interchange import parse_architectures, write_architecture
 from search_spaces.notation import from_text, to_text
 from search_spaces.operators import largest
 from tests.test_hat_format import TITAN
@@ -66,10 +66,34 @@ def test_the_front_of_a_run_is_exported_as_lines(tmp_path: Path) -> None:
     assert json.loads(one.stdout) == networks(run.spec.space, 2)[1].to_json()
 
 
+def test_several_networks_are_a_json_list_that_is_read_back(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    ids = with_front(run)
+    file = tmp_path / "front.json"
+    assert nas("export", str(run.path), "--format", "json", "--out", str(file)).exit_code == 0
+    assert [one.id for one in parse_architectures(file.read_text("utf-8"))] == ids
+    again = nas("import", str(file))
+    assert (again.exit_code, again.stdout) == (0, file.read_text("utf-8"))
+    lines = nas("export", str(file), "--format", "text").stdout.splitlines()
+    assert [from_text(line).id for line in lines] == ids
+    assert "HAT's format holds one" in nas("export", str(file), "--format", "hat").stderr
+    done = CliRunner().invoke(app, ["cost", "--space", "digits", "--arch", str(file)])
+    assert done.exit_code == 2 and "a list of 3 architectures, where one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[]", "the list holds no architecture"), ("[{}, 3]", "network 1 of 2: "), ("[", "no JSON")],
+)
+def test_a_list_that_cannot_be_read(text: str, message: str) -> None:
+    done = nas("import", "-", stdin=text)
+    assert done.exit_code == 2 and f"standard input: {message}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "json"], "the front has 3 networks; give one with --arch"),
+        (["--format", "hat"], "HAT holds one network, and the front has 3; give one with --arch"),
         (["--format", "text", "--arch", "zzz"], "no network of the front begins with 'zzz'"),
         (["--format", "text", "--arch", ""], "no network of the front begins with ''"),
         (["--format", "text", "--space", "digits"], "the space digits has encoder"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,9 @@ def test_a_finished_run() -> None:
     (row,) = listed()
     assert row["run"] == "runs/one"
     assert (row["space"], row["preset"], row["state"]) == ("digits", "quick", "finished")
-    assert (row["front"], row["test"]) == (3, "accuracy 0.9750")
+    (picked,) = shown("runs/one")["retrained"]
+    assert (row["front"], row["picked"]) == (3, picked["id"])
+    assert row["test"] == [{"id": picked["id"], "score": "accuracy", "value": 0.975}]
     assert "accuracy 0.9750" in nas("runs").stdout
 
 
@@ -218,6 +222,7 @@ def test_a_damaged_spec_has_a_line_among_the_runs() -> None:
     search("runs/two")
     Path("runs/one/spec.json").write_text("{", "utf-8")
     assert [row["state"] for row in listed()] == ["damaged", "finished"]
+    assert listed()[0]["test"] == [] and listed()[0]["picked"] is None
     done = nas("show", "runs/one")
     assert done.exit_code == 1
     assert "spec.json is damaged" in done.stderr
@@ -230,6 +235,18 @@ def test_report_is_rewritten_and_the_run_stays_whole() -> None:
     assert done.stdout == "here/report.html\n"
     assert (folder.path / "report.html").read_bytes() != before
     assert shown("here")["state"] == "finished"
+
+
+def test_a_report_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    search("here")
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    done = nas("report", "here")
+    assert done.exit_code == 1 and done.stderr.startswith("error: here/report.html: read-only")
+    assert "make here writable" in done.stderr and ".tmp" not in done.stderr
 
 
 def test_a_report_of_a_stopped_run_is_no_finished_stage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,10 @@ from nas.cli import options
 from nas.cli.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
+from nas.run.presets import budget_for
+from nas.run.spec import Budget
 from search_spaces.errors import DivergedError, UnreachableLimitError
+from search_spaces.loading import load_space
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json
 
@@ -112,10 +115,20 @@ def test_vetoes_reach_the_spec_and_are_shown() -> None:
     search("--keep", "encoder.attention=omni", "--keep", "encoder.2.ffn_dim=64,32", "--out", "here")
     kept = RunFolder.open(Path("here")).spec.keep
     assert kept == {"encoder.attention": ("omni",), "encoder.2.ffn_dim": (32, 64)}
-    assert "encoder.attention=omni, encoder.2.ffn_dim=32,64" in nas("show", "here").stdout
+    told = "--keep encoder.attention=omni --keep encoder.2.ffn_dim=32,64"
+    assert told in nas("show", "here").stdout
     again = search("--keep", "encoder.2.ffn_dim=32,64", "--keep", "encoder.attention=omni")
     assert RunFolder.open(next(Path("runs").iterdir())).spec.keep == kept
     assert again.exit_code == 0
+
+
+def test_vetoes_are_told_as_they_are_typed() -> None:
+    typed = "--keep encoder.attention=linear,omni --keep encoder.2.ffn_dim=32,64"
+    search(*typed.split(), "--out", "here")
+    assert f"kept from pruning: {typed}\n" in nas("resume", "here").stderr
+    assert f"keep        {typed}\n" in nas("show", "here").stdout
+    search("--out", "free")
+    assert "keep        none\n" in nas("show", "free").stdout
 
 
 @pytest.mark.parametrize("keep", ["encoder.atention=omni", "encoder.attention=omn", "omni"])
@@ -258,6 +271,28 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("here/crash.log").exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "file", "told"),
+    [
+        (
+            errno.EROFS,
+            "here/.lock",
+            "; make here writable, or copy the run to where it is, and",
+        ),
+        (errno.EACCES, "here/spec.json", "; make here readable and writable, or copy the run to"),
+        (errno.EROFS, "elsewhere/x", "; make elsewhere writable, or choose another place; then"),
+        (errno.EISDIR, "here/front", "is a directory; put that right; then go on with: nas resume"),
+    ],
+)
+def test_a_refusal_of_the_machine_tells_what_to_do(
+    number: int, file: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli_fakes.install(monkeypatch, failing(OSError(number, os.strerror(number), file)))
+    done = search("--out", "here")
+    last = done.stderr.splitlines()[-1]
+    assert done.exit_code == 1 and last.startswith(f"error: {file}: ") and told in last
+
+
 def test_an_unexpected_error_keeps_its_traceback_in_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,3 +385,17 @@ def test_list_settings_needs_no_space() -> None:
     assert done.exit_code == 0
     assert all(name in done.stdout for name in options.setting_names())
     assert nas("search").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--space", "multi30k", "--list-settings"), ("--list-settings", "--space=multi30k")],
+)
+def test_list_settings_of_a_space(arguments: tuple[str, ...]) -> None:
+    done = nas("search", *arguments)
+    own = budget_for(load_space("multi30k"), "quick", {}).supernet
+    (line,) = (line for line in done.stdout.splitlines() if " supernet.max_tokens " in line)
+    assert line.split()[2] == str(own.max_tokens) != str(Budget().supernet.max_tokens)
+    assert done.exit_code == 0 and "for the space multi30k" in done.stdout
+    done = nas("search", "--space", "nowhere", "--list-settings")
+    assert done.exit_code == 2 and "no space named 'nowhere'" in done.stderr

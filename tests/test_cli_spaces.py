@@ -116,6 +116,58 @@ def test_check_reads_the_presets_too(tmp_path: Path) -> None:
     assert "observations" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("table", "line", "told"),
+    [
+        (
+            "quick.supernet]\nepochs = 'x'",
+            2,
+            "epochs: found 'x', allowed is a whole number from 1",
+        ),
+        ("quick.supernet]\nepocs = 3", 2, "(did you mean 'epochs'?), allowed are epochs, epoch_"),
+        ("quick.retrain]\nschedule = ''", 2, "allowed is one of cosine, inverse_sqrt"),
+        ("quick.retrain]\nlearning_rate = 0", 2, "found 0, allowed is a number above 0.0 to 10.0"),
+        ("paper]\nthreads = -1", 2, "found -1, allowed is a whole number from 1 to 1,024"),
+        ("paper]\nsupernet = 7", 2, "presets.paper.supernet: found 7, allowed is a table of keys"),
+        ("paper.rounds]\nprune = 'x'", 2, "allowed is true or false"),
+        ("quik]", 1, "presets.quik: found 'quik' (did you mean 'quick'?), allowed are smoke"),
+    ],
+)
+def test_check_names_what_is_allowed_in_a_preset(
+    table: str, line: int, told: str, tmp_path: Path
+) -> None:
+    plain = dump_space(DIGITS).partition("[presets")[0]
+    file = tmp_path / "mine.toml"
+    file.write_text(f"{plain}[presets.{table}\n", "utf-8")
+    done = nas("space", "check", str(file))
+    where = f"{file}, line {plain.count(chr(10)) + line}, presets."
+    assert done.exit_code == 2 and where in done.stderr and told in done.stderr
+
+
+def test_check_names_the_file_of_a_wrong_workload(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    plain = dump_space(DIGITS).partition("[workload]")[0]
+    file.write_text(plain.partition("[presets")[0] + "[workload]\nsources = 3\n", "utf-8")
+    done = nas("space", "check", str(file))
+    assert done.exit_code == 2 and f"{file}, line " in done.stderr and "'sources'" in done.stderr
+
+
+def test_a_file_without_the_ending_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rnd").write_text(dump_space(DIGITS), "utf-8")
+    done = nas("space", "check", "rnd")
+    assert done.exit_code == 2 and "its name has to end in .toml" in done.stderr
+    assert nas("space", "check", "./rnd").exit_code == 0
+    assert "no space named ''; shipped are" in nas("space", "check", "").stderr
+
+
+@pytest.mark.parametrize("given", ["", " ", "banana"])
+def test_cost_says_how_an_architecture_is_given(given: str) -> None:
+    done = nas("cost", "--space", "digits", "--arch", given)
+    assert done.exit_code == 2
+    assert "a file, - for standard input, or a line such as 'E512: 6*s8/2048" in done.stderr
+
+
 def test_cost_equals_the_library(arch: str) -> None:
     for convention in CONVENTIONS:
         expected = cost(DIGITS.model, DIGITS.task, NETWORK, convention)

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from nas.cli.picking import step_table
 from nas.cli.profile import accuracy_table
+from nas.cli.scores import test_score as tell
 from nas.cli.tables import front_table, retrained_table
-from nas.cli.tables import test_score as tell
 from nas.front import Front, FrontEntry, build_front
 from nas.objectives import OBJECTIVES, objective
 from search_spaces.architecture import (
@@ -90,7 +90,7 @@ def test_a_result_without_scores_does_not_rename_the_others() -> None:
 def test_the_front_calls_numbers_by_what_they_are(
     network: Architecture, by_bleu: bool, heads: list[str], missing: str
 ) -> None:
-    shown = text_of(front_table(front(network, by_bleu), None, width=200))
+    shown = text_of(front_table(front(network, by_bleu), None))
     assert [head for head in heads if f" {head} " not in shown] == [] and missing not in shown
     assert "2.5000" in shown and "2.7500" in shown and "0.2500" in shown
     assert ("1.1250" in shown) == by_bleu

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from search_spaces.files import replacing, write_atomically
+from search_spaces.files import building_folder, replacing, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -97,3 +98,25 @@ def test_two_processes_have_temporary_files_of_their_own(
                 theirs.write_text("theirs")
         assert mine != theirs and path.read_text() == "theirs"
     assert path.read_text() == "mine" and names(tmp_path) == ["text.json"]
+
+
+def refuse(path: Path, *_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+def test_a_refused_file_is_called_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(OSError, match="text.json") as caught:
+        write_atomically(tmp_path / "text.json", "new")
+    assert caught.value.filename == str(tmp_path / "text.json")
+
+
+@pytest.mark.parametrize("inside", ["", "weights/last.pt"])
+def test_a_refused_folder_is_called_by_its_own_name(inside: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="made") as caught, building_folder(tmp_path / "made") as made:
+        refuse(made / inside)
+    assert caught.value.filename == str(tmp_path / "made" / inside)
+    assert names(tmp_path) == []

@@ -323,7 +323,7 @@ def test_report_and_tables_use_the_words_of_the_task(made: Made, name: str) -> N
     assert "tokens right" in text and "test accuracy" not in text and "None" not in text
     state = read_state(run, thorough=True)
     assert state.front is not None and state.problems == ()
-    table = printed(front_table(state.front, result(run)["id"], width=200))
+    table = printed(front_table(state.front, result(run)["id"]))
     assert "tokens right" in table and "accuracy" not in table
     trained = printed(retrained_table(state.retrained))
     number = result(run)[f"test_{HEADLINES[run.spec.space.task]}"]
@@ -338,7 +338,7 @@ def test_a_run_by_bleu_says_so_everywhere(made: Made) -> None:
     assert "--quality bleu" in text and "--data synthetic" in text and "--dataset" not in text
     star = trace(page(run), "front-flops", "retrained")
     assert star["y"] == [pytest.approx(100.0 - result(run)["valid_bleu"], rel=1e-4)]
-    table = printed(front_table(read_front(run), None, width=200))
+    table = printed(front_table(read_front(run), None))
     assert "100−BLEU" in table and " loss " in table
 
 

@@ -26,6 +26,7 @@ from nas.cli import (
 from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import CommandGroup
+from nas.cli.settings import KnowsSpace
 
 EPILOG = "Example: nas search --space digits"
 WORK, USE, LOOK = "Search", "Use a trained network", "Look at runs"
@@ -91,6 +92,7 @@ _add(
     WORK,
     "nas search --space digits",
     "nas search --space ./mine.toml --preset smoke --limit params=2e5 --set supernet.epochs=30",
+    cls=KnowsSpace,
 )
 _add(
     app,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -17,11 +18,18 @@ from nas.run.folder import SPEC_FILE
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.files import write_atomically
-from search_spaces.interchange import ArchitectureForm, parse_architecture, write_architecture
+from search_spaces.interchange import (
+    ArchitectureForm,
+    parse_architecture,
+    parse_architectures,
+    write_architectures,
+)
 from search_spaces.loading import load_space
-from search_spaces.notation import looks_like_text
+from search_spaces.notation import EXAMPLE, looks_like_text
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
+
+Read = TypeVar("Read")
 
 
 class Form(StrEnum):
@@ -44,6 +52,9 @@ OUT: Any = typer.Option(
 )
 
 
+_WAYS = f"a file, - for standard input, or a line such as {EXAMPLE!r}"
+
+
 def import_architecture(
     source: str = typer.Argument(
         ..., metavar="FILE|TEXT", help="A file, - for standard input, or the line of text itself."
@@ -54,11 +65,15 @@ def import_architecture(
     space: str | None = SPACE,
     out: Path | None = OUT,
 ) -> None:
-    """Read a network in any form and write the JSON that the other commands take."""
+    """Read a network in any form and write the JSON that the other commands take.
+
+    A JSON list of several networks is read too, and stays one.
+    """
     chosen = None if space is None else load_space(space)
-    architecture = read_architecture(source, None if form is None else form.value)
-    _check(chosen, architecture)
-    _write(write_architecture(architecture, "json"), out)
+    found = _read(source, None if form is None else form.value, parse_architectures)
+    for architecture in found:
+        _check(chosen, architecture)
+    _write(write_architectures(found, "json"), out)
 
 
 def export_architecture(
@@ -74,7 +89,7 @@ def export_architecture(
         "--arch",
         metavar="ID",
         help="Of a run: a network of its front, by its id or how that begins.",
-        show_default="all, which --format text can write",
+        show_default="all: lines of text, or a JSON list",
     ),
     space: str | None = SPACE,
     out: Path | None = OUT,
@@ -86,9 +101,10 @@ def export_architecture(
     if arch is not None:
         raise UsageError(f"--arch chooses a network of a run, and {source} is no run folder")
     chosen = None if space is None else load_space(space)
-    architecture = read_architecture(source)
-    _check(chosen, architecture)
-    _write(write_architecture(architecture, form.value, _settings(chosen)), out)
+    found = _read(source, None, parse_architectures)
+    for architecture in found:
+        _check(chosen, architecture)
+    _write(write_architectures(found, form.value, _settings(chosen)), out)
 
 
 def read_architecture(source: str, form: ArchitectureForm | None = None) -> Architecture:
@@ -101,13 +117,24 @@ def read_architecture(source: str, form: ArchitectureForm | None = None) -> Arch
     Raises:
         ArchitectureError: for a file that cannot be read or holds something else.
     """
+    return _read(source, form, parse_architecture)
+
+
+def _read(
+    source: str,
+    form: ArchitectureForm | None,
+    parse: Callable[[str, ArchitectureForm | None], Read],
+) -> Read:
+    """What `parse` makes of a source; errors name it."""
     name = "standard input" if source == "-" else source
+    if not source.strip():
+        raise ArchitectureError(f"no architecture is given: give {_WAYS}")
     if looks_like_text(source):
         name, text = "the line", source
     else:
         text = _content(source, name)
     try:
-        return parse_architecture(text, form)
+        return parse(text, form)
     except ArchitectureError as error:
         raise ArchitectureError(f"{name}: {error}") from None
 
@@ -123,7 +150,9 @@ def _content(source: str, name: str) -> str:
             return sys.stdin.read()
         return Path(source).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ArchitectureError(f"{name}: there is no such file") from None
+        raise ArchitectureError(
+            f"{name}: there is no such file, and it is no line of text; give {_WAYS}"
+        ) from None
     except OSError as error:
         raise ArchitectureError(f"{name} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -134,14 +163,16 @@ def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: 
     folder = open_run(source)
     front = read_front(folder).entries
     entries = front if arch is None else [_entry(front, arch)]
-    if len(entries) > 1 and form != "text":
+    if len(entries) > 1 and form == "hat":
         ids = ", ".join(entry.id for entry in entries)
-        raise UsageError(f"the front has {len(entries)} networks; give one with --arch: {ids}")
+        raise UsageError(
+            f"a file of HAT holds one network, and the front has {len(entries)}; give one with "
+            f"--arch: {ids}"
+        )
     chosen = folder.spec.space if space is None else load_space(space)
     for entry in entries:
         _check(chosen, entry.architecture)
-    written = (write_architecture(entry.architecture, form, _settings(chosen)) for entry in entries)
-    return "".join(written)
+    return write_architectures([e.architecture for e in entries], form, _settings(chosen))
 
 
 def _entry(front: tuple[FrontEntry, ...], given: str) -> FrontEntry:

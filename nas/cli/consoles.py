@@ -58,6 +58,10 @@ def drop_output() -> None:
 
 
 class _Console(Console):
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print; what is wider than the terminal is not cut."""
+        super().print(*objects, **{"crop": False, **how})
+
     def on_broken_pipe(self) -> None:
         """Leave it to `nas.cli.failures`, which knows what is going on."""
         raise BrokenPipeError

@@ -36,6 +36,7 @@ _REFUSALS = {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -103,10 +104,27 @@ def _sentence(error: Exception, run: Path | None) -> str:
         where = run or error.filename or "the disk"
         return f"no space is left on the device of {where}: free some{resume}"
     if isinstance(error, OSError) and error.errno in _REFUSALS and error.filename:
-        return f"{error.filename}: {os.strerror(error.errno or 0).lower()}{resume}"
+        return _refusal(error, run)
     resume = f"; finished stages are kept, {resume_command(run)} goes on" if run else ""
     what = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
     return f"this should not have happened: {what} ({_keep(error, run)}){resume}"
+
+
+def _refusal(error: OSError, run: Path | None) -> str:
+    """What the machine does not allow, and what to do about it."""
+    file = Path(os.fsdecode(error.filename))
+    said = f"{file}: {os.strerror(error.errno or 0).lower()}"
+    again = f"; then go on with: {resume_command(run)}" if run else ""
+    inside = run is not None and file.absolute().is_relative_to(run.absolute())
+    if inside and error.errno in _UNWRITABLE:
+        how = "writable" if error.errno == errno.EROFS else "readable and writable"
+        return (
+            f"{said}; make {run} {how}, or copy the run to where it is, and give the same command "
+            "for the copy"
+        )
+    if error.errno == errno.EROFS:
+        return f"{said}; make {file.parent} writable, or choose another place{again}"
+    return f"{said}; put that right{again}" if run else said
 
 
 def _keep(error: Exception, run: Path | None) -> str:

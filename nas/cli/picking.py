@@ -100,7 +100,12 @@ def step_table(front: Front, picked: str | None) -> Table:
     shown = front_cells(front, names)
     changes = [title for name in names for title in (f"Δ {_short(name)}", f"Δ %\n{_short(name)}")]
     columns = ["", "id", *shown, *changes, "is"]
-    made = table("From the cheapest to the best", columns, right=["id", *shown, *changes])
+    made = table(
+        "From the cheapest to the best",
+        columns,
+        right=["id", *shown, *changes],
+        spare=[title for title in reversed(changes) if "%" in title],
+    )
     marks = {id_: [] for id_ in landmarks(front).values()}  # type: dict[str, list[str]]
     for word, id_ in landmarks(front).items():
         marks[id_].append(word)

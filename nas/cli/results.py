@@ -10,7 +10,8 @@ from typing import Any
 
 from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
-from nas.cli.tables import front_table, retrained_table, test_score
+from nas.cli.scores import test_score
+from nas.cli.tables import front_table, retrained_table
 from nas.front import FRONT_FILE, pick
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
@@ -23,7 +24,7 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     state = state or read_state(folder, thorough=False)
     console = out()
     if state.front is not None:
-        console.print(front_table(state.front, state.picked, console.width))
+        console.print(front_table(state.front, state.picked))
     if state.retrained:
         console.print(retrained_table(state.retrained))
 

@@ -17,19 +17,19 @@ from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
 from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
+from nas.cli.scores import main_score, test_scores
 from nas.cli.tables import (
     failed_table,
     feature_table,
     front_table,
     stage_table,
     table,
-    test_score,
     workers_table,
 )
 from nas.cli.wording import NOTHING
 from nas.front import read_front
 from nas.run.folder import RunFolder
-from nas.run.vetoes import spelled
+from nas.run.vetoes import as_options, spelled
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 
@@ -45,10 +45,18 @@ def runs(
     if not rows:
         say(f"no runs in {parent}; nas search --space digits makes one")
         return
-    made = table("", ["run", "space", "preset", "state", "front", "test"], right=["front", "test"])
+    names = ["run", "space", "preset", "state", "front", "test"]
+    made = table(
+        "",
+        names,
+        right=["front", "test"],
+        whole=["run", "space", "preset"],
+        spare=["preset", "space", "front"],
+    )
     for row in rows:
         front = NOTHING if row["front"] is None else str(row["front"])
-        made.add_row(row["run"], row["space"], row["preset"], row["state"], front, row["test"])
+        shown = {**row, "front": front, "test": main_score(row["test"], row["picked"])}
+        made.add_row(*(shown[name] for name in names))
     out().print(made)
 
 
@@ -98,7 +106,7 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
         print_json(_state_json(folder, state))
         return
     for name, value in _request(folder).items():
-        say(f"{name:<11} {_words(value)}")
+        say(f"{name:<11} {as_options(value) if name == 'keep' else _words(value)}")
     say(f"{'state':<11} {state.summary}")
     out().print(stage_table((s.name, s.state, s.seconds) for s in state.stages))
     if state.workers:
@@ -145,27 +153,27 @@ def _show_pick(folder: RunFolder, how: str, as_json: bool) -> None:
     picked = None if entry is None else entry.id
     if entry is not None:
         alone = replace(front, entries=(entry,))
-        out().print(front_table(alone, picked, out().width, f"Picked by {how}"))
+        out().print(front_table(alone, picked, f"Picked by {how}"))
     out().print(step_table(front, picked))
     run = shlex.quote(str(folder.path))
     say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
 
 
 def _row(path: Path) -> dict[str, Any]:
-    """One line of the table; a run that cannot be read has a line as well."""
-    row: dict[str, Any] = {"run": str(path), "space": NOTHING, "preset": NOTHING}
+    """A run, and the network it picked; one that cannot be read has a row as well."""
+    row: dict[str, Any] = {"run": str(path), "space": NOTHING, "preset": NOTHING, "picked": None}
     try:
         folder = RunFolder.open(path)
         state = read_state(folder, thorough=False)
         row |= {"space": folder.spec.space.name, "preset": folder.spec.preset}
     except NasError:
-        return {**row, "state": "damaged", "front": None, "test": NOTHING}
-    scores = [test_score(result) for result in state.retrained]
+        return {**row, "state": "damaged", "front": None, "test": []}
     return {
         **row,
         "state": state.summary,
         "front": None if state.front is None else len(state.front.entries),
-        "test": ", ".join(scores) or NOTHING,
+        "test": test_scores(state.retrained),
+        "picked": state.picked,
     }
 
 

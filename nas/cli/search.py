@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, tell
+from nas.cli.consoles import tell
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
-from nas.cli.tables import settings_table
+from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
@@ -25,7 +25,7 @@ from nas.run.events import Event
 from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import SearcherName, SearchSpec, build_spec
-from nas.run.vetoes import read_vetoes, spelled
+from nas.run.vetoes import as_options, read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.space import SearchSpace
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 SYNTHETIC = "synthetic"
 
 Logs = tuple[Target, ...]
-
-
-def _list_settings(wanted: bool) -> None:
-    if wanted:
-        out().print(settings_table())
-        raise typer.Exit
 
 
 def search(
@@ -104,8 +98,9 @@ def search(
         False,
         "--list-settings",
         is_eager=True,
-        callback=_list_settings,
-        help="List what --set can override, with each preset's value, and exit.",
+        callback=list_settings_then_exit,
+        help="List what --set can override, with the value in each preset, of --space if that is "
+        "given, and exit.",
     ),
     threads: int = typer.Option(
         None, min=1, help="CPU threads.", show_default="the space's own, or one for each core"
@@ -233,7 +228,7 @@ def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
     """Say which vetoes are in force; a damaged list is told before any work is done."""
     vetoes = spelled(folder.spec.space, folder.vetoes)
     if vetoes and not quiet:
-        tell(f"kept from pruning: {'  '.join(vetoes)}")
+        tell(f"kept from pruning: {as_options(vetoes)}")
 
 
 def _data_path(data: str | None) -> Path | None:

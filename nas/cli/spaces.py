@@ -11,16 +11,19 @@ from latency.workload import Workload
 from nas.cli import options
 from nas.cli.architectures import read_architecture
 from nas.cli.consoles import out, print_json, say
+from nas.cli.sheets import Folding
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
+from nas.run.preset_check import check_presets
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.errors import UsageError
-from search_spaces.loading import load_space, space_names
+from search_spaces.loading import load_space, space_names, space_source
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from search_spaces.space_form import space_from_source
 from supernet.training_settings import TrainingSettings
 
 NAME: Any = typer.Argument(
@@ -37,7 +40,8 @@ def list_spaces(as_json: bool = options.JSON) -> None:
     if as_json:
         print_json([_summary(space) for space in spaces])
         return
-    made = table("", ["name", "task", "networks", "description"], right=["networks"])
+    columns = ["name", "task", "networks", "description"]
+    made = table("", columns, right=["networks"], whole=["name", "task"], spare=["task"])
     for space in spaces:
         made.add_row(space.name, space.task, power_of_ten(space.size), space.description)
     out().print(made)
@@ -54,7 +58,7 @@ def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     out().print(gene_table(space))
     made = table("Ends", ["", "params", "FLOPs", "network"], right=["params", "FLOPs"])
     for end, (architecture, params, flops) in _ends(space).items():
-        made.add_row(end, f"{params:,}", f"{flops:,}", network(architecture))
+        made.add_row(end, f"{params:,}", f"{flops:,}", Folding(network(architecture)))
     out().print(made)
     out().print(_preset_table(space))
 
@@ -67,11 +71,7 @@ def check_space(
 ) -> None:
     """Check a space file; the first mistake is told with its line, key and what is allowed."""
     try:
-        space = load_space(file)
-        for preset in PRESETS:
-            budget_for(space, preset, {})
-        if space.workload:
-            Workload.from_mapping(space.workload)
+        space = _checked(file)
     except UsageError as error:
         if not as_json:
             raise
@@ -81,6 +81,19 @@ def check_space(
         print_json({"ok": True, **_summary(space)})
     else:
         say(f"{file} is fine: {space.name}, {space.task}, {space.size:,} different networks")
+
+
+def _checked(file: str) -> SearchSpace:
+    """A space whose free tables can be used as well."""
+    source = space_source(file)
+    space = space_from_source(source)
+    check_presets(source, space)
+    try:
+        if space.workload:
+            Workload.from_mapping(space.workload)
+    except UsageError as error:
+        raise source.error(("workload",), str(error)) from None
+    return space
 
 
 def cost(

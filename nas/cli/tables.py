@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from nas.cli.options import flat
+from nas.cli.scores import called, digits, headline, test_score
+from nas.cli.sheets import Folding, Sheet
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
 from nas.front import Front, FrontEntry
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
-from nas.run.presets import PRESETS
-from nas.run.spec import build_budget
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 
@@ -24,47 +23,55 @@ if TYPE_CHECKING:
     from nas.outcomes import FailedNetwork
 
 PICKED = "★"
-# Scores whose numbers are not shares; the others are called what they are.
-SCORES = {"bleu": "BLEU", "perplexity": "perplexity"}
-# Fewer characters than this are too few for all columns of the front.
-WIDE = 104
 
 
-def table(title: str, columns: Sequence[str], right: Iterable[str] = ()) -> Table:
-    """An empty table; the columns named in `right` hold numbers."""
-    made = Table(
-        title=title or None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    numbers = set(right)
+def table(
+    title: str,
+    columns: Sequence[str],
+    right: Iterable[str] = (),
+    *,
+    whole: Iterable[str] = (),
+    spare: Sequence[str] = (),
+) -> Sheet:
+    """An empty table, which is never cut.
+
+    Args:
+        title: above it; empty for none.
+        columns: headings.
+        right: the columns that hold numbers: on the right, and never folded.
+        whole: other columns whose cells are never folded: names and ids.
+        spare: columns that are left out in a narrow terminal, those to go first first.
+    """
+    made = Sheet(title, spare)
+    numbers, unfolded = set(right), set(whole)
     for column in columns:
-        if column in numbers:
-            made.add_column(column, justify="right", no_wrap=True)
-        else:
-            made.add_column(column, overflow="fold")
+        justify: JustifyMethod = "right" if column in numbers else "left"
+        made.add_column(column, justify=justify, no_wrap=column in numbers | unfolded)
     return made
 
 
-def front_table(
-    front: Front, picked: str | None, width: int = WIDE, title: str | None = None
-) -> Table:
+def front_table(front: Front, picked: str | None, title: str | None = None) -> Table:
     """The Pareto front: one line for each network, predictions beside measurements.
+
+    A narrow terminal shows the ids, the objectives and the networks.
 
     Args:
         front: the front of a run.
         picked: id of the network that is marked, if any.
-        width: characters a line may have; predictions are left out below `WIDE`.
         title: in place of the usual one.
     """
-    shown = _front_columns(front, predictions=width >= WIDE)
-    made = table(title or _front_title(front), ["", "id", *shown, "network"], right=["id", *shown])
+    shown = _front_columns(front)
+    kept = {_front_titles(front).get(objective.name) for objective in front.objectives}
+    predictions = ["pred. ms", "predicted"]
+    others = [name for name in reversed(shown) if name not in {*kept, *predictions}]
+    columns = ["", "id", *shown, "network"]
+    made = table(
+        title or _front_title(front), columns, ["id", *shown], spare=[*predictions, *others]
+    )
     for entry in front.entries:
         cells = [cell(entry) for cell in shown.values()]
         mark = PICKED if entry.id == picked else ""
-        made.add_row(mark, entry.id, *cells, network(entry.architecture))
+        made.add_row(mark, entry.id, *cells, Folding(network(entry.architecture)))
     return made
 
 
@@ -80,7 +87,9 @@ def _front_title(front: Front) -> str:
 def workers_table(workers: Iterable[WorkerState], now: float) -> Table:
     """What each worker does, and for how long; `now` in seconds since 1970."""
     columns = ["worker", "machine", "process", "does", "network", "for", "done", "failed", "lost"]
-    made = table("Workers", columns, right=["process", "for", "done", "failed", "lost"])
+    numbers = ["process", "for", "done", "failed", "lost"]
+    spare = ["process", "machine", "lost", "for"]
+    made = table("Workers", columns, numbers, whole=["worker", "machine", "network"], spare=spare)
     for one in workers:
         place = (one.host or NOTHING, str(one.pid or NOTHING))
         counts = (str(one.done), str(one.failed), str(one.lost))
@@ -101,16 +110,21 @@ def failed_table(networks: Iterable[FailedNetwork]) -> Table:
 
 def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns of these objectives."""
-    titles = {QUALITY: _quality_title(front), LATENCY: "ms", "params": "params", "flops": "FLOPs"}
-    columns = _front_columns(front, predictions=False)
+    titles, columns = _front_titles(front), _front_columns(front)
     return {titles[name]: columns[titles[name]] for name in names}
+
+
+def _front_titles(front: Front) -> dict[str, str]:
+    """Objective → title of its column."""
+    costs = {LATENCY: "ms", MEMORY: "MB", "params": "params", "flops": "FLOPs"}
+    return {QUALITY: _quality_title(front), **costs}
 
 
 def _quality_title(front: Front) -> str:
     return "100−BLEU" if any("valid_bleu" in e.measured for e in front.entries) else "loss"
 
 
-def _front_columns(front: Front, predictions: bool) -> dict[str, Callable[[FrontEntry], str]]:
+def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns that have something to show."""
     by_bleu = any("valid_bleu" in entry.measured for entry in front.entries)
     of_texts = any(entry.architecture.decoder for entry in front.entries)
@@ -127,8 +141,7 @@ def _front_columns(front: Front, predictions: bool) -> dict[str, Callable[[Front
         "MB": lambda entry: _or_predicted(entry, MEMORY),
         "FLOPs": lambda entry: compact(entry.measured.get("flops")),
     }
-    hidden = set() if predictions else {"predicted", "pred. ms"}
-    hidden |= {"pred. ms"} if LATENCY in front.predicted_for else set()
+    hidden = {"pred. ms"} if LATENCY in front.predicted_for else set()
     timed = LATENCY in front.predicted_for or any(LATENCY in e.measured for e in front.entries)
     if not timed:
         hidden |= {"ms", "pred. ms"}
@@ -147,7 +160,7 @@ def _or_predicted(entry: FrontEntry, name: str) -> str:
 
 def stage_table(stages: Iterable[tuple[str, str, float | None]]) -> Table:
     """Stages of a run: name, state, seconds."""
-    made = table("Stages", ["stage", "state", "time"], right=["time"])
+    made = table("Stages", ["stage", "state", "time"], right=["time"], whole=["stage"])
     for name, state, seconds in stages:
         made.add_row(name, state, duration(seconds))
     return made
@@ -164,40 +177,20 @@ def feature_table(title: str, features: Iterable[Feature]) -> Table:
 def retrained_table(results: Iterable[Mapping[str, Any]]) -> Table:
     """Networks trained from scratch, with their one score on the test split."""
     results = list(results)
-    score = next((found for result in results if (found := _headline(result))), "accuracy")
-    numbers = ["test", f"valid {SCORES.get(score, score)}", "valid loss", "params", "epochs"]
-    made = table("Trained from scratch", ["id", *numbers], right=numbers)
+    score = next((found for result in results if (found := headline(result))), "accuracy")
+    numbers = ["test", f"valid {called(score)}", "valid loss", "params", "epochs"]
+    spare = ["epochs", "params", "valid loss"]
+    made = table("Trained from scratch", ["id", *numbers], numbers, whole=["id"], spare=spare)
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),
             test_score(result),
-            decimal(result.get(f"valid_{score}"), _digits(score)),
+            decimal(result.get(f"valid_{score}"), digits(score)),
             decimal(result.get("valid_loss"), 4),
             compact(result.get("params")),
             str(result.get("epochs", NOTHING)),
         )
     return made
-
-
-def test_score(result: Mapping[str, Any]) -> str:
-    """The score on the test split with its name: ``accuracy 0.9806``, ``BLEU 31.24``."""
-    name = _headline(result)
-    if name is None:
-        return NOTHING
-    return f"{SCORES.get(name, name)} {result[f'test_{name}']:.{_digits(name)}f}"
-
-
-def _headline(result: Mapping[str, Any]) -> str | None:
-    """The score that the task is known by: it comes first."""
-    for name, value in result.items():
-        if name.startswith("test_") and isinstance(value, int | float):
-            return name.removeprefix("test_")
-    return None
-
-
-def _digits(score: str) -> int:
-    """Decimals of a score: shares need more of them."""
-    return 2 if score in SCORES else 4
 
 
 def cost_table(cost: Cost, title: str) -> Table:
@@ -237,22 +230,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
-
-
-def settings_table() -> Table:
-    """Every number of a budget with its value in each preset."""
-    presets = {name: dict(flat(build_budget(values))) for name, values in PRESETS.items()}
-    made = table(
-        "Settings for --set NAME=VALUE (a space may have values of its own)",
-        ["setting", *presets],
-        right=presets,
-    )
-    for name in presets["quick"]:
-        made.add_row(name, *(_value(values[name]) for values in presets.values()))
-    return made
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return {None: NOTHING, "": "''"}.get(value, str(value))

@@ -10,7 +10,7 @@ from typing import Any
 from nas.front import FRONT_FILE
 from nas.run.folder import RunFolder
 from nas.run.spec import SearchSpec
-from nas.run.vetoes import spelled
+from nas.run.vetoes import as_options, spelled
 
 CARD_FILE = "ranker/report_card.json"
 REPORT_FILE = "report.html"
@@ -60,7 +60,7 @@ def request(spec: SearchSpec) -> dict[str, str]:
         "preset": spec.preset,
         "seed": str(spec.seed),
         "pick": spec.pick,
-        "keep": ", ".join(spelled(spec.space, spec.keep)) or "none",
+        "keep": as_options(spelled(spec.space, spec.keep)),
         "digest": spec.digest,
     }
 

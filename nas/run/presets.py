@@ -58,14 +58,23 @@ def budget_for(space: SearchSpace, preset: str, overrides: Mapping[str, str]) ->
         UnknownNameError: for an unknown preset.
         UsageError: for an unknown number or a value out of its range.
     """
+    merged = preset_values(space, preset)
+    for name, text in overrides.items():
+        merged = _merge(merged, _nested(name, text))
+    return build_budget(merged)
+
+
+def preset_values(space: SearchSpace, preset: str) -> dict[str, Any]:
+    """What a preset and a space's table for it say, not checked.
+
+    Raises:
+        UnknownNameError: for an unknown preset.
+    """
     if preset not in PRESETS:
         nearest = difflib.get_close_matches(preset, PRESETS, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise UnknownNameError(f"no preset {preset!r}{hint} (there are {', '.join(PRESETS)})")
-    merged = _merge(PRESETS[preset], space.presets.get(preset, {}))
-    for name, text in overrides.items():
-        merged = _merge(merged, _nested(name, text))
-    return build_budget(merged)
+    return _merge(PRESETS[preset], space.presets.get(preset, {}))
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,11 @@ def spelled(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> list[
     return [f"{name}={','.join(map(str, choices))}" for name, choices in vetoes.items()]
 
 
+def as_options(vetoes: Sequence[str]) -> str:
+    """Vetoes as `spelled` gives them, as they are typed: ``--keep A=x,y --keep B=z``, or none."""
+    return " ".join(f"--keep {veto}" for veto in vetoes) or NONE
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f"; did you mean {near[0]!r}?" if near else ""
