@@ -126,6 +126,8 @@ BAD = {
     "too few": (("--samples", "7"), "--samples 7 is too few"),
     "twice": (("--workload", "batch=1", "--workload", "batch=1"), "given twice"),
     "generate": (("--workload", "target=3,mode=generate"), "its networks classify"),
+    "patches": (("--workload", "source=99999"), "every image of the space tiny has 4 patches"),
+    "target": (("--workload", "target=4"), "write nothing; leave out target"),
     "no number": (("--workload", "batch=x"), "must be a positive integer"),
 }
 

@@ -13,6 +13,7 @@ from nas.cli.architectures import read_architecture
 from nas.cli.consoles import out, print_json, say
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
+from nas.profiling.workloads import check_workload
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import Budget
 from search_spaces.architecture import Architecture
@@ -71,7 +72,7 @@ def check_space(
         for preset in PRESETS:
             budget_for(space, preset, {})
         if space.workload:
-            Workload.from_mapping(space.workload)
+            check_workload(space, Workload.from_mapping(space.workload))
     except UsageError as error:
         if not as_json:
             raise

@@ -31,7 +31,8 @@ from nas.profiling.finished import finished_profile
 from nas.profiling.journal import Journal
 from nas.profiling.latency_meter import relative
 from nas.profiling.sessions import TimedSession, check_samples, num_networks, profile_workload
-from nas.profiling.timed_work import Maker, check_workload, network_memory_mb, time_networks
+from nas.profiling.timed_work import Maker, network_memory_mb, time_networks
+from nas.profiling.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import Genotypes, SearchSpace
