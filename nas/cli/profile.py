@@ -98,7 +98,7 @@ def profile(
     if report is not None:
         from nas.report.profile_page import write_profile_report
 
-        write_profile_report(made, report)
+        write_profile_report(made, report, chosen)
     if as_json:
         print_json(summary(made))
         return
@@ -145,28 +145,14 @@ def _show(made: CarriedProfile) -> None:
 
 def accuracy_table(one: WorkloadProfile) -> Table:
     """Error and rank correlation by number of samples, beside the two baselines."""
-    names = ["predictor", "linear", "depth"]
-    heads = ["samples", *(f"{name}\n{what}" for name in names for what in ("MAPE", "τ"))]
+    from nas.profiling.report import NAMES, accuracy_rows
+
+    heads = ["samples", *(f"{name}\n{what}" for name in NAMES for what in ("MAPE", "τ"))]
     made = table(f"{one.workload.label}: held-out error of the latency predictor", heads, heads)
-    for row in one.report["sizes"]:
-        made.add_row(str(row["samples"]), *_cells(row))
-    chosen = one.latency.report
-    baselines = {"predictor": chosen.candidates[chosen.chosen], **chosen.baselines}
-    made.add_row(
-        f"{chosen.num_observations}, cross-validated",
-        *_cells(
-            {name: {"mape": s.mape, "kendall_tau": s.kendall_tau} for name, s in baselines.items()}
-        ),
-    )
+    for head, scores in accuracy_rows(one):
+        cells = (text for e, tau in scores.values() for text in (_share(e), f"{tau:.3f}"))
+        made.add_row(head, *cells)
     return made
-
-
-def _cells(row: Any) -> list[str]:
-    return [
-        text
-        for name in ("predictor", "linear", "depth")
-        for text in (_share(row[name]["mape"]), f"{row[name]['kendall_tau']:.3f}")
-    ]
 
 
 def _share(error: float) -> str:
