@@ -22,7 +22,8 @@ import torch
 from latency.timer import time_calls
 from latency.workload import Workload
 from nas.profiling.onnx_timing import export_random, onnx_call, runtime_name
-from nas.profiling.timed_work import check_workload, timed_call
+from nas.profiling.timed_work import timed_call
+from nas.profiling.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct

@@ -10,6 +10,7 @@ from nas.executors.base import Executor
 from nas.kinds import cheapest_rows
 from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
+from nas.profiling.workloads import check_workload
 from nas.run.spec import SearchSpec
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
@@ -33,8 +34,6 @@ def check_request(
     """
     check_quality(spec)
     if spec.needs_latency or spec.needs_memory:
-        from nas.profiling.timed_work import check_workload
-
         check_workload(spec.space, Workload.from_mapping(spec.space.workload))
     check_limits(spec, executor, carried)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from latency.workload import Workload
@@ -16,7 +20,9 @@ from nas.report.page import render
 from nas.report.profile_page import render_profile, write_profile_report
 from nas.report.reading import read_contents
 from nas.run.folder import DEVICE_PROFILE_FILE
-from tests.profile_cases import made_profile, made_workload
+from search_spaces.loading import load_space, parse_space
+from tests.pipeline_cases import edited
+from tests.profile_cases import SPACE, made_profile, made_workload
 from tests.run_fixture import finished_run
 
 
@@ -77,20 +83,59 @@ def test_other_workloads_are_not_mixed_in(profile: CarriedProfile) -> None:
 
 def test_the_page_draws_it_and_needs_no_network(profile: CarriedProfile, tmp_path: Path) -> None:
     file = tmp_path / "board.html"
-    write_profile_report(profile, file)
+    write_profile_report(profile, file, SPACE)
     text = file.read_text(encoding="utf-8")
     assert "From about" in text and 'data-chart="chart-lengths-0"' in text
     assert "<title>board: device profile</title>" in text
     assert "default-src 'none'" in text
-    assert render_profile(profile) == text
+    assert render_profile(profile, SPACE) == text
 
 
-def test_one_length_says_what_is_missing() -> None:
-    assert "This takes workloads of two lengths" in render_profile(made_profile())
+def test_the_mark_stands_where_the_drawn_lines_cross(profile: CarriedProfile) -> None:
+    page = str(render_profile(profile, SPACE))
+    found = re.search(r'data-chart="chart-lengths-0">(.*?)</script>', page)
+    assert found is not None
+    drawn = json.loads(found[1])
+    layout, lines = drawn["layout"], {trace["name"]: trace for trace in drawn["data"]}
+    assert layout["xaxis"]["type"] == layout["yaxis"]["type"] == "log"
+    marks = [shape["x0"] for shape in layout["shapes"]]
+    for mark, kind in zip(marks, ("linear", "omni"), strict=True):
+        heights = [height(lines[name], mark) for name in (kind, "softmax")]
+        assert heights[0] == pytest.approx(heights[1], rel=1e-3)
+
+
+def height(line: dict[str, list[float]], at: float) -> float:
+    """Where a line that is straight on logarithmic axes is, between its points."""
+    xs, ys = (np.log(line[name]) for name in "xy")
+    return math.exp(np.interp(math.log(at), xs, ys))
+
+
+NO_LENGTHS = {
+    "images": (SPACE, "There is one length only: every image of this space has 4 patches."),
+    "texts": (load_space("listops"), "--workload source=128 --workload source=256"),
+    "one kind": (
+        parse_space(edited(('["softmax", "linear", "omni"]', '["omni"]')), "space"),
+        "all attention of this space is omni",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NO_LENGTHS)
+def test_one_length_says_what_is_missing(what: str) -> None:
+    space, message = NO_LENGTHS[what]
+    page = render_profile(made_profile(), space)
+    assert message in page and ("--workload" in page) == (what == "texts")
+
+
+def test_few_networks_are_judged_by_cross_validation() -> None:
+    few = made_workload(samples=8)
+    assert few.report["sizes"] == []
+    page = render_profile(replace(made_profile(), workloads=(few,)), SPACE)
+    assert "<td>8, cross-validated</td>" in page
 
 
 def test_a_name_is_no_markup() -> None:
-    page = render_profile(replace(made_profile(), name="<script>alert(1)</script>"))
+    page = render_profile(replace(made_profile(), name="<script>alert(1)</script>"), SPACE)
     assert "<script>alert" not in page
 
 

@@ -146,7 +146,7 @@ def test_profiles_that_do_not_fit_are_one_sentence() -> None:
     refused(carried(made_profile(), "--workload", "batch=7"), 2, "no workload batch=7")
     refused(carried(made_profile(), "--objectives", "quality,flops"), 2, "name latency_ms")
     Path("tiny.toml").write_text(TINY.replace("num_layers = [1, 2]", "num_layers = [1]"))
-    refused(carried(made_profile()), 2, "other choices")
+    refused(carried(made_profile()), 2, "with nas profile --space ./tiny.toml")
     Path("board.json").write_text("no")
     refused(search("--device-profile", "board.json"), 1, "damaged or no JSON")
     refused(search("--device-profile", "none.json"), 2, "there is no device profile")

@@ -14,7 +14,7 @@ from latency.timer import Timing
 from nas.cli.app import app
 from nas.profiling import profile_device as module
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.profiling.profile_device import journal_path
+from nas.profiling.files import journal_path
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import TINY
 
@@ -102,12 +102,13 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
 
 def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDevice(monkeypatch)
-    fake.fatal = 1
+    fake.fatal = 2
     with pytest.raises(Killed):
         profile("--samples", "30")
     fake.fatal = -1
     done = profile("--samples", "20")
-    assert done.exit_code == 2 and "another request, which differs in samples" in done.stderr
+    assert done.exit_code == 2
+    assert "another request, which differs in samples (30 there, 20 here):" in done.stderr
     journal_path(OUT).write_text("{}\n")
     done = profile("--samples", "30")
     assert done.exit_code == 1 and "is damaged" in done.stderr
@@ -115,9 +116,18 @@ def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.Monk
 
 BAD = {
     "unknown key": (("--workload", "sauce=4"), "has no key 'sauce'; did you mean 'source'"),
+    "too many": (("--samples", "9999999999999"), "times at most 4096 networks"),
+    "threads": (("--threads", "100000"), "--threads 100000 is more than the"),
+    "a page that is the profile": (("--report", "./board.json"), "would write the same file"),
+    "a page that is the journal": (("--report", "board.json.journal"), "the same file"),
+    "a page that is there": (("--report", "tiny.toml"), "--report tiny.toml is there already"),
+    "a page that is a folder": (("--report", ""), "--report . is a folder"),
+    "a page in no folder": (("--report", "no/page.html"), "there is no folder no; make it"),
     "too few": (("--samples", "7"), "--samples 7 is too few"),
     "twice": (("--workload", "batch=1", "--workload", "batch=1"), "given twice"),
     "generate": (("--workload", "target=3,mode=generate"), "its networks classify"),
+    "patches": (("--workload", "source=99999"), "every image of the space tiny has 4 patches"),
+    "target": (("--workload", "target=4"), "write nothing; leave out target"),
     "no number": (("--workload", "batch=x"), "must be a positive integer"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,14 @@ def test_cost_says_how_an_architecture_is_given(given: str) -> None:
     done = nas("cost", "--space", "digits", "--arch", given)
     assert done.exit_code == 2
     assert "a file, - for standard input, or a line such as 'E512: 6*s8/2048" in done.stderr
+
+
+def test_check_reads_the_workload_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(dump_space(replace(DIGITS, workload={"source": 99999})), "utf-8")
+    done = nas("space", "check", str(file))
+    assert done.exit_code == 2
+    assert "every image of the space digits has 16 patches" in done.stderr
 
 
 def test_cost_equals_the_library(arch: str) -> None:

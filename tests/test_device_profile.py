@@ -92,9 +92,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_its_own_space_is_taken_under_another_name(profile: CarriedProfile) -> None:
-    profile.check_space(SPACE)
+    profile.check_space(SPACE, "tiny")
     renamed = parse_space(TINY.replace(f'name = "{SPACE.name}"', 'name = "other"'), "space")
-    profile.check_space(renamed)
+    profile.check_space(renamed, "other")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,9 @@ def test_its_own_space_is_taken_under_another_name(profile: CarriedProfile) -> N
     ],
 )
 def test_another_space_is_refused(profile: CarriedProfile, space: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        profile.check_space(space)
+    again = r"make one with nas profile --space './a space.toml'$"
+    with pytest.raises(UsageError, match=f"{message}.*{again}"):
+        profile.check_space(space, "./a space.toml")
 
 
 def test_digests_tell_settings_from_choices() -> None:

@@ -15,7 +15,7 @@ from latency.device import describe_device
 from latency.workload import Workload
 from nas.cli.app import app
 from nas.profiling.device_profile import read_device_profile
-from nas.profiling.profile_device import journal_path
+from nas.profiling.files import journal_path
 from search_spaces.architecture import Architecture
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace

@@ -9,11 +9,13 @@ from nas.kinds import cheapest_rows, kind_of, kinds, largest_rows, middle, of_ki
 from nas.profiling.device_profile import WorkloadProfile, trust
 from nas.profiling.report import learning_curve, sizes
 from nas.profiling.sessions import (
+    MAX_SAMPLES,
     Pool,
     TimedSession,
     corrected,
     fit_latency,
     profile_workload,
+    same_sessions,
     spread,
     unsure,
 )
@@ -78,7 +80,7 @@ def test_as_many_networks_as_asked_for_each_once() -> None:
 
 
 def test_a_small_space_is_timed_whole() -> None:
-    made = made_workload(samples=10_000)
+    made = made_workload(samples=MAX_SAMPLES)
     assert len(made.measured) == SPACE.size
 
 
@@ -89,6 +91,32 @@ def test_going_on_ends_where_an_unbroken_profile_does() -> None:
     assert len(rest) == len(whole) - 2
     assert isinstance(rest[-1], WorkloadProfile) and isinstance(whole[-1], WorkloadProfile)
     assert rest[-1].to_json() == whole[-1].to_json()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "other", "same"),
+    [
+        ([], 8, True),
+        ([10], 30, True),
+        ([10], 8, False),
+        ([10, 10], 30, False),
+        ([10, 10], 20, True),
+    ],
+)
+def test_how_far_profiles_of_other_lengths_are_the_same(
+    sizes: list[int], other: int, same: bool
+) -> None:
+    assert same_sessions(sizes, 20, other) is same
+    assert same_sessions(sizes, other, 20) is same
+
+
+def test_a_longer_profile_goes_on_from_a_shorter_one() -> None:
+    first = next(profile_workload(SPACE, WORKLOAD, 20, 3, (), fake_timer()))
+    assert isinstance(first, TimedSession)
+    *_, longer = profile_workload(SPACE, WORKLOAD, 40, 3, [first], fake_timer())
+    *_, whole = profile_workload(SPACE, WORKLOAD, 40, 3, (), fake_timer())
+    assert isinstance(longer, WorkloadProfile) and isinstance(whole, WorkloadProfile)
+    assert longer.to_json() == whole.to_json()
 
 
 def test_slow_spells_are_divided_out() -> None:
@@ -135,9 +163,9 @@ def test_scattered_times_are_trusted_less() -> None:
     assert weights[3] == 0.1 and (np.delete(weights, 3) > 0.5).all()
 
 
-@pytest.mark.parametrize("samples", [7, 0, -1])
-def test_too_few_samples_are_refused(samples: int) -> None:
-    with pytest.raises(UsageError, match="at least 8"):
+@pytest.mark.parametrize("samples", [7, 0, -1, MAX_SAMPLES + 1])
+def test_too_few_or_many_samples_are_refused(samples: int) -> None:
+    with pytest.raises(UsageError, match="at least 8|at most 4096"):
         list(profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer()))
 
 

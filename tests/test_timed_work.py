@@ -10,7 +10,8 @@ import torch
 
 from latency.workload import Workload
 from nas.profiling.latency_meter import LatencyMeter
-from nas.profiling.timed_work import check_workload, example_inputs, timed_call
+from nas.profiling.timed_work import example_inputs, timed_call
+from nas.profiling.workloads import check_workload
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -148,6 +149,9 @@ def test_tiny_vocabularies_have_inputs_too(size: int) -> None:
 # -- what is refused --------------------------------------------------------------------------
 
 REFUSED = {
+    "images of another size": (TINY, Workload(1, 5), "source is 5.*has 4 patches; write source=4"),
+    "a classifier with a target": (TINY, Workload(1, 4, 4), "target is 4.*leave out target"),
+    "texts with a target": (TOKENS, Workload(1, 4, 4), "target is 4.*leave out target"),
     "a classifier that writes": (
         TINY,
         Workload(1, 4, 4, mode="generate"),
@@ -178,7 +182,7 @@ def test_what_networks_cannot_do_is_refused(text: str, workload: Workload, words
 
 
 ALLOWED = {
-    "images of any length": (TINY, Workload(1, 9999)),
+    "images": (TINY, Workload(1, 4)),
     "the longest translation": (TRANSLATION, Workload(1, 64, 64, beam=2, mode="generate")),
     "the longest text": (TOKENS, Workload(1, 24)),
     "the longest text beside a class token": (CLASS_TOKEN, Workload(1, 23)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,7 @@ from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import terminable
 from nas.cli.options import Device
 from nas.cli.tables import table
+from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ def profile(
         "Repeat it for several, such as source=256 and source=1024.",
         show_default="the space's own",
     ),
-    samples: int = typer.Option(100, help="Networks to time for each workload, at least 8."),
+    samples: int = typer.Option(
+        100, help="Networks to time for each workload, 8 to 4096; a smaller space is timed whole."
+    ),
     out_file: Path = typer.Option(..., "--out", metavar="FILE", help="The profile to write."),
     report: Path = typer.Option(
         None,
@@ -63,10 +67,15 @@ def profile(
 ) -> None:
     """Time networks on this device and fit predictors, for nas search --device-profile.
 
-    The same command goes on where it was stopped.
+    The same command goes on where it was stopped. With another --report it writes that from the
+    finished profile.
     """
+    from nas.profiling.files import check_report
     from nas.run.presets import budget_for
 
+    _check_threads(threads)
+    if report is not None:
+        check_report(report, out_file)
     chosen = load_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
     options.use_threads(used)
@@ -83,23 +92,33 @@ def profile(
         threads=used,
         runtime=runtime.value,
     )
+    there = out_file.exists()
     with terminable():
         made = _followed(profile_device(request, out_file), quiet or as_json)
     if report is not None:
         from nas.report.profile_page import write_profile_report
 
-        write_profile_report(made, report)
+        write_profile_report(made, report, chosen)
     if as_json:
         print_json(summary(made))
         return
+    if there and not quiet:
+        tell(f"{out_file} holds this profile already: nothing was timed")
     if not quiet:
-        for one in made.workloads:
-            out().print(accuracy_table(one))
-        _say_crossings(made)
+        _show(made)
     say(f"Profile {out_file}")
     if report is not None:
         say(f"Report  {report} (open it in a browser)")
     say(f"Next    nas search --space {space} --device-profile {out_file}")
+
+
+def _check_threads(threads: int | None) -> None:
+    cores = os.cpu_count() or 1
+    if threads is not None and threads > cores:
+        raise UsageError(
+            f"--threads {threads} is more than the {cores} that this machine runs at once: give 1 "
+            f"to {cores}, or leave it out"
+        )
 
 
 def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
@@ -113,39 +132,27 @@ def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
     raise AssertionError("profiling ended without a profile")
 
 
-def _say_crossings(made: CarriedProfile) -> None:
+def _show(made: CarriedProfile) -> None:
     from nas.profiling.attention_crossing import latencies_by_length
     from nas.report.length_charts import crossing_sentence
 
+    for one in made.workloads:
+        out().print(accuracy_table(one))
     for lines in latencies_by_length(made):
-        for one in lines.crossings:
-            say(crossing_sentence(one, lines))
+        for crossing in lines.crossings:
+            say(crossing_sentence(crossing, lines))
 
 
 def accuracy_table(one: WorkloadProfile) -> Table:
     """Error and rank correlation by number of samples, beside the two baselines."""
-    names = ["predictor", "linear", "depth"]
-    heads = ["samples", *(f"{name}\n{what}" for name in names for what in ("MAPE", "τ"))]
+    from nas.profiling.report import NAMES, accuracy_rows
+
+    heads = ["samples", *(f"{name}\n{what}" for name in NAMES for what in ("MAPE", "τ"))]
     made = table(f"{one.workload.label}: held-out error of the latency predictor", heads, heads)
-    for row in one.report["sizes"]:
-        made.add_row(str(row["samples"]), *_cells(row))
-    chosen = one.latency.report
-    baselines = {"predictor": chosen.candidates[chosen.chosen], **chosen.baselines}
-    made.add_row(
-        f"{chosen.num_observations}, cross-validated",
-        *_cells(
-            {name: {"mape": s.mape, "kendall_tau": s.kendall_tau} for name, s in baselines.items()}
-        ),
-    )
+    for head, scores in accuracy_rows(one):
+        cells = (text for e, tau in scores.values() for text in (_share(e), f"{tau:.3f}"))
+        made.add_row(head, *cells)
     return made
-
-
-def _cells(row: Any) -> list[str]:
-    return [
-        text
-        for name in ("predictor", "linear", "depth")
-        for text in (_share(row[name]["mape"]), f"{row[name]['kendall_tau']:.3f}")
-    ]
 
 
 def _share(error: float) -> str:

@@ -138,7 +138,7 @@ def search(
     )
     if threads is not None:
         settings = [*settings, f"threads={threads}"]
-    chosen, carried = for_device(load_space(space), workload, device_profile)
+    chosen, carried = for_device(space, workload, device_profile)
     path = _data_path(data)
     spec = build_spec(
         space_toml=dump_space(chosen),
@@ -167,12 +167,12 @@ def search(
 
 
 def for_device(
-    space: SearchSpace, workload: str | None, file: Path | None
+    name: str, workload: str | None, file: Path | None
 ) -> tuple[SearchSpace, CarriedProfile | None]:
     """A space with the workload asked for, and the part of a device profile that is for it.
 
     Args:
-        space: as loaded.
+        name: of the space, or its file.
         workload: as given; None for the space's own, or the profile's only one.
         file: a device profile, or None.
 
@@ -181,13 +181,14 @@ def for_device(
     """
     from latency.workload import Workload
 
+    space = load_space(name)
     wanted = None if workload is None else Workload.parse(workload, space.workload)
     carried = None
     if file is not None:
         from nas.profiling.device_profile import read_device_profile
 
         profile = read_device_profile(file)
-        profile.check_space(space)
+        profile.check_space(space, name)
         chosen = profile.choose(wanted, space.workload)
         wanted, carried = chosen.workload, profile.only(chosen)
     if wanted is not None:

@@ -14,6 +14,7 @@ from nas.cli.consoles import out, print_json, say
 from nas.cli.sheets import Folding
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
+from nas.profiling.workloads import check_workload
 from nas.run.preset_check import check_presets
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import Budget
@@ -90,7 +91,7 @@ def _checked(file: str) -> SearchSpace:
     check_presets(source, space)
     try:
         if space.workload:
-            Workload.from_mapping(space.workload)
+            check_workload(space, Workload.from_mapping(space.workload))
     except UsageError as error:
         raise source.error(("workload",), str(error)) from None
     return space

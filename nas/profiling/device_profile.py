@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -228,13 +229,17 @@ class CarriedProfile:
 
     # -- for a search ---------------------------------------------------------------------------
 
-    def check_space(self, space: SearchSpace) -> None:
+    def check_space(self, space: SearchSpace, given: str) -> None:
         """Refuse a space whose networks the profile knows nothing of.
+
+        Args:
+            space: to be searched.
+            given: how a command names it, a shipped space's name or a file.
 
         Raises:
             UsageError: saying what differs.
         """
-        again = f"make one with nas profile --space {space.name}"
+        again = f"make one with nas profile --space {shlex.quote(given)}"
         if settings_digest(space) != self.settings:
             raise UsageError(
                 f"the device profile of {self.name} was made for the space {self.space_name}, "

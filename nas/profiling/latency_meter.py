@@ -19,7 +19,8 @@ from latency.workload import Workload
 from nas.holding import SESSIONS, Held, upper_of_median
 from nas.kinds import middle
 from nas.profiling.device_profile import CarriedProfile, settings_digest
-from nas.profiling.timed_work import SESSION_ROUNDS, check_workload, time_networks
+from nas.profiling.timed_work import SESSION_ROUNDS, time_networks
+from nas.profiling.workloads import check_workload
 from nas.run.evaluator import use_threads
 from nas.run.spec import SearchSpec
 from search_spaces.architecture import Architecture

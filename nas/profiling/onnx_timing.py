@@ -41,7 +41,7 @@ def exported_calls(
     Args:
         space: of the networks.
         architectures: what will be timed.
-        workload: what they do; see `nas.profiling.timed_work.check_workload`.
+        workload: what they do; see `nas.profiling.workloads`.
         threads: of onnxruntime, at least 1.
 
     Yields:

@@ -5,11 +5,9 @@ One of the modules of `nas` that know torch.
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,11 +26,15 @@ from nas.profiling.device_profile import (
     settings_digest,
     write_device_profile,
 )
+from nas.profiling.files import claimed, journal_path
+from nas.profiling.finished import finished_profile
+from nas.profiling.journal import Journal
 from nas.profiling.latency_meter import relative
-from nas.profiling.sessions import TimedSession, check_samples, profile_workload
-from nas.profiling.timed_work import Maker, check_workload, network_memory_mb, time_networks
+from nas.profiling.sessions import TimedSession, check_samples, num_networks, profile_workload
+from nas.profiling.timed_work import Maker, network_memory_mb, time_networks
+from nas.profiling.workloads import check_workload
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError, NasError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.space import Genotypes, SearchSpace
 
 Runtime = Literal["torch", "onnxruntime"]
@@ -49,7 +51,7 @@ class ProfileRequest:
         device: ``cpu`` or ``cuda``.
         name: what people call the device; None for its own name.
         workloads: what the networks do, at least one, all different.
-        samples: networks timed for each workload.
+        samples: networks timed for each workload; a smaller space is timed whole.
         seed: of what is random.
         threads: CPU threads; None leaves them to torch.
         rounds: interleaved timed runs of each network.
@@ -107,7 +109,7 @@ class ProfileRequest:
             "space": genes_digest(self.space),
             "settings": settings_digest(self.space),
             "workloads": [workload.to_json() for workload in self.workloads],
-            "samples": self.samples,
+            "samples": num_networks(self.space, self.samples, self.seed),
             "seed": self.seed,
             "rounds": self.rounds,
         }
@@ -128,52 +130,56 @@ class Profiled:
     wanted: int
 
 
-def journal_path(out: Path) -> Path:
-    """Where the measurements are kept until the profile is written."""
-    return out.with_name(f"{out.name}.journal")
-
-
 def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | CarriedProfile]:
     """Time networks and write the profile.
 
-    Measurements are journaled beside `out`. The same request goes on where it was stopped.
+    Measurements are journaled beside `out`. The same request goes on where it was stopped, and is
+    not timed again where it was finished.
 
     Args:
         request: what to profile.
-        out: the file to write; it must not be there.
+        out: the file to write; what is there must be the profile of the same request.
 
     Yields:
         How far it is after each session, and at last the profile.
 
     Raises:
-        UsageError: for a request that cannot be met.
+        UsageError: for a request that cannot be met, or while another process makes the same file.
         DataError: when a file cannot be written or the journal is damaged.
     """
     request.check()
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     device = request.describe()
-    _refuse_existing(out)
-    journal = Journal(journal_path(out), request.to_json(device))
+    identity = request.to_json(device)
+    wanted = {"name": request.name or device.label, **identity}
+    made = finished_profile(out, wanted)
+    if made is None:
+        with claimed(out):
+            made = finished_profile(out, wanted)  # another process may just have ended
+            if made is None:
+                made = yield from _timed(request, device, identity, out)
+    yield made
+
+
+def _timed(
+    request: ProfileRequest, device: DeviceFingerprint, identity: Mapping[str, Any], out: Path
+) -> Generator[Profiled, None, CarriedProfile]:
+    """Time what is not in the journal yet, and write the profile."""
+    journal = Journal(journal_path(out), identity)
     workloads: list[WorkloadProfile] = []
     for number, workload in enumerate(request.workloads):
         timer = _SessionTimer(request, workload, device.label)
-        steps = profile_workload(
-            request.space,
-            workload,
-            request.samples,
-            request.seed,
-            journal.sessions(number),
-            timer,
-        )
-        done = sum(len(one.networks) for one in journal.sessions(number))
-        for step in steps:
+        timed = journal.sessions(number)
+        asked = (request.space, workload, request.samples, request.seed)
+        done = sum(len(one.networks) for one in timed)
+        for step in profile_workload(*asked, timed, timer):
             if isinstance(step, WorkloadProfile):
                 workloads.append(step)
                 continue
             journal.add(number, step)
             done += len(step.networks)
-            yield Profiled(workload, done, request.samples)
+            yield Profiled(workload, done, identity["samples"])
     profile = CarriedProfile(
         name=request.name or device.label,
         device=device,
@@ -185,7 +191,7 @@ def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | Ca
     )
     write_device_profile(out, profile)
     journal.remove()
-    yield profile
+    return profile
 
 
 class _SessionTimer:
@@ -213,91 +219,6 @@ class _SessionTimer:
         return TimedSession(Session(beside.median_ms, clock), tuple(measured))
 
 
-class Journal:
-    """Sessions on disk until the profile is written: a line for the request, one for each.
-
-    Args:
-        path: the file; taken up again where it is there.
-        request: what it must belong to.
-
-    Raises:
-        UsageError: when it belongs to another request.
-        DataError: when it is damaged or cannot be written.
-    """
-
-    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        self._path = path
-        self._sessions: dict[int, list[TimedSession]] = {}
-        lines = _whole_lines(path)
-        if not lines:
-            self._write({"request": dict(request)}, "wb")
-            return
-        try:
-            there = json.loads(lines[0])["request"]
-            for line in lines[1:]:
-                data = json.loads(line)
-                self._sessions.setdefault(int(data["workload"]), []).append(_session(data))
-        except (ValueError, KeyError, TypeError, NasError) as error:
-            raise DataError(f"{path} is damaged ({error}); delete it to time anew") from error
-        if there != request:
-            names = [name for name in request if there.get(name) != request[name]]
-            raise UsageError(
-                f"{path} holds the measurements of another request, which differs in "
-                f"{', '.join(names)}: repeat that one, delete the file, or choose another --out"
-            )
-
-    def sessions(self, workload: int) -> Sequence[TimedSession]:
-        """What was timed of a workload, by its number."""
-        return tuple(self._sessions.get(workload, ()))
-
-    def add(self, workload: int, timed: TimedSession) -> None:
-        """Keep a session, on disk before it returns."""
-        self._write(
-            {
-                "workload": workload,
-                "session": asdict(timed.session),
-                "networks": [network.to_json() for network in timed.networks],
-            },
-            "ab",
-        )
-        self._sessions.setdefault(workload, []).append(timed)
-
-    def remove(self) -> None:
-        """The profile has it all."""
-        self._path.unlink(missing_ok=True)
-
-    def _write(self, line: Mapping[str, Any], mode: str) -> None:
-        try:
-            with self._path.open(mode) as stream:
-                stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise DataError(
-                f"cannot write {self._path}: {error.strerror}; choose another --out"
-            ) from error
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a journal; a last one that was cut off is removed from the file."""
-    if not path.exists():
-        return []
-    try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            with path.open("rb+") as stream:
-                stream.truncate(len(whole))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    return whole.splitlines()
-
-
-def _session(data: Mapping[str, Any]) -> TimedSession:
-    networks = tuple(MeasuredNetwork.from_json(one) for one in data["networks"])
-    return TimedSession(Session(**data["session"]), networks)
-
-
 def _check_onnxruntime(request: ProfileRequest) -> None:
     """Refuse what onnxruntime cannot be asked for here."""
     if request.device != "cpu":
@@ -317,11 +238,3 @@ def _check_onnxruntime(request: ProfileRequest) -> None:
             f"--runtime onnxruntime needs the package {error.name}: "
             "pip install 'nas-service[export]'"
         ) from error
-
-
-def _refuse_existing(out: Path) -> None:
-    if out.is_dir() or out.exists():
-        what = "is a folder" if out.is_dir() else "is there already"
-        raise UsageError(f"--out {out} {what}: name a file to be written, or delete that one")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {out.parent}; make it first")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from latency.predictor import MIN_OBSERVATIONS, LatencyPredictor, score
 from latency.regressors import CANDIDATES
+from nas.profiling.device_profile import WorkloadProfile
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +57,26 @@ def learning_curve(
                 scores[name].append((found.mape, found.kendall_tau))
         rows.append({"samples": size} | {name: _mean(scores[name]) for name in NAMES})
     return {"sizes": rows, "test": num_test, "splits": NUM_SPLITS}
+
+
+def accuracy_rows(one: WorkloadProfile) -> list[tuple[str, dict[str, tuple[float, float]]]]:
+    """What tables tell of a latency predictor: its learning curve, and the predictor itself.
+
+    Returns:
+        For each row its head and predictor, linear or depth → relative error (0.05 is 5 %) and
+        Kendall τ. The last row is cross-validated on all networks, and is always there.
+    """
+    curve = [
+        (
+            str(row["samples"]),
+            {name: (row[name]["mape"], row[name]["kendall_tau"]) for name in NAMES},
+        )
+        for row in one.report["sizes"]
+    ]
+    chosen = one.latency.report
+    scores = {"predictor": chosen.candidates[chosen.chosen], **chosen.baselines}
+    last = {name: (scores[name].mape, scores[name].kendall_tau) for name in NAMES}
+    return [*curve, (f"{chosen.num_observations}, cross-validated", last)]
 
 
 def sizes(most: int) -> list[int]:

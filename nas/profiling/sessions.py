@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ Floats = NDArray[np.float64]
 MIN_SAMPLES = 8
 SESSION_SIZE = 10
 POOL_SIZE = 4096
+MAX_SAMPLES = POOL_SIZE
 # Networks among which a round spreads its choice: this many times as many as it takes.
 UNSURE_SHARE = 6
 
@@ -54,16 +56,48 @@ TimeThem = Callable[[Genotypes, int], TimedSession]
 
 
 def check_samples(samples: int) -> None:
-    """Refuse a profile of too few networks.
+    """Refuse a profile of too few networks, or of more than there are to choose from.
 
     Raises:
-        UsageError: for fewer than 8.
+        UsageError: for fewer than 8 or more than 4096.
     """
+    if samples > MAX_SAMPLES:
+        raise UsageError(
+            f"--samples {samples} is too many: a profile times at most {MAX_SAMPLES} networks for "
+            "each workload, and 100 are usual"
+        )
     if samples < MIN_SAMPLES:
         raise UsageError(
             f"--samples {samples} is too few: a predictor needs at least {MIN_SAMPLES} timed "
             "networks, and 100 are usual"
         )
+
+
+def num_networks(space: SearchSpace, samples: int, seed: int) -> int:
+    """How many networks a profile of so many samples times: a small space has fewer."""
+    return min(samples, len(Pool.of(space, seed).rows))
+
+
+def same_sessions(sizes: Sequence[int], one: int, other: int) -> bool:
+    """Whether two profiles that differ in their number of networks begin with the same sessions.
+
+    The first half of the networks is chosen otherwise than the second, so a longer profile goes on
+    from a shorter one while that is in its first half.
+
+    Args:
+        sizes: networks in each session timed so far, in order.
+        one: networks of the one profile.
+        other: networks of the other one.
+    """
+    counts = [0, *accumulate(sizes)][:-1]
+    return all(_next_session(one, count) == _next_session(other, count) for count in counts)
+
+
+def _next_session(wanted: int, count: int) -> tuple[bool, int]:
+    """Whether the next session spreads over the space, and how many networks it times."""
+    first_half = max(-(-wanted // 2), MIN_SAMPLES)
+    spreads = count < first_half
+    return spreads, min(SESSION_SIZE, (first_half if spreads else wanted) - count)
 
 
 def profile_workload(
@@ -82,7 +116,7 @@ def profile_workload(
     Args:
         space: whose networks are timed.
         workload: what they do.
-        samples: networks to time, at least 8; a smaller space is timed whole.
+        samples: networks to time, 8 to 4096; a smaller space is timed whole.
         seed: of the pool of networks and the folds.
         done: sessions of an earlier try, in order.
         time_them: times some networks together with the reference.
@@ -91,7 +125,7 @@ def profile_workload(
         Each new session, and at last the profile.
 
     Raises:
-        UsageError: for too few samples, or a space of fewer than 8 networks.
+        UsageError: for too few or too many samples, or a space of fewer than 8 networks.
     """
     check_samples(samples)
     pool = Pool.of(space, seed)
@@ -100,12 +134,10 @@ def profile_workload(
     sessions = list(done)
     while (count := sum(len(one.networks) for one in sessions)) < wanted:
         known = space.encode([one.architecture for s in sessions for one in s.networks])
-        first_half = -(-wanted // 2)
-        if count < max(first_half, MIN_SAMPLES):
-            size = min(SESSION_SIZE, max(first_half, MIN_SAMPLES) - count)
+        spreads, size = _next_session(wanted, count)
+        if spreads:
             picked = spread(pool, known, size)
         else:
-            size = min(SESSION_SIZE, wanted - count)
             measured = corrected(sessions)
             picked = unsure(pool, known, fit_latency(space, measured, seed), size)
         sessions.append(time_them(picked, len(sessions)))

@@ -14,7 +14,6 @@ from latency.memory import peak_memory_mb
 from latency.timer import Timing, time_beside
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
-from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings, beam_search
@@ -51,7 +50,7 @@ def time_networks(
         space: of the networks.
         reference: timed as often as the others, to tell the device's mood.
         architectures: what to time.
-        workload: what they do; see `check_workload`.
+        workload: what they do; see `nas.profiling.workloads`.
         device: where.
         rounds: samples of each.
         make: of their calls; None for torch's own.
@@ -113,7 +112,7 @@ def timed_call(
     Args:
         space: of the network.
         architecture: the network.
-        workload: what it does; see `check_workload`.
+        workload: what it does; see `nas.profiling.workloads`.
         device: where.
     """
     network = build_network(space.model, space.task, architecture).to(device).eval()
@@ -137,34 +136,6 @@ def _language_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Wor
     if workload.mode == "forward":
         return lambda: network.step(inputs_BN, state)
     return lambda: _continue(network, inputs_BN, state, workload.target_length or 0)
-
-
-def check_workload(space: SearchSpace, workload: Workload) -> None:
-    """Refuse a workload that the networks of a space cannot do.
-
-    Raises:
-        UsageError: saying what is wrong with it.
-    """
-    if space.task == "classification" and workload.mode == "generate":
-        raise UsageError(
-            f"the workload of the space {space.name} is to generate text, but its networks "
-            "classify; leave out mode, beam and target"
-        )
-    if space.task == "translation" and workload.target_length is None:
-        raise UsageError(
-            f"the workload of the space {space.name} needs the target's length, as in target=30"
-        )
-    lengths = {"source": workload.source_length, "target": workload.target_length or 0}
-    if space.task == "language_modelling" and workload.mode == "generate":
-        lengths = {"source and target together": sum(lengths.values())}
-    most = space.model.max_length - space.model.class_token
-    for name, length in lengths.items():
-        if not isinstance(space.model.input, ImageInput) and length > most:
-            less = ", less one for the class token" if space.model.class_token else ""
-            raise UsageError(
-                f"the workload's {name} is {length} tokens, but max_length of the space "
-                f"{space.name} is {space.model.max_length}{less}"
-            )
 
 
 def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:

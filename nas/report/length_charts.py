@@ -12,7 +12,11 @@ COLOURS = {"softmax": "var(--softmax)", "linear": "var(--linear)", "omni": "var(
 
 
 def length_charts(profile: CarriedProfile) -> list[Html]:
-    """A chart for each set of workloads that differ in their length alone; often none."""
+    """A chart for each set of workloads that differ in their length alone; often none.
+
+    Both axes are logarithmic, where straight lines are powers of the length: they meet where
+    `nas.profiling.attention_crossing` says.
+    """
     drawn = latencies_by_length(profile)
     return [_length_chart(lines, number) for number, lines in enumerate(drawn)]
 
@@ -22,8 +26,8 @@ def _length_chart(lines: LatencyByLength, number: int) -> Html:
     values = [ms for line in lines.latency_ms.values() for ms in line]
     crossed = [one for one in lines.crossings if one.length is not None]
     layout = {
-        "xaxis": axis("source length (tokens)", [float(n) for n in lines.lengths]),
-        "yaxis": axis("latency (ms)", values, tickformat="~g"),
+        "xaxis": axis("source length (tokens)", type="log", tickvals=list(lines.lengths)),
+        "yaxis": axis("latency (ms)", values, type="log", tickformat="~g"),
         "shapes": [_mark(one) for one in crossed],
     }
     caption = (

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nas.kinds import kinds
 from nas.profiling.attention_crossing import latencies_by_length
 from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
+from nas.profiling.report import accuracy_rows
+from nas.profiling.workloads import longest_source
 from nas.report import words
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.report.page import document
 from search_spaces.files import write_atomically
+from search_spaces.settings import ImageInput
+from search_spaces.space import SearchSpace
 
 
-def write_profile_report(profile: CarriedProfile, path: Path) -> None:
-    """Write the page; one file that needs no network."""
-    write_atomically(path, render_profile(profile))
+def write_profile_report(profile: CarriedProfile, path: Path, space: SearchSpace) -> None:
+    """Write the page; one file that needs no network.
+
+    Args:
+        profile: what the page is about.
+        path: the file; one that is there is replaced.
+        space: that was profiled.
+    """
+    write_atomically(path, render_profile(profile, space))
 
 
-def render_profile(profile: CarriedProfile) -> Html:
-    """The page as text."""
+def render_profile(profile: CarriedProfile, space: SearchSpace) -> Html:
+    """The page of a profile of `space` as text."""
     count = sum(len(one.measured) for one in profile.workloads)
     head = tag(
         "header",
@@ -30,19 +41,28 @@ def render_profile(profile: CarriedProfile) -> Html:
             f"{profile.device.torch_version}."
         ),
     )
-    body = join(head, _length_section(profile), _accuracy_section(profile))
+    body = join(head, _length_section(profile, space), _accuracy_section(profile))
     return document(f"{profile.name}: device profile", tag("main", body))
 
 
-def _length_section(profile: CarriedProfile) -> Html:
+def _length_section(profile: CarriedProfile, space: SearchSpace) -> Html:
     title = "Where linear attention overtakes softmax"
     if not latencies_by_length(profile):
-        text = (
-            "This takes workloads of two lengths or more, and a space with two kinds of attention: "
-            "nas profile --workload source=128 --workload source=512 …"
-        )
-        return section("lengths", title, missing(text))
+        return section("lengths", title, missing(_why_no_lengths(space)))
     return section("lengths", title, *length_charts(profile))
+
+
+def _why_no_lengths(space: SearchSpace) -> str:
+    if len(offered := kinds(space)) < 2:
+        return f"There is nothing to compare: all attention of this space is {offered[0]}."
+    if isinstance(space.model.input, ImageInput):
+        patches = words.plural(space.model.input.num_tokens, "patch", "patches")
+        return f"There is one length only: every image of this space has {patches}."
+    longest = longest_source(space)
+    return (
+        "This takes workloads of two lengths or more: nas profile --workload "
+        f"source={max(1, longest // 4)} --workload source={max(2, longest // 2)} …"
+    )
 
 
 def _accuracy_section(profile: CarriedProfile) -> Html:
@@ -52,13 +72,13 @@ def _accuracy_section(profile: CarriedProfile) -> Html:
 
 def _accuracy_table(one: WorkloadProfile) -> Html:
     rows = [
-        [cell(str(row["samples"]))]
+        [cell(head)]
         + [
             cell(text)
-            for name in ("predictor", "linear", "depth")
-            for text in (words.percent(row[name]["mape"]), f"{row[name]['kendall_tau']:.2f}")
+            for error, tau in scores.values()
+            for text in (words.percent(error), f"{tau:.2f}")
         ]
-        for row in one.report["sizes"]
+        for head, scores in accuracy_rows(one)
     ]
     heads = ["samples", "error", "τ", "linear, error", "linear, τ", "depth, error", "depth, τ"]
     caption = (

@@ -1,0 +1,132 @@
+"""The measurements of an unfinished profile, on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nas.profiling.device_profile import MeasuredNetwork, Session
+from nas.profiling.sessions import TimedSession, same_sessions
+from search_spaces.errors import DataError, NasError, UsageError
+from search_spaces.files import write_atomically
+
+SHORT = 60  # characters that both values of a difference may have to be told
+
+
+class Journal:
+    """Sessions on disk until the profile is written: a line for the request, one for each.
+
+    Args:
+        path: the file; taken up again where it is there.
+        request: what it must belong to. Its ``samples`` may be others than there, as long as all
+            sessions so far are those that this request begins with.
+
+    Raises:
+        UsageError: when it belongs to another request.
+        DataError: when it is damaged or cannot be written.
+    """
+
+    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
+        self._path = path
+        self._sessions: dict[int, list[TimedSession]] = {}
+        lines = _whole_lines(path)
+        if not lines:
+            self._write({"request": dict(request)}, "wb")
+            return
+        try:
+            there = dict(json.loads(lines[0])["request"])
+            for line in lines[1:]:
+                data = json.loads(line)
+                self._sessions.setdefault(int(data["workload"]), []).append(_session(data))
+        except (ValueError, KeyError, TypeError, NasError) as error:
+            raise DataError(f"{path} is damaged ({error}); delete it to time anew") from error
+        if there != request:
+            if not self._begins(there, request):
+                raise UsageError(
+                    f"{path} holds the measurements of another request, which differs in "
+                    f"{differences(there, request)}: repeat that one, delete the file, or choose "
+                    "another --out"
+                )
+            self._rewrite([json.dumps({"request": dict(request)}).encode(), *lines[1:]])
+
+    def sessions(self, workload: int) -> Sequence[TimedSession]:
+        """What was timed of a workload, by its number."""
+        return tuple(self._sessions.get(workload, ()))
+
+    def add(self, workload: int, timed: TimedSession) -> None:
+        """Keep a session, on disk before it returns."""
+        self._write(
+            {
+                "workload": workload,
+                "session": asdict(timed.session),
+                "networks": [network.to_json() for network in timed.networks],
+            },
+            "ab",
+        )
+        self._sessions.setdefault(workload, []).append(timed)
+
+    def remove(self) -> None:
+        """The profile has it all."""
+        self._path.unlink(missing_ok=True)
+
+    def _begins(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+        """Whether only the number of networks differs, and not in what was timed so far."""
+        old, new = there.get("samples"), here["samples"]
+        if {**there, "samples": new} != here or not isinstance(old, int):
+            return False
+        sizes = [[len(one.networks) for one in timed] for timed in self._sessions.values()]
+        return all(same_sessions(one, old, new) for one in sizes)
+
+    def _rewrite(self, lines: Sequence[bytes]) -> None:
+        try:
+            write_atomically(self._path, b"".join(line + b"\n" for line in lines).decode())
+        except OSError as error:
+            raise DataError(
+                f"cannot write {self._path}: {error.strerror}; choose another --out"
+            ) from error
+
+    def _write(self, line: Mapping[str, Any], mode: str) -> None:
+        try:
+            with self._path.open(mode) as stream:
+                stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise DataError(
+                f"cannot write {self._path}: {error.strerror}; choose another --out"
+            ) from error
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The names of what differs between two requests, with both values where they are short."""
+    found = []
+    for name, value in here.items():
+        old = there.get(name)
+        if old != value:
+            short = len(str(old)) + len(str(value)) <= SHORT
+            found.append(f"{name} ({old} there, {value} here)" if short else name)
+    return ", ".join(found)
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a journal; a last one that was cut off is removed from the file."""
+    if not path.exists():
+        return []
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            with path.open("rb+") as stream:
+                stream.truncate(len(whole))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    return whole.splitlines()
+
+
+def _session(data: Mapping[str, Any]) -> TimedSession:
+    networks = tuple(MeasuredNetwork.from_json(one) for one in data["networks"])
+    return TimedSession(Session(**data["session"]), networks)

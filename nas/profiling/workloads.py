@@ -1,0 +1,69 @@
+"""Which workloads the networks of a space can do."""
+
+from __future__ import annotations
+
+from latency.workload import Workload
+from search_spaces.errors import UsageError
+from search_spaces.settings import ImageInput
+from search_spaces.space import SearchSpace
+
+
+def check_workload(space: SearchSpace, workload: Workload) -> None:
+    """Refuse a workload that the networks of a space cannot do.
+
+    Args:
+        space: of the networks.
+        workload: its lengths in tokens, or in patches of an image.
+
+    Raises:
+        UsageError: saying what is wrong with it.
+    """
+    if space.task == "classification":
+        _check_writes_nothing(space, workload)
+    if space.task == "translation" and workload.target_length is None:
+        raise UsageError(
+            f"the workload of the space {space.name} needs the target's length, as in target=30"
+        )
+    if isinstance(space.model.input, ImageInput):
+        _check_patches(space, space.model.input.num_tokens, workload)
+    else:
+        _check_lengths(space, workload)
+
+
+def longest_source(space: SearchSpace) -> int:
+    """The most tokens that a network of the space reads besides a class token."""
+    return space.model.max_length - space.model.class_token
+
+
+def _check_writes_nothing(space: SearchSpace, workload: Workload) -> None:
+    if workload.mode == "generate":
+        raise UsageError(
+            f"the workload of the space {space.name} is to generate text, but its networks "
+            "classify; leave out mode, beam and target"
+        )
+    if workload.target_length is not None:
+        raise UsageError(
+            f"the workload's target is {workload.target_length}, but the networks of the space "
+            f"{space.name} classify and write nothing; leave out target"
+        )
+
+
+def _check_patches(space: SearchSpace, patches: int, workload: Workload) -> None:
+    if workload.source_length != patches:
+        raise UsageError(
+            f"the workload's source is {workload.source_length}, but every image of the space "
+            f"{space.name} has {patches} patches; write source={patches}"
+        )
+
+
+def _check_lengths(space: SearchSpace, workload: Workload) -> None:
+    lengths = {"source": workload.source_length, "target": workload.target_length or 0}
+    if space.task == "language_modelling" and workload.mode == "generate":
+        lengths = {"source and target together": sum(lengths.values())}
+    for name, length in lengths.items():
+        if length > longest_source(space):
+            less = ", less one for the class token" if space.model.class_token else ""
+            raise UsageError(
+                f"the workload's {name} is {length} tokens, but max_length of the space "
+                f"{space.name} is {space.model.max_length}{less}"
+            )
