@@ -17,10 +17,7 @@ from nas.cli import options
 from nas.cli.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
 from search_spaces.errors import DivergedError, UnreachableLimitError
-from search_spaces.loading import load_space
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json
 
@@ -378,24 +375,3 @@ def test_a_terminated_run_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch) ->
     assert done.exit_code == 143
     assert "nas resume here" in done.stderr
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_list_settings_needs_no_space() -> None:
-    done = nas("search", "--list-settings")
-    assert done.exit_code == 0
-    assert all(name in done.stdout for name in options.setting_names())
-    assert nas("search").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--space", "multi30k", "--list-settings"), ("--list-settings", "--space=multi30k")],
-)
-def test_list_settings_of_a_space(arguments: tuple[str, ...]) -> None:
-    done = nas("search", *arguments)
-    own = budget_for(load_space("multi30k"), "quick", {}).supernet
-    (line,) = (line for line in done.stdout.splitlines() if " supernet.max_tokens " in line)
-    assert line.split()[2] == str(own.max_tokens) != str(Budget().supernet.max_tokens)
-    assert done.exit_code == 0 and "for the space multi30k" in done.stdout
-    done = nas("search", "--space", "nowhere", "--list-settings")
-    assert done.exit_code == 2 and "no space named 'nowhere'" in done.stderr

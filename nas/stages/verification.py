@@ -226,7 +226,7 @@ def measured_entries(run: Run) -> list[FrontEntry]:
 def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
     """The entry with what is known of its costs, name → id → value, beside what it has."""
     there = {name: values[entry.id] for name, values in known.items() if entry.id in values}
-    return replace(entry, measured={**entry.measured, **there})
+    return replace(entry, measured={**there, **entry.measured})
 
 
 def inherited(line: Mapping[str, Any]) -> dict[str, float]:
