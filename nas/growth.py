@@ -1,4 +1,4 @@
-"""How a run's front has grown: hypervolume over the networks that were measured."""
+"""How a run's front has grown: hypervolume over the networks whose quality was measured."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ MOST_POINTS = 120
 def hypervolume_curve(contents: RunContents, found: LiveFront) -> list[tuple[int, float]]:
     """The hypervolume after some numbers of measured networks.
 
-    Networks beyond the limits add nothing, as in the result. Only networks with a measured value
-    for every objective count, in the order in which they were measured.
+    Networks beyond the limits add nothing, as in the result. Networks that were not timed count
+    with their predicted costs, which may promise more than the result keeps: a finished run's curve
+    ends at its result.
 
     Args:
         contents: of the run.
@@ -35,14 +36,15 @@ def hypervolume_curve(contents: RunContents, found: LiveFront) -> list[tuple[int
     if not entries:
         return []
     limits = contents.spec.limits
-    kept = [all(e.measured[name] <= most for name, most in limits.items()) for e in entries]
+    kept = [all(e.value(name) <= most for name, most in limits.items()) for e in entries]
     points = points_of(entries, found.objectives) / np.array(reference(contents, found))
     ones, last, best = np.ones(points.shape[1]), 0, points[:0]
+    most = 1.0 if found.front is None else found.front.hypervolume
     curve = []
     for number in _marks(len(entries)):
         best = np.concatenate([best, points[last:number][kept[last:number]]])
         best = best[non_dominated(best)] if len(best) else best
-        curve.append((number, hypervolume(best, ones) if len(best) else 0.0))
+        curve.append((number, min(most, hypervolume(best, ones)) if len(best) else 0.0))
         last = number
     return curve
 

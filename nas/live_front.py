@@ -16,13 +16,17 @@ from nas.run.spec import SearchSpec
 
 @dataclass(frozen=True)
 class LiveFront:
-    """What nothing dominates among everything measured so far.
+    """What nothing dominates among everything whose quality was measured so far.
+
+    Networks are timed last, the best of them only: until then they count with the latency and
+    memory that are predicted.
 
     Attributes:
         front: the run's result, once it has one.
         objectives: what is minimised.
         entries: of the result, or of what was measured so far; best quality first.
-        measured: every network with a value for each objective, the dominated ones included.
+        measured: every network with a measured quality and a value, measured or else predicted,
+            for each other objective; the dominated ones included.
         predicted: the best networks of the evolution, by prediction.
         retrained: ids of the networks that were trained from scratch.
     """
@@ -69,7 +73,7 @@ def _measured(contents: RunContents, spec: SearchSpec) -> tuple[FrontEntry, ...]
     """Verified networks replace their observations."""
     known = {entry.id: entry for entry in (*contents.observed, *contents.verified)}
     wanted = {*spec.objectives, *spec.limits}
-    return tuple(entry for entry in known.values() if wanted <= entry.measured.keys())
+    return tuple(entry for entry in known.values() if wanted <= entry.values.keys())
 
 
 def _best(
@@ -78,10 +82,10 @@ def _best(
     kept = [
         entry
         for entry in measured
-        if all(entry.measured[name] <= most for name, most in spec.limits.items())
+        if all(entry.value(name) <= most for name, most in spec.limits.items())
     ]
     if not kept:
         return ()
     marks = non_dominated(points_of(kept, objectives))
     best = [entry for entry, good in zip(kept, marks, strict=True) if good]
-    return tuple(sorted(best, key=lambda e: (e.measured[objectives[0].name], e.id)))
+    return tuple(sorted(best, key=lambda e: (e.value(objectives[0].name), e.id)))

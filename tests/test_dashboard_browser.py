@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nas.front import read_front
+from nas.live_front import live_front
 from nas.run.events import ArchitectureMeasured, StageStarted
 from nas.run.folder import RunFolder
 from service.jobs import Job, Kind
@@ -177,7 +178,9 @@ def test_a_form_counts_what_it_keeps(page: Page) -> None:
     expect(page.get_by_role("button", name="Count")).to_be_hidden()
 
 
-def test_a_front_grows_and_is_final_in_the_end(page: Page, steps: queue.Queue[int]) -> None:
+def test_a_front_grows_and_is_final_in_the_end(
+    page: Page, server: Server, steps: queue.Queue[int]
+) -> None:
     submit(page, "growing")
     expect(page.locator("#part-front")).to_contain_text("the search goes on")
     points = page.locator("#part-front .point")
@@ -186,6 +189,9 @@ def test_a_front_grows_and_is_final_in_the_end(page: Page, steps: queue.Queue[in
         before = points.count()
         steps.put(number)
         expect(points).not_to_have_count(before)
+        known = live_front(RunFolder.open(server.settings.runs / page.url.split("/")[-1]))
+        networks = page.locator("#part-table a[data-network]")
+        expect(networks).to_have_text([entry.id for entry in known.entries])
     expect(page.locator("#part-events")).to_contain_text("ArchitectureMeasured")
     steps.put(ALL)
     expect(page.locator("#part-head .state")).to_have_text("succeeded")

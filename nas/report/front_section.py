@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nas.front import FrontEntry
+from nas.front import Front, FrontEntry
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.pareto import non_dominated
 from nas.report import words
@@ -49,8 +49,14 @@ def front_section(run: RunContents) -> Html:
 # -- charts -------------------------------------------------------------------------------------
 
 
-def cost_chart(run: RunContents, cost: str) -> Html:
-    """The networks of a run that has a front: quality against one cost."""
+def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
+    """The networks of a run that has a front: quality against one cost.
+
+    Args:
+        run: one that has a front.
+        cost: name of a metric.
+        final: whether the front is the result, and not what is known so far.
+    """
     assert run.front is not None
     front = run.front.entries
     on_front = {entry.id for entry in front}
@@ -71,7 +77,7 @@ def cost_chart(run: RunContents, cost: str) -> Html:
             cost,
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
-        *front_traces(run, front, cost),
+        *front_traces(run, front, cost, _front_name(run.front, final)),
         *_retrained_traces(run, cost),
     ]
     shown = [trace for trace in traces if trace["x"]]
@@ -81,6 +87,12 @@ def cost_chart(run: RunContents, cost: str) -> Html:
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
     return chart(f"front-{cost}", shown, layout, _caption(run, cost), height_rem=30)
+
+
+def _front_name(front: Front, final: bool) -> str:
+    if not final:
+        return "front so far"
+    return "front" if front.predicted_for else "front, measured"
 
 
 def _caption(run: RunContents, cost: str) -> str:
@@ -126,7 +138,7 @@ def front_traces(
     run: RunContents,
     entries: Sequence[FrontEntry],
     cost: str,
-    name: str = "front, measured",
+    name: str,
     colour: str = "var(--front)",
     symbol: str = "circle",
 ) -> list[Trace]:
@@ -263,6 +275,10 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
             f" No network could be timed on the device this search is for: {run.called(name)} "
             f"with ± is not measured, but predicted for {device}, with its standard deviation."
         )
+    for name in timed:
+        guessed = any(name not in entry.measured for entry in run.front.entries)
+        if guessed and name not in run.front.predicted_for:
+            caption += f" {words.sentence(run.called(name))} with ± is predicted so far."
     return table(heads, rows, caption, sortable=True)
 
 

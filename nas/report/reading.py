@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from latency.profile import DeviceProfile, read_profile
 from nas.evolution import Generation
 from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import LATENCY, MEMORY, QUALITY
 from nas.omni_views import FOLDER, OmniViews, read_views
 from nas.outcomes import failed, read_failed
 from nas.pareto import constrained_ranks, crowding_distance
@@ -24,12 +24,12 @@ from nas.pruning.evidence import Evidence, Lift
 from nas.pruning.prune import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
+from nas.report.observed import KnownCost, with_costs
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.run.spec import SearchSpec
 from nas.run.vetoes import checked_vetoes
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
-from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -59,7 +59,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         carried=reader.carried(),
         predictor=None if fitted is None else fitted.report,
         history=reader.json("supernet/history.json", _history) or (),
-        observed=_observed(folder.spec.space, reader, profile, fitted),
+        observed=_observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader))),
         population=_population(folder.spec, reader),
         verified=tuple(filter(None, reader.journal("verification.jsonl", _verified))),
         failed=read_failed(folder.path),
@@ -171,10 +171,7 @@ def _verified(data: Any) -> FrontEntry | None:
 
 
 def _observed(
-    space: SearchSpace,
-    reader: _Reader,
-    profile: DeviceProfile | None,
-    fitted: LatencyPredictor | None,
+    space: SearchSpace, reader: _Reader, costs: Sequence[KnownCost]
 ) -> tuple[FrontEntry, ...]:
     def parse(line: Any) -> tuple[Architecture, dict[str, float]] | None:
         if failed(line):
@@ -185,21 +182,22 @@ def _observed(
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
     lines = list(filter(None, reader.journal("observations.jsonl", parse)))
-    rows = reader.parsed("observations.jsonl", lambda: space.encode([net for net, _ in lines]))
-    predicted = fitted.predict(encode_features(space, rows))[0] if fitted and lines else None
-    entries = []
-    for index, ((network, measured), (params, flops)) in enumerate(
-        zip(lines, network_costs(space, rows).tolist(), strict=True)
-    ):
-        guess: dict[str, float] = {}
-        timed = profile.get(network.id) if profile else None
-        if timed is not None:
-            measured[LATENCY] = timed.value
-        elif predicted is not None:
-            guess[LATENCY] = float(predicted[index])
-        measured |= {"params": params, "flops": flops}
-        entries.append(FrontEntry(network.id, network, measured, guess))
-    return tuple(entries)
+    return reader.parsed("observations.jsonl", lambda: with_costs(space, lines, costs))
+
+
+def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
+    entries = {} if profile is None else profile.entries
+    times = {identity: one.value for identity, (_, one) in entries.items()}
+    return KnownCost(LATENCY, times, fitted)
+
+
+def _memory(reader: _Reader) -> KnownCost:
+    lines = reader.journal(
+        "memory/observed.jsonl", lambda line: (str(line["id"]), _number(line[MEMORY]))
+    )
+    return KnownCost(
+        MEMORY, dict(lines), reader.json("memory/predictor.json", LatencyPredictor.from_json)
+    )
 
 
 def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:

@@ -89,8 +89,8 @@ def read_run(folder: RunFolder) -> RunView:
 def front_charts(view: RunView) -> Html:
     """A chart for each cost; a click on a point shows its network."""
     if view.contents.front is None:
-        return missing("No network was measured for all objectives yet.")
-    charts = [cost_chart(view.contents, cost) for cost in view.contents.costs]
+        return missing("The quality of no network was measured yet.")
+    charts = [cost_chart(view.contents, cost, view.final) for cost in view.contents.costs]
     return tag("div", charts, class_="charts")
 
 
@@ -117,7 +117,7 @@ def choice_table(view: RunView, job: str) -> Html:
 def growth_chart(view: RunView) -> Html:
     """Hypervolume over the networks that were measured."""
     if not view.curve:
-        return missing("No network was measured for all objectives yet.")
+        return missing("The quality of no network was measured yet.")
     volumes = [volume for _, volume in view.curve]
     trace = {
         "type": "scatter",
@@ -136,10 +136,13 @@ def growth_chart(view: RunView) -> Html:
     }
     caption = (
         "How much of the box between nothing and a useless network the front covers, after each "
-        "network that was measured in every objective."
+        "network whose quality was measured."
     )
     if not view.final:
-        caption += " The box may still change until the search has ended."
+        caption += (
+            " The box may still change until the search has ended, and so may costs that are "
+            "predicted so far."
+        )
     return chart("growth", [trace], layout, caption, 18)
 
 

@@ -70,6 +70,8 @@ def front(
 ) -> Any:
     """The Pareto front, of what was measured so far while the search goes on.
 
+    Until the best networks are timed at the end, latency and memory may stand under `predicted`.
+
     As CSV with `?format=csv` or `Accept: text/csv`.
     """
     final, objectives, entries = _front_of(folder_of(job, context))

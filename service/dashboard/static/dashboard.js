@@ -20,19 +20,23 @@
     }
   }
 
+  // A form's own .id is hidden by a field that is called id.
+  const named = (part) => part.getAttribute("id");
+
   const written = new Map();  // part → its text as it came from the server
 
   function remember() {
     for (const part of document.querySelectorAll("[data-part]")) {
-      if (!written.has(part.id)) written.set(part.id, part.outerHTML);
+      if (!written.has(named(part))) written.set(named(part), part.outerHTML);
     }
   }
 
   function swap(fresh) {
-    const old = document.getElementById(fresh.id);
+    const name = named(fresh);
+    const old = document.getElementById(name);
     const text = fresh.outerHTML;
-    if (!old || written.get(fresh.id) === text) return;
-    written.set(fresh.id, text);
+    if (!old || written.get(name) === text) return;
+    written.set(name, text);
     const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
     const scrolled = old.scrollTop;
     keepState(old, fresh);
@@ -47,7 +51,7 @@
     if (!answer.ok) return false;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = [...page.querySelectorAll("[data-part]")];
-    const names = (all) => [...all].map((part) => part.id).join();
+    const names = (all) => [...all].map(named).join();
     if (names(parts) !== names(document.querySelectorAll("[data-part]"))) return false;
     parts.forEach(swap);
     arrange();
