@@ -145,6 +145,25 @@ def test_check_names_what_is_allowed_in_a_preset(
     assert done.exit_code == 2 and where in done.stderr and told in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "search --space",
+        "search --list-settings --space",
+        "profile --out p.json --space",
+        "space show",
+    ],
+)
+def test_commands_that_use_presets_say_as_much(command: str, tmp_path: Path) -> None:
+    plain = dump_space(DIGITS).partition("[presets")[0]
+    file = tmp_path / "mine.toml"
+    file.write_text(f"{plain}[presets.paper]\nthreads = -1\n", "utf-8")
+    done = nas(*command.split(), str(file))
+    line = plain.count("\n") + 2
+    assert done.exit_code == 2 and done.stdout == ""
+    assert f"{file}, line {line}, presets.paper.threads: found -1, allowed" in done.stderr
+
+
 def test_check_names_the_file_of_a_wrong_workload(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     plain = dump_space(DIGITS).partition("[workload]")[0]

@@ -12,12 +12,12 @@ import typer
 from rich.table import Table
 
 from nas.cli import options
+from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import terminable
 from nas.cli.options import Device
 from nas.cli.tables import table
 from search_spaces.errors import UsageError
-from search_spaces.loading import load_space
 
 if TYPE_CHECKING:
     from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
@@ -76,7 +76,7 @@ def profile(
     _check_threads(threads)
     if report is not None:
         check_report(report, out_file)
-    chosen = load_space(space)
+    chosen = checked_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
     options.use_threads(used)
     from latency.workload import Workload

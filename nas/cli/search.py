@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from nas.cli import options
+from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import tell
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
@@ -27,7 +28,7 @@ from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import SearcherName, SearchSpec, build_spec
 from nas.run.vetoes import as_options, read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
-from search_spaces.loading import dump_space, load_space
+from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def for_device(
     """
     from latency.workload import Workload
 
-    space = load_space(name)
+    space = checked_space(name)
     wanted = None if workload is None else Workload.parse(workload, space.workload)
     carried = None
     if file is not None:

@@ -8,13 +8,13 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
+from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import out
 from nas.cli.options import flat
 from nas.cli.tables import table
 from nas.cli.wording import NOTHING
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import build_budget
-from search_spaces.loading import load_space
 from search_spaces.space import SearchSpace
 
 _SPACE = "nas.cli.settings.space"
@@ -34,7 +34,7 @@ def list_settings(ctx: typer.Context, wanted: bool) -> None:
     """Print the settings of the space given, or the presets' own, and end."""
     if wanted:
         name = ctx.meta.get(_SPACE)
-        out().print(settings_table(None if name is None else load_space(name)))
+        out().print(settings_table(None if name is None else checked_space(name)))
         raise typer.Exit
 
 

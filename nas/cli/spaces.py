@@ -7,24 +7,21 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from latency.workload import Workload
 from nas.cli import options
 from nas.cli.architectures import read_architecture
+from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import out, print_json, say
 from nas.cli.sheets import Folding
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
-from nas.profiling.workloads import check_workload
-from nas.run.preset_check import check_presets
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.errors import UsageError
-from search_spaces.loading import load_space, space_names, space_source
+from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
-from search_spaces.space_form import space_from_source
 from supernet.training_settings import TrainingSettings
 
 NAME: Any = typer.Argument(
@@ -50,7 +47,7 @@ def list_spaces(as_json: bool = options.JSON) -> None:
 
 def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     """Show a space: its genes, how many networks it holds, the smallest and the largest."""
-    space = load_space(name)
+    space = checked_space(name)
     if as_json:
         print_json(_details(space))
         return
@@ -72,7 +69,7 @@ def check_space(
 ) -> None:
     """Check a space file; the first mistake is told with its line, key and what is allowed."""
     try:
-        space = _checked(file)
+        space = checked_space(file)
     except UsageError as error:
         if not as_json:
             raise
@@ -82,19 +79,6 @@ def check_space(
         print_json({"ok": True, **_summary(space)})
     else:
         say(f"{file} is fine: {space.name}, {space.task}, {space.size:,} different networks")
-
-
-def _checked(file: str) -> SearchSpace:
-    """A space whose free tables can be used as well."""
-    source = space_source(file)
-    space = space_from_source(source)
-    check_presets(source, space)
-    try:
-        if space.workload:
-            check_workload(space, Workload.from_mapping(space.workload))
-    except UsageError as error:
-        raise source.error(("workload",), str(error)) from None
-    return space
 
 
 def cost(

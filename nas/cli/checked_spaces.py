@@ -1,0 +1,32 @@
+"""Spaces that a command is going to work with, their free tables checked as well."""
+
+from __future__ import annotations
+
+from latency.workload import Workload
+from nas.profiling.workloads import check_workload
+from nas.run.preset_check import check_presets
+from search_spaces.errors import UsageError
+from search_spaces.loading import space_source
+from search_spaces.space import SearchSpace
+from search_spaces.space_form import space_from_source
+
+
+def checked_space(name_or_path: str) -> SearchSpace:
+    """Load a space whose ``[presets]`` and ``[workload]`` can be used.
+
+    Args:
+        name_or_path: as `search_spaces.loading.load_space` takes it.
+
+    Raises:
+        UnknownNameError: for a name that is not shipped, with the nearest ones.
+        SpaceFileError: naming file, line and key, what was found and what is allowed.
+    """
+    source = space_source(name_or_path)
+    space = space_from_source(source)
+    check_presets(source, space)
+    try:
+        if space.workload:
+            check_workload(space, Workload.from_mapping(space.workload))
+    except UsageError as error:
+        raise source.error(("workload",), str(error)) from None
+    return space
