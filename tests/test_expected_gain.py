@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from nas.pareto import hypervolume
 from nas.searchers.base import Floats
-from nas.searchers.gain import MARGIN, NUM_QUANTILES, greedy_gain
+from nas.searchers.gain import MARGIN, NUM_QUANTILES, by_chance, greedy_gain
 
 FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
 
@@ -75,3 +75,33 @@ def test_nothing_to_pick_from_gives_nothing() -> None:
 def test_without_a_front_the_largest_box_comes_first() -> None:
     expected = np.array([[0.5, 0.5], [0.0, 1.0], [1.0, 0.0]])
     assert greedy_gain(expected, np.zeros(3), np.zeros((0, 2)), 1) == [0]
+
+
+# -- by chance ------------------------------------------------------------------------------------
+
+
+def test_the_likeliest_to_add_anything_comes_first() -> None:
+    front = np.array([[1.0, 2.0], [0.5, 4.0]])
+    # To beat are 1, 1, 0.5, nothing and 0.5: short by -1, 2, 1 and -inf deviations, and never.
+    expected = np.array([[0.9, 3.0], [1.2, 2.5], [0.55, 5.0], [3.0, 1.0], [0.6, 4.0]])
+    deviations = np.array([0.1, 0.1, 0.05, 0.1, 0.0])
+    assert by_chance(expected, deviations, front) == [3, 0, 2, 1, 4]
+
+
+def test_the_order_is_that_of_the_probability_to_improve() -> None:
+    rng = np.random.default_rng(4)
+    expected, front = rng.random((30, 3)), rng.random((6, 3))
+    deviations = 0.01 + 0.2 * rng.random(30)
+    to_beat = [
+        min((f[0] for f in front if (f[1:] <= row[1:]).all()), default=np.inf) for row in expected
+    ]
+    chance = norm.cdf((np.array(to_beat) - expected[:, 0]) / deviations)
+    found = chance[by_chance(expected, deviations, front)]
+    assert (np.diff(found) <= 0).all() and sorted(found) == sorted(chance)
+
+
+def test_of_equal_chances_the_best_expected_comes_first() -> None:
+    expected = np.array([[0.5, 0.5], [0.3, 0.5], [0.4, 0.5]])
+    assert by_chance(expected, np.full(3, 0.1), np.zeros((0, 2))) == [1, 2, 0]
+    assert by_chance(np.array([[0.5, 0.5]]), np.zeros(1), np.array([[0.5, 0.5]])) == [0]
+    assert by_chance(np.zeros((0, 2)), np.zeros(0), FRONT) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
+from numpy.typing import ArrayLike
 
 from nas.evolution import EvolutionSettings, Scores
 from nas.pareto import non_dominated
@@ -20,7 +21,14 @@ from nas.searchers.optuna_study import MOST_REPEATS, OptunaSearcher, distributio
 from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import distinct, enumerate_all, neighbours, sample_distinct
+from search_spaces.operators import (
+    distinct,
+    enumerate_all,
+    largest,
+    neighbours,
+    sample_distinct,
+    smallest,
+)
 from search_spaces.space import Genotypes
 from tests.pipeline_cases import TINY
 
@@ -148,6 +156,38 @@ def test_rank_evolve_ends_when_nothing_is_gained():
     content = run(rank_evolve(PROBLEM, 1, budget=120, batch=16, patience=2))
     assert content.done < patient.done == 120
     assert share(content) > 0.95
+
+
+class Flat(Ensemble):
+    """Tells all networks apart, but none is expected to be better than what was observed."""
+
+    def predict(self, features: ArrayLike) -> Floats:
+        return 5.0 + super().predict(features)
+
+    def deviations(self, features: ArrayLike) -> Floats:
+        return np.full(len(np.asarray(features)), 0.1)
+
+
+def test_without_any_gain_in_sight_rank_evolve_asks_for_the_likeliest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nas.searchers.rank_evolve.Ensemble", Flat)
+    ends = distinct(np.concatenate([largest(SPACE), smallest(SPACE), start(3)]))
+    searcher = RankEvolve(
+        PROBLEM, ends, RankEvolveSettings(budget=BUDGET, batch=6, curious=0, evolution=EVOLUTION), 3
+    )
+    rows = searcher.ask()
+    searcher.tell(rows, quality(rows))
+    ranker = Flat().fit(PROBLEM.features(rows), quality(rows))
+
+    def short(those: Genotypes) -> Floats:
+        """By how much they are expected to miss the best of what is as cheap."""
+        cheap = flops(those) >= flops(rows).T
+        best = np.where(cheap, quality(rows), np.inf).min(axis=1)
+        return ranker.predict(PROBLEM.features(those)) - best
+
+    new = ALL[[row.tobytes() not in {r.tobytes() for r in rows} for row in ALL]]
+    assert short(searcher.ask()).max() < np.quantile(short(new), 0.1)
 
 
 def test_rank_evolve_asks_for_networks_within_limits():

@@ -10,6 +10,9 @@ Daulton et al., Parallel Bayesian optimization of multiple noisy objectives, 202
 a picked network in the place of its distribution. Only the first objective, the quality, is
 uncertain here.
 
+Where the best networks differ by less than a ranker can tell, none is expected to add anything:
+then those come first that are the likeliest to.
+
 Shapes: N networks, M objectives, K points of the front, Q quantiles.
 """
 
@@ -87,6 +90,30 @@ def greedy_gain(expected: Floats, deviations: Floats, front: Floats, count: int)
         front = np.vstack([front, means[row]])
         front = front[non_dominated(front)]
     return picked
+
+
+def by_chance(expected: Floats, deviations: Floats, front: Floats) -> list[int]:
+    """All rows, those first that most probably add anything to the front, be it ever so little.
+
+    A row adds something when its quality is better than that of every network of the front that
+    costs no more. How probable this is depends on how many deviations it is expected to fall short
+    (Kushner, 1964); of equally probable ones the best expected comes first.
+
+    Args:
+        expected: ``(N, M)``, means.
+        deviations: ``(N,)``, standard deviations of the first objective, at least 0.
+        front: ``(K, M)`` observed.
+
+    Returns:
+        The N row numbers.
+    """
+    as_cheap_NK = (front[None, :, 1:] <= expected[:, None, 1:]).all(axis=2)
+    to_beat_N = np.where(as_cheap_NK, front[None, :, 0], np.inf).min(axis=1, initial=np.inf)
+    short_N = expected[:, 0] - to_beat_N
+    with np.errstate(divide="ignore"):
+        steps_N = np.divide(short_N, deviations, out=np.zeros_like(short_N), where=short_N != 0)
+    order: list[int] = np.lexsort((expected[:, 0], steps_N)).tolist()
+    return order
 
 
 def _quantiles(means: Floats, deviations: Floats) -> Floats:

@@ -24,7 +24,7 @@ from nas.pruning.prune import prune
 from nas.ranking.ensemble import Ensemble
 from nas.ranking.report_card import quick_card
 from nas.searchers.base import Problem, Searcher
-from nas.searchers.gain import greedy_gain
+from nas.searchers.gain import by_chance, greedy_gain
 from search_spaces.errors import UsageError
 from search_spaces.operators import distinct, neighbours
 from search_spaces.space import Choice, Genotypes, SearchSpace
@@ -108,7 +108,7 @@ class RankEvolve(Searcher):
         return volumes[-1] - volumes[-1 - patience] <= self.settings.tolerance * volumes[-1]
 
     def _promising(self, count: int) -> Genotypes:
-        """New networks: those of the largest expected gain, then the least known."""
+        """New networks: those of the largest expected gain, the likeliest gain, the least known."""
         ranker = Ensemble().fit(self.problem.features(self.good_rows), self.good_qualities)
         rows = self._candidates(ranker)
         features = self.problem.features(rows)
@@ -117,10 +117,13 @@ class RankEvolve(Searcher):
         known = self.problem.points(self.good_rows, self.good_qualities)
         front = known.objectives[known.violations == 0]
         spread = TRUSTED_DEVIATIONS * deviations
-        gain = greedy_gain(expected.objectives, spread, front, count - self.settings.curious)
+        sure = count - self.settings.curious
+        picked = greedy_gain(expected.objectives, spread, front, sure)
+        chance = by_chance(expected.objectives, deviations, front)
+        picked = list(dict.fromkeys([*picked, *chance]))[:sure]
         # Relative: what is bad anyway may be as unsure as it likes.
         doubt = np.argsort(-deviations / np.abs(mean), kind="stable").tolist()
-        return rows[list(dict.fromkeys([*gain, *doubt]))[:count]]
+        return rows[list(dict.fromkeys([*picked, *doubt]))[:count]]
 
     def _candidates(self, ranker: Ensemble) -> Genotypes:
         """Networks not observed: what was evolved, and what is one gene from the front."""
