@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from nas.evolution import Scores
 from nas.executors.base import Failure, judged
@@ -46,6 +47,7 @@ class Oracle:
 
     def __init__(self, work: Path) -> None:
         torch.set_num_threads(1)
+        threadpool_limits(1)  # several oracles share the cores
         self._run = Run(RunFolder.open(work / RUN))
         self.space = self._run.space
         self.known = read_known(work)

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.efficiency_figure import draw
 from experiments.front_measure import Measure
-from experiments.search_efficiency import curves, needed
+from experiments.search_efficiency import curves, factor, longest, needed
 
 FRONT = np.array([[0.0, 10.0], [1.0, 0.0]])
 BAD = np.array([[2.0, 20.0]])
@@ -43,3 +43,16 @@ def test_the_figure_is_the_same_twice(tmp_path):
     draw("mine", lines, tmp_path / "a.svg")
     draw("mine", lines, tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_level_that_is_not_reached_is_over_what_was_spent():
+    runs = {
+        "rank-evolve": [BAD] * 3,
+        "ranknas 2": [FRONT],
+        "ranknas 4": [np.vstack([FRONT, FRONT])],
+    }
+    whole = longest(runs)
+    assert whole == {"rank-evolve": 1.0, "ranknas": 4.0}
+    assert factor([8.0, 12.0, np.inf], 100.0, 4.0) == "3.0"
+    assert factor([8.0, np.inf, np.inf], 100.0, 4.0) == "over 25.0"
+    assert factor([8.0], 100.0, np.inf) == "–"
