@@ -215,10 +215,12 @@ def _show(told: dict[str, Any]) -> None:
     if told["final"]:
         out().print(front_table(Front.from_json({**told, "schema": 1}), None))
         return
+    from nas.listeners.results import value_told
+
     names = [objective["name"] for objective in told["objectives"]]
     made = table("So far", ["id", *names], right=names)
     for entry in told["front"]:
-        made.add_row(entry["id"], *(f"{entry['measured'][name]:.4g}" for name in names))
+        made.add_row(entry["id"], *(value_told(entry, name) for name in names))
     out().print(made)
 
 

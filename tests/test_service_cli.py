@@ -87,7 +87,8 @@ def test_a_front_is_shown_before_it_is_final(server: Server) -> None:
     assert "not begun" in nas("front", job).stderr
     server.work()
     (server.settings.runs / job / "pareto.json").unlink()
-    assert "So far" in nas("front", job).stdout
+    told = nas("front", job).stdout
+    assert "So far" in told and "(predicted)" in told
 
 
 def test_a_file_of_ones_own_is_submitted(server: Server, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _fidelity(prefix: str, fidelity: Mapping[str, Any]) -> dict[str, float]:
 
 def _front(front: Mapping[str, Any]) -> Results:
     names = [objective["name"] for objective in front["objectives"]]
-    rows = [[entry["id"], *(_objective(entry, name) for name in names)] for entry in front["front"]]
+    rows = [[entry["id"], *(value_told(entry, name) for name in names)] for entry in front["front"]]
     table = [["id", *names], ["---"] * (len(names) + 1), *rows]
     markdown = "\n".join(f"| {' | '.join(row)} |" for row in table)
     # Apart from what FrontUpdated tells on the way, which a session that resumes may miss.
@@ -96,7 +96,8 @@ def _front(front: Mapping[str, Any]) -> Results:
     return Results([(0, values)], {"front": markdown}, [FRONT_FILE])
 
 
-def _objective(entry: Mapping[str, Any], name: str) -> str:
+def value_told(entry: Mapping[str, Any], name: str) -> str:
+    """A value of a network of a front as JSON, and whether it is only predicted."""
     if name in entry["measured"]:
         return f"{entry['measured'][name]:.4g}"
     return f"{entry['predicted'][name]:.4g} (predicted)"
