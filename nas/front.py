@@ -169,6 +169,13 @@ def _number(value: Any) -> float:
     return value
 
 
+def value_told(entry: Mapping[str, Any], name: str) -> str:
+    """A value of a network of a front as JSON, and whether it is only predicted."""
+    if name in entry["measured"]:
+        return f"{entry['measured'][name]:.4g}"
+    return f"{entry['predicted'][name]:.4g} (predicted)"
+
+
 def points_of(
     entries: Sequence[FrontEntry], objectives: Sequence[Objective]
 ) -> NDArray[np.float64]:

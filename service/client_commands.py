@@ -16,7 +16,7 @@ from nas.cli.options import Device
 from nas.cli.progress import choose_screen
 from nas.cli.tables import front_table, table
 from nas.cli.wording import NOTHING
-from nas.front import Front
+from nas.front import Front, value_told
 from nas.run.events import event_from_json
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
@@ -215,8 +215,6 @@ def _show(told: dict[str, Any]) -> None:
     if told["final"]:
         out().print(front_table(Front.from_json({**told, "schema": 1}), None))
         return
-    from nas.listeners.results import value_told
-
     names = [objective["name"] for objective in told["objectives"]]
     made = table("So far", ["id", *names], right=names)
     for entry in told["front"]:

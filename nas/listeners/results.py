@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nas.front import FRONT_FILE
+from nas.front import FRONT_FILE, value_told
 from nas.run.folder import RunFolder
 from nas.run.spec import SearchSpec
 from nas.run.vetoes import as_options, spelled
@@ -94,13 +94,6 @@ def _front(front: Mapping[str, Any]) -> Results:
         "front/final_networks": float(len(rows)),
     }
     return Results([(0, values)], {"front": markdown}, [FRONT_FILE])
-
-
-def value_told(entry: Mapping[str, Any], name: str) -> str:
-    """A value of a network of a front as JSON, and whether it is only predicted."""
-    if name in entry["measured"]:
-        return f"{entry['measured'][name]:.4g}"
-    return f"{entry['predicted'][name]:.4g} (predicted)"
 
 
 def _retrained(folder: RunFolder, stage: str) -> Results:
