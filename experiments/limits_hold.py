@@ -129,7 +129,7 @@ def study(
     for stage in _stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             _work(run, stage)
-    times = list(run.timed().values())
+    times = [one.value for one in run.timed().values()]
     rng = np.random.default_rng(seed)
     found = []
     for number in range(searches):

@@ -96,7 +96,7 @@ def describe_device(device: str) -> DeviceFingerprint:
     # Imported here so that reading a profile needs no torch.
     import torch
 
-    name, cores = _cpu_name(), _usable_cores()
+    name, cores = _cpu_name(), usable_cores()
     if device != "cpu":
         if not torch.cuda.is_available():
             raise UsageError("this machine has no CUDA device; use --device cpu")
@@ -139,7 +139,8 @@ def _cpu_clock_mhz(cpuinfo: Path = Path("/proc/cpuinfo")) -> float | None:
     return round(sum(found) / len(found), 1) if found else None
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

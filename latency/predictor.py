@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -15,10 +15,13 @@ from threadpoolctl import ThreadpoolController
 from latency.kernels import Array
 from latency.regressors import CANDIDATES, Regressor
 from search_spaces.errors import DataError, UsageError
+from search_spaces.measurement import Measurement
 
 SCHEMA = 2
 MIN_OBSERVATIONS = 8
 NUM_FOLDS = 5
+MOST_ODD, LEAST_ODD = 4.0, 0.1
+NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 _DECIMALS = 6
 
 # Sums over several threads may differ in the last bits; with one thread a run can be repeated.
@@ -90,12 +93,20 @@ class LatencyPredictor:
 
     Attributes:
         report: how it was chosen.
+        held_out_ms: ``(N,)`` what the cross-validation predicted of the networks it was fitted to;
+            None for one that was read from a file.
     """
 
     def __init__(
-        self, features_NF: Array, ms_N: Array, weights_N: Array, report: PredictorReport
+        self,
+        features_NF: Array,
+        ms_N: Array,
+        weights_N: Array,
+        report: PredictorReport,
+        held_out_ms: Array | None = None,
     ) -> None:
         self.report = report
+        self.held_out_ms = held_out_ms
         self._features_NF = features_NF
         self._ms_N = ms_N
         self._weights_N = weights_N
@@ -158,7 +169,20 @@ class LatencyPredictor:
             candidates=candidates,
             baselines=alone,
         )
-        return cls(features_NF, ms_N, weights_N, report)
+        return cls(features_NF, ms_N, weights_N, report, best.ms)
+
+    def unexpected(self) -> NDArray[np.bool_]:
+        """Which of the networks it was fitted to take otherwise than expected, ``(N,)``.
+
+        Their cross-validated relative error differs from the usual one by more than `MOST_ODD`
+        times what is usual, and by more than `LEAST_ODD`. What is usual is told by medians, since
+        a deviation that an outlier has a part in would hide it.
+        """
+        assert self.held_out_ms is not None
+        errors_N = np.log(self._ms_N / np.maximum(self.held_out_ms, 10.0**-_DECIMALS))
+        off_N = np.abs(errors_N - np.median(errors_N))
+        usual = NORMAL_MAD * float(np.median(off_N))
+        return np.asarray(off_N > max(MOST_ODD * usual, LEAST_ODD))
 
     def predict(self, features: ArrayLike) -> tuple[Array, Array]:
         """Predicted latencies.
@@ -237,6 +261,15 @@ class LatencyPredictor:
             raise DataError(f"unknown latency predictor {report.chosen!r}; fit it anew")
         _check(features_NF, ms_N)
         return cls(features_NF, ms_N, weights_N, report)
+
+
+def believed(measured: Sequence[Measurement]) -> NDArray[np.bool_]:
+    """What a predictor should be fitted to, ``(N,)``: not to what is doubtful.
+
+    Where fewer than 8 are left then it is all of them, for want of better ones.
+    """
+    sure_N = np.array([not one.doubtful for one in measured], dtype=bool)
+    return sure_N if sure_N.sum() >= MIN_OBSERVATIONS else np.ones_like(sure_N)
 
 
 def _check(features_NF: Array, ms_N: Array) -> None:

@@ -1,8 +1,13 @@
 """A device's measurements as one JSON Lines file that can be carried to another machine.
 
 The first line says what device, workload and model settings the file belongs to; every other
-line is one measured architecture. A network measured once is never timed again, which is what
-makes two searches with the same seed agree although no two timings do.
+line is one measured architecture: its value, and beside it all samples of all sessions of the timer
+with what the machine did meanwhile. A network measured once is not timed again, which is what makes
+two searches with the same seed agree although no two timings do; so nothing doubtful is kept in the
+user's cache (see `latency.acceptance`).
+
+Files of schema 1 held no samples. They can be read where a run keeps one, and are not used as a
+cache: their timings were believed without proof.
 """
 
 from __future__ import annotations
@@ -11,21 +16,24 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from latency.acceptance import Reading
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock, machine_lock
+from latency.locking import cache_dir, file_lock
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.files import write_atomically
 from search_spaces.measurement import Measurement
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, SCHEMA)
 METRIC = "latency_ms"
 
 
@@ -67,8 +75,8 @@ class ProfileHeader:
         """
         if not isinstance(data, Mapping) or "schema" not in data:
             raise DataError("not the header of a device profile")
-        if data["schema"] != SCHEMA:
-            raise DataError(f"schema {data['schema']!r}; this version reads schema {SCHEMA}")
+        if data["schema"] not in READABLE:
+            raise DataError(f"schema {data['schema']!r}; this version reads schema 1 and {SCHEMA}")
         if set(data) != {"schema", "device", "workload", "settings"}:
             raise DataError(f"not the header of a device profile: keys {sorted(data)}")
         device = DeviceFingerprint.from_json(data["device"])
@@ -98,6 +106,7 @@ class DeviceProfile:
         self.path = path
         self.header = header
         self._entries: dict[str, tuple[Architecture, Measurement]] = {}
+        self._readings: dict[str, tuple[Reading, ...]] = {}
 
     @property
     def entries(self) -> Mapping[str, tuple[Architecture, Measurement]]:
@@ -112,61 +121,98 @@ class DeviceProfile:
         entry = self._entries.get(architecture_id)
         return None if entry is None else entry[1]
 
+    def readings(self, architecture_id: str) -> tuple[Reading, ...]:
+        """Everything the timer said of that architecture; empty where nothing was kept."""
+        return self._readings.get(architecture_id, ())
+
     def refresh(self) -> None:
-        """Read what other processes have added.
+        """Read what other processes have changed.
 
         Raises:
             DataError: for a damaged line, by its number, or a file replaced by another profile.
         """
         fresh = read_profile(self.path)
         _refuse_other(self.path, fresh.header, self.header)
-        self._entries = fresh._entries
+        self._entries, self._readings = fresh._entries, fresh._readings
 
-    def record(self, measured: Sequence[tuple[Architecture, Measurement]]) -> None:
+    def record(
+        self,
+        measured: Sequence[tuple[Architecture, Measurement]],
+        readings: Mapping[str, Sequence[Reading]] | None = None,
+    ) -> None:
         """Add measurements, on disk before it returns.
 
         An architecture the file already has keeps its value: the first one wins, also when it
         was another process's.
+
+        Args:
+            measured: the architectures with their values.
+            readings: architecture id → what the timer said of it.
 
         Raises:
             DataError: for a value that is not a positive number of milliseconds.
         """
         for _, measurement in measured:
             _check_measurement(measurement)
-        with file_lock(_beside(self.path)):
-            self.refresh()
+        with self._changing():
             new: dict[str, tuple[Architecture, Measurement]] = {}
             for architecture, measurement in measured:
                 if architecture.id not in self._entries:
                     new.setdefault(architecture.id, (architecture, measurement))
-            _append(self.path, [_entry_json(*entry) for entry in new.values()])
+            for key in new:
+                self._readings[key] = tuple((readings or {}).get(key, ()))
             self._entries.update(new)
+            _append(self.path, [self._line(key) for key in new])
 
-    def measure(
-        self,
-        architectures: Sequence[Architecture],
-        time_them: Callable[[list[Architecture]], Sequence[Measurement]],
-    ) -> list[Measurement]:
-        """Measurements of all the architectures, timing only those the file does not have.
+    def replace(
+        self, changed: Sequence[tuple[Architecture, Measurement, Sequence[Reading]]]
+    ) -> None:
+        """Put other values in the place of those the file has; they keep their places."""
+        for _, measurement, _ in changed:
+            _check_measurement(measurement)
+        with self._changing():
+            for architecture, measurement, readings in changed:
+                self._entries[architecture.id] = (architecture, measurement)
+                self._readings[architecture.id] = tuple(readings)
+            self._rewrite()
 
-        Timing happens under one lock for the whole machine: a second process waits, and then
-        finds the values of the first.
+    def drop(self, architecture_ids: Iterable[str]) -> None:
+        """Forget measurements, so that their networks are timed anew."""
+        with self._changing():
+            for key in architecture_ids:
+                self._entries.pop(key, None)
+                self._readings.pop(key, None)
+            self._rewrite()
 
-        Args:
-            architectures: any number, repeats allowed.
-            time_them: times the distinct missing ones together; called at most once.
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with file_lock(_beside(self.path)):
+            self.refresh()
+            yield
 
-        Returns:
-            One measurement per architecture, in order.
+    def _line(self, key: str) -> dict[str, Any]:
+        architecture, measurement = self._entries[key]
+        return {
+            "id": architecture.id,
+            "architecture": architecture.to_json(),
+            "measurement": measurement.to_json(),
+            "readings": [one.to_json() for one in self._readings.get(key, ())],
+        }
+
+    def _rewrite(self) -> None:
+        lines = [self.header.to_json(), *map(self._line, self._entries)]
+        write_atomically(self.path, "".join(map(_line, lines)))
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Let one process at a time measure for this file: another one waits, and finds its values.
+
+        Raises:
+            NasError: when the other one takes too long.
         """
-        distinct = {architecture.id: architecture for architecture in architectures}
-        if not distinct.keys() <= self._entries.keys():
-            with machine_lock():
-                self.refresh()
-                missing = [one for key, one in distinct.items() if key not in self._entries]
-                timed = time_them(missing) if missing else []
-                self.record(list(zip(missing, timed, strict=True)))
-        return [self._entries[architecture.id][1] for architecture in architectures]
+        with file_lock(self.path.with_name(self.path.name + ".timing")):
+            self.refresh()
+            yield
 
 
 def open_profile(path: Path, header: ProfileHeader) -> DeviceProfile:
@@ -205,8 +251,10 @@ def read_profile(path: Path) -> DeviceProfile:
             if profile is None:
                 profile = DeviceProfile(path, ProfileHeader.from_json(data))
             else:
-                architecture, measurement = _entry(data)
-                profile._entries.setdefault(architecture.id, (architecture, measurement))
+                architecture, measurement, readings = _entry(data)
+                if architecture.id not in profile._entries:
+                    profile._entries[architecture.id] = (architecture, measurement)
+                    profile._readings[architecture.id] = readings
         except (ValueError, OverflowError, RecursionError, NasError) as error:
             unfinished = number == len(lines) and number > 1 and isinstance(error, ValueError)
             if not unfinished:
@@ -260,23 +308,20 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _entry_json(architecture: Architecture, measurement: Measurement) -> dict[str, Any]:
-    return {
-        "id": architecture.id,
-        "architecture": architecture.to_json(),
-        "measurement": measurement.to_json(),
-    }
-
-
-def _entry(data: object) -> tuple[Architecture, Measurement]:
-    if not isinstance(data, Mapping) or set(data) != {"id", "architecture", "measurement"}:
+def _entry(data: object) -> tuple[Architecture, Measurement, tuple[Reading, ...]]:
+    names = {"id", "architecture", "measurement"}
+    if not isinstance(data, Mapping) or set(data) - {"readings"} != names:
         raise DataError("not a measured architecture")
     architecture = Architecture.from_json(data["architecture"])
     measurement = Measurement.from_json(data["measurement"])
     _check_measurement(measurement)
     if data["id"] != architecture.id:
         raise DataError(f"the id {data['id']!r} is not that of its architecture, {architecture.id}")
-    return architecture, measurement
+    try:
+        readings = tuple(Reading.from_json(one) for one in data.get("readings", ()))
+    except (KeyError, TypeError) as error:
+        raise DataError(f"damaged readings of {architecture.id}: {error!r}") from error
+    return architecture, measurement, readings
 
 
 def _check_measurement(measurement: Measurement) -> None:

@@ -7,71 +7,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from latency.timing import Timing
 from latency.workload import Dtype
 from search_spaces.errors import UsageError
-from search_spaces.measurement import Measurement
 
 # So many times the shortest sample is a long call, even where the first one was a slow one.
 LONG = 16
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The times of one call.
-
-    Attributes:
-        samples_ms: milliseconds per call, one sample a round, in the order taken. Outliers are
-            kept: the median does not need them gone, and the spread should show them.
-    """
-
-    samples_ms: tuple[float, ...]
-
-    @property
-    def median_ms(self) -> float:
-        """Median in milliseconds."""
-        return float(np.median(self.samples_ms))
-
-    @property
-    def iqr_ms(self) -> float:
-        """Interquartile range in milliseconds."""
-        low, high = np.quantile(self.samples_ms, [0.25, 0.75])
-        return float(high - low)
-
-    @property
-    def spread(self) -> float:
-        """Interquartile range divided by the median; 0 for perfect repetition."""
-        return self.iqr_ms / self.median_ms if self.median_ms > 0 else 0.0
-
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return len(self.samples_ms)
-
-    def ratio(self, reference: Timing) -> float:
-        """The median of the rounds' ratios to a reference timed in the same rounds.
-
-        A round's slowness hits both, so this scatters less than the ratio of the medians.
-        """
-        pairs = zip(self.samples_ms, reference.samples_ms, strict=True)
-        return float(np.median([mine / theirs for mine, theirs in pairs]))
-
-    def measurement(self, device: str) -> Measurement:
-        """The median as a `Measurement` of ``latency_ms``, with the range as its spread.
-
-        Args:
-            device: the label of the device's fingerprint.
-        """
-        return Measurement("latency_ms", self.median_ms, self.iqr_ms, self.count, "ms", device)
 
 
 def time_calls(
@@ -131,10 +80,11 @@ def time_calls(
 
 def time_beside(
     reference: Sequence[Call], calls: Sequence[Call], device: str, **options: Any
-) -> tuple[Timing, list[Timing]]:
+) -> tuple[list[Timing], list[Timing]]:
     """Time calls in the same rounds as copies of a reference that are spread among them.
 
-    One copy may sit badly in memory for as long as it lives; the median of several does not.
+    One copy may sit badly in memory for as long as it lives; the median of several does not. They
+    stand before, between and after the calls, so that they also tell of a drift.
 
     Args:
         reference: copies of one call, at least one.
@@ -143,7 +93,7 @@ def time_beside(
         **options: of `time_calls`.
 
     Returns:
-        The reference, each sample the median of its copies in that round, and the calls.
+        The copies of the reference, in the order of the first round, and the calls.
     """
     step = -(-len(calls) // max(1, len(reference) - 1))
     order: list[Call] = []
@@ -152,9 +102,8 @@ def time_beside(
         places.append(len(order))
         order += [copy, *calls[number * step : (number + 1) * step]]
     timings = time_calls(order, device, **options)
-    rounds = zip(*(timings[place].samples_ms for place in places), strict=True)
-    middle = Timing(tuple(float(np.median(samples)) for samples in rounds))
-    return middle, [timing for place, timing in enumerate(timings) if place not in places]
+    copies = [timings[place] for place in places]
+    return copies, [timing for place, timing in enumerate(timings) if place not in places]
 
 
 @contextmanager

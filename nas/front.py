@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -41,12 +41,15 @@ class FrontEntry:
         measured: name → value, every objective among them.
         predicted: name → value, as far as something was predicted; an objective that could not be
             measured, because the device is elsewhere, counts as it was predicted.
+        doubtful: name → why its measured value should not be believed. Such a value keeps no
+            limit, and decides no pick as long as there are others.
     """
 
     id: str
     architecture: Architecture
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
+    doubtful: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, name: str) -> float:
         """What the network is compared by: measured, or else predicted."""
@@ -58,12 +61,14 @@ class FrontEntry:
         return {**self.predicted, **self.measured}
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as it stands in ``pareto.json``."""
+        """The entry as it stands in ``pareto.json``; with ``doubtful`` where anything was timed."""
+        timed = any(OBJECTIVES[name].timed for name in OBJECTIVES if name in self.measured)
         return {
             "id": self.id,
             "architecture": self.architecture.to_json(),
             "measured": dict(self.measured),
             "predicted": dict(self.predicted),
+            **({"doubtful": dict(self.doubtful)} if timed else {}),
         }
 
 
@@ -160,7 +165,8 @@ def _entry(
         known = objective.name in measured
         if not known and not (objective.name in foreign and objective.name in predicted):
             raise ValueError(f"the network {architecture.id} has no measured {objective.name}")
-    return FrontEntry(item["id"], architecture, measured, predicted)
+    doubtful = {str(name): str(why) for name, why in item.get("doubtful", {}).items()}
+    return FrontEntry(item["id"], architecture, measured, predicted, doubtful)
 
 
 def _number(value: Any) -> float:
@@ -170,9 +176,10 @@ def _number(value: Any) -> float:
 
 
 def value_told(entry: Mapping[str, Any], name: str) -> str:
-    """A value of a network of a front as JSON, and whether it is only predicted."""
+    """A value of a network of a front as JSON, and whether it is only predicted, or doubtful."""
     if name in entry["measured"]:
-        return f"{entry['measured'][name]:.4g}"
+        mark = " (doubtful)" if name in entry.get("doubtful", {}) else ""
+        return f"{entry['measured'][name]:.4g}{mark}"
     return f"{entry['predicted'][name]:.4g} (predicted)"
 
 
@@ -223,7 +230,7 @@ def best_entries(
     entries: Sequence[FrontEntry], objectives: Sequence[Objective], limits: Mapping[str, float]
 ) -> list[FrontEntry]:
     """The networks within the limits that no other dominates, in the order given; may be none."""
-    kept = [entry for entry in entries if keeps(entry.measured, entry.predicted, limits)]
+    kept = [e for e in entries if keeps(e.measured, e.predicted, limits, e.doubtful)]
     if not kept:
         return []
     good = non_dominated(points_of(kept, objectives))
@@ -261,9 +268,11 @@ def pick(front: Front, how: str) -> FrontEntry:
     if how == "best":
         return _lowest(front.entries, QUALITY)
     if how == "cheapest":
-        return _lowest(front.entries, front.objectives[1].name)
+        name = front.objectives[1].name
+        return _lowest(_believed(front, [name]), name)
     if how == "knee":
-        return front.entries[knee_index(front.points())]
+        among = _believed(front, [objective.name for objective in front.objectives])
+        return among[knee_index(points_of(among, front.objectives))]
     if is_condition(how):
         return _meeting(front, read_conditions(how))
     ids = [entry.id for entry in front.entries]
@@ -275,6 +284,13 @@ def pick(front: Front, how: str) -> FrontEntry:
         f"{how!r} is neither 'knee', 'best' nor 'cheapest', no condition like 'params<=2e5', and "
         f"not the id of a network on the front; the nearest id is {nearest[0]}"
     )
+
+
+def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
+    """The networks with no doubtful value among these; all where there is no other."""
+    names = set(names)
+    sure = [entry for entry in front.entries if not names & entry.doubtful.keys()]
+    return sure or list(front.entries)
 
 
 def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:
@@ -290,10 +306,13 @@ def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
                 f"{condition.name} was not measured in this run; there are {', '.join(there)}"
             )
 
+    asked = {condition.name for condition in conditions}
+
     def missed(entry: FrontEntry) -> float:
+        if asked & entry.doubtful.keys():
+            return math.inf
         return sum(condition.missed_by(entry.values) for condition in conditions)
 
-    asked = {condition.name for condition in conditions}
     # A score of the validation split says the same as quality does.
     asked |= {QUALITY} if asked & {"valid_loss", *MORE_IS_BETTER} else set()
     free = [objective.name for objective in front.objectives if objective.name not in asked]

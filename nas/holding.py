@@ -15,16 +15,16 @@ Why all of the front, and not only what was measured near the limit: on the same
 spell once made a network's single measurement 0.39 of what it took afterwards, and another one,
 measured at 0.77 of its limit, took 1.11 of it (`experiments.limits_hold`).
 
-What this does not do: with three times as much work as cores, eight sessions in a row can fall into
-one slow spell. Then a held time was off by more than a third, so keep such a machine free.
+What is timed while other work disturbs the machine is timed again later, and what never was calm
+is doubtful and keeps no limit; see `latency.acceptance`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nas.objectives import STD_NAMES, UPPER_NAMES
 
@@ -36,6 +36,8 @@ PREDICTED_STDS = 2.0
 SESSIONS = 8
 CONFIDENCE = 0.95
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -45,11 +47,13 @@ class Held:
         latency_ms: of the median session.
         upper_ms: the true median is below with a confidence of at least 95 %.
         sessions: how many.
+        doubtful: why the times should not be believed; empty where nothing speaks against them.
     """
 
     latency_ms: float
     upper_ms: float
     sessions: int
+    doubtful: str = ""
 
     def to_json(self, architecture_id: str) -> dict[str, Any]:
         """A line of the journal."""
@@ -58,7 +62,23 @@ class Held:
             "latency_ms": self.latency_ms,
             "latency_upper_ms": self.upper_ms,
             "sessions": self.sessions,
+            **({"doubtful": self.doubtful} if self.doubtful else {}),
         }
+
+
+@dataclass(frozen=True)
+class Timed(Generic[T]):
+    """What the timer said of some networks.
+
+    Attributes:
+        values: one for each network, in order; what should not be believed says so.
+        repeated: sessions of the timer that were disturbed and done again.
+        waited_s: for the machine to become quiet.
+    """
+
+    values: tuple[T, ...]
+    repeated: int = 0
+    waited_s: float = 0.0
 
 
 def upper_rank(count: int) -> int:
@@ -100,7 +120,13 @@ def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], n
 
 
 def keeps(
-    measured: Mapping[str, float], predicted: Mapping[str, float], limits: Mapping[str, float]
+    measured: Mapping[str, float],
+    predicted: Mapping[str, float],
+    limits: Mapping[str, float],
+    doubtful: Collection[str] = (),
 ) -> bool:
-    """Whether a network keeps all limits."""
-    return all(upper_value(measured, predicted, name) <= most for name, most in limits.items())
+    """Whether a network keeps all limits; what is doubtful keeps none."""
+    return all(
+        name not in doubtful and upper_value(measured, predicted, name) <= most
+        for name, most in limits.items()
+    )

@@ -90,7 +90,9 @@ def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None)
     """Milliseconds of the networks among which the fastest is."""
     if carried is not None:
         return [one.latency.value for one in _carried(spec, carried)]
-    return [one.value for one in executor.meter(spec, None).measure(cheapest(spec.space))]
+    timed = executor.meter(spec, None).measure(cheapest(spec.space))
+    # A doubtful value refuses nothing: a slow spell made it, more likely than not.
+    return [0.0 if one.doubtful else one.value for one in timed.values]
 
 
 def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:

@@ -17,7 +17,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "unit": (str,),
     "device": (str,),
     "seed": (int, type(None)),
+    "doubtful": (str,),
 }
+# Left out where it is empty, as by versions that knew none.
+_MAY_LACK = {"doubtful"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Measurement:
         unit: unit of `value` and `spread`; empty for a plain number.
         device: where it was measured.
         seed: seed of what was random in it, or None.
+        doubtful: why the value should not be believed; empty where nothing speaks against it.
 
     Raises:
         DataError: on construction, for numbers outside these ranges.
@@ -45,6 +49,7 @@ class Measurement:
     unit: str = ""
     device: str = "cpu"
     seed: int | None = None
+    doubtful: str = ""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -56,8 +61,9 @@ class Measurement:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """All fields by name."""
-        return asdict(self)
+        """All fields by name; one that is not doubtful has no such field."""
+        values = asdict(self)
+        return values if self.doubtful else {k: v for k, v in values.items() if k != "doubtful"}
 
     @classmethod
     def from_json(cls, data: object) -> Self:
@@ -68,10 +74,12 @@ class Measurement:
         """
         if not isinstance(data, Mapping):
             raise DataError(f"a measurement is a JSON object, not {type(data).__name__}")
-        for name in sorted(set(data) ^ set(_TYPES)):
+        for name in sorted((set(data) ^ set(_TYPES)) - (_MAY_LACK - set(data))):
             state = "unknown" if name in data else "missing"
             raise DataError(f"a measurement has the fields {', '.join(_TYPES)}; {name} is {state}")
         for name, types in _TYPES.items():
+            if name not in data:
+                continue
             if not isinstance(data[name], types) or isinstance(data[name], bool):
                 raise DataError(
                     f"the field {name} of a measurement cannot be {data[name]!r}; "

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from latency.acceptance import Tolerances
 
 # Before the first import of torch or numpy: tests run one process a core.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -94,6 +98,20 @@ def own_cache(_cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = _cache_root / str(next(_numbers))
     monkeypatch.setenv("NAS_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share their cores with each other: nothing they time would ever be accepted.
+
+    Processes that they start do not wait for a quiet machine, and may find timings doubtful.
+    """
+    monkeypatch.setenv("NAS_TIMING_PATIENCE_S", "0")
+    if "nas.profiling.timed_work" not in sys.modules:  # it imports torch
+        return
+    from nas.profiling import timed_work
+
+    monkeypatch.setattr(timed_work, "TOLERANCES", Tolerances(*[math.inf] * 6))
 
 
 @pytest.fixture(scope="session")

@@ -86,8 +86,8 @@ class LineScreen(Screen):
                 self._line(f"{label:<28} {duration(seconds):>9}  {message}".rstrip())
             case events.StageSkipped(_, label):
                 self._line(f"{label:<28} {'done':>9}  in an earlier session")
-            case events.Note(message=message):
-                self._line(f"note: {message}")
+            case events.Note(message=message, loud=loud):
+                self._line(f"{'WARNING' if loud else 'note'}: {message}")
             case events.EvaluationFailed():
                 self._line(f"note: {failure_text(event)}")
             case _:
@@ -146,6 +146,8 @@ class BarScreen(Screen):
                 self._start(stage, label, 1)
                 self._bars.update(self._task(stage), message="done in an earlier session")
                 self._finish(self._task(stage))
+            case events.Note(message=message, loud=True):
+                self._console.print(Text(f"WARNING: {message}", "bold red"), soft_wrap=True)
             case events.Note(message=message):
                 self.warn(message)
             case events.EvaluationFailed():

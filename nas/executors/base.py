@@ -22,7 +22,7 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
-    from nas.holding import Held
+    from nas.holding import Held, Timed
     from nas.profiling.device_profile import CarriedProfile
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
@@ -159,11 +159,17 @@ class Meter(Protocol):
     def known(self, architecture: Architecture) -> bool:
         """Whether a network needs no timing."""
 
-    def measure(self, architectures: Sequence[Architecture]) -> list[Measurement]:
-        """Median milliseconds of each network."""
+    def measure(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
+        """Milliseconds of each network."""
 
-    def hold(self, architectures: Sequence[Architecture]) -> list[Held]:
+    def confirm(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
+        """Time networks again whose values were not expected."""
+
+    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
         """Time each network in several sessions."""
+
+    def forget(self) -> None:
+        """Time everything anew from now on."""
 
 
 class Executor(ABC):

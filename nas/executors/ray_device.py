@@ -23,7 +23,7 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from latency.profile import ProfileHeader
-    from nas.holding import Held
+    from nas.holding import Held, Timed
     from nas.profiling.device_profile import CarriedProfile
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
@@ -144,15 +144,24 @@ class RayMeter:
         known: bool = self._call("known", architecture)
         return known
 
-    def measure(self, architectures: Sequence[Architecture]) -> list[Measurement]:
+    def measure(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
         """See `Meter.measure`."""
-        found: list[Measurement] = self._call("measure", architectures)
+        found: Timed[Measurement] = self._call("measure", architectures)
         return found
 
-    def hold(self, architectures: Sequence[Architecture]) -> list[Held]:
-        """See `Meter.hold`."""
-        found: list[Held] = self._call("hold", architectures)
+    def confirm(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
+        """See `Meter.confirm`."""
+        found: Timed[Measurement] = self._call("confirm", architectures)
         return found
+
+    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
+        """See `Meter.hold`."""
+        found: Timed[Held] = self._call("hold", architectures)
+        return found
+
+    def forget(self) -> None:
+        """See `Meter.forget`."""
+        self._call("forget")
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device.call(self._kind, method, self._carried, *arguments)

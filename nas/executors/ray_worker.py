@@ -22,7 +22,7 @@ from latency.profile import ProfileHeader
 from latency.workload import Workload
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
-from nas.holding import Held
+from nas.holding import Held, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_memory_mb
@@ -127,13 +127,23 @@ class DeviceWorker:
 
     def measure(
         self, carried: CarriedProfile | None, networks: Sequence[Architecture]
-    ) -> list[Measurement]:
+    ) -> Timed[Measurement]:
         """See `Meter.measure`."""
         return self._meter(carried).measure(networks)
 
-    def hold(self, carried: CarriedProfile | None, networks: Sequence[Architecture]) -> list[Held]:
+    def confirm(
+        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+    ) -> Timed[Measurement]:
+        """See `Meter.confirm`."""
+        return self._meter(carried).confirm(networks)
+
+    def hold(self, carried: CarriedProfile | None, networks: Sequence[Architecture]) -> Timed[Held]:
         """See `Meter.hold`."""
         return self._meter(carried).hold(networks)
+
+    def forget(self, carried: CarriedProfile | None) -> None:
+        """See `Meter.forget`."""
+        self._meter(carried).forget()
 
     def _meter(self, carried: CarriedProfile | None) -> LatencyMeter:
         return LatencyMeter(self._spec, carried)

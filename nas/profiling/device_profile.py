@@ -30,6 +30,7 @@ from search_spaces.space import SearchSpace
 
 SCHEMA = 1
 KIND = "nas device profile"
+LEAST_TRUST = 0.1
 
 Floats = NDArray[np.float64]
 
@@ -94,11 +95,17 @@ class Session:
     Attributes:
         reference_ms: median of the reference network, as it was; by how much it differs between
             sessions is how much the device's speed did, and is divided out.
-        clock_mhz: clock frequency before the session, None where it cannot be read.
+        clock_mhz: clock frequency after it, None where it cannot be read.
+        again: whether networks were timed in it that had been timed before.
+        repeated: how often the timer was disturbed in it and began anew.
+        waited_s: for the machine to become quiet.
     """
 
     reference_ms: float
     clock_mhz: float | None
+    again: bool = False
+    repeated: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,13 +332,16 @@ def dumped(profile: CarriedProfile) -> str:
 def trust(measured: Sequence[MeasuredNetwork]) -> Floats:
     """How far each time is trusted, ``(N,)`` in (0, 1]: one that scattered more counts less.
 
-    The weight is 1 up to the usual relative spread, then falls in proportion to it, to a tenth.
+    The weight is 1 up to the usual relative spread, then falls in proportion to it, to a tenth,
+    which is also that of a doubtful one.
     """
     spread_N = np.array([one.latency.spread / one.latency.value for one in measured])
     usual = float(np.median(spread_N))
-    if usual <= 0:
-        return np.ones(len(spread_N))
-    return np.asarray(np.clip(usual / np.maximum(spread_N, usual), 0.1, 1.0), dtype=np.float64)
+    weights_N = np.ones(len(spread_N))
+    if usual > 0:
+        weights_N = np.clip(usual / np.maximum(spread_N, usual), LEAST_TRUST, 1.0)
+    weights_N[[bool(one.latency.doubtful) for one in measured]] = LEAST_TRUST
+    return np.asarray(weights_N, dtype=np.float64)
 
 
 def _as_option(workload: Workload) -> str:

@@ -78,6 +78,8 @@ class Journal:
         old, new = there.get("samples"), here["samples"]
         if {**there, "samples": new} != here or not isinstance(old, int):
             return False
+        if any(one.session.again for timed in self._sessions.values() for one in timed):
+            return False
         sizes = [[len(one.networks) for one in timed] for timed in self._sessions.values()]
         return all(same_sessions(one, old, new) for one in sizes)
 

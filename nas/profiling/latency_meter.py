@@ -7,31 +7,39 @@ times what the reference took at first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from latency.acceptance import Reading, SessionTimes, Settled, agree
 from latency.device import describe_device
 from latency.profile import DeviceProfile, ProfileHeader, default_profile_path, open_profile
-from latency.timer import Timing
+from latency.timing import Timing
 from latency.workload import Workload
-from nas.holding import SESSIONS, Held, upper_of_median
+from nas.holding import SESSIONS, Held, Timed, upper_of_median
 from nas.kinds import middle
 from nas.profiling.device_profile import CarriedProfile, settings_digest
-from nas.profiling.timed_work import SESSION_ROUNDS, time_networks
+from nas.profiling.timed_work import (
+    SESSION_ROUNDS,
+    num_sessions,
+    time_session,
+    time_until_accepted,
+)
 from nas.profiling.workloads import check_workload
 from nas.run.evaluator import use_threads
 from nas.run.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 
+CONFIRMATIONS = 2
+
 
 class LatencyMeter:
     """Times networks of a run's space on its device.
 
-    What was timed is kept in the device's profile in the user's cache folder: a network is not
-    timed again by a later run, which is what makes a search with latency repeatable.
+    What was timed and accepted is kept in the device's profile in the user's cache folder: a
+    network is not timed again by a later run, which is what makes a search with latency repeatable.
+    What is doubtful is kept nowhere but in the run that asked for it.
 
     Args:
         spec: its space's workload is timed on its device.
@@ -54,83 +62,207 @@ class LatencyMeter:
         )
         path = _path(self.header, carried)
         self._profile: DeviceProfile = open_profile(path, self.header)
-        self._held = open_profile(path.with_suffix(".held.jsonl"), self.header)
+        self._held = open_profile(_beside(path, "held"), self.header)
+        self._confirmed = open_profile(_beside(path, "confirmed"), self.header)
         if carried is not None and not len(self._profile):
             (workload,) = carried.workloads
-            self._profile.record([(one.architecture, one.latency) for one in workload.measured])
+            known = [(one.architecture, one.latency) for one in workload.measured]
+            self._profile.record([pair for pair in known if not pair[1].doubtful])
 
     def known(self, architecture: Architecture) -> bool:
         """Whether a network needs no timing."""
         return self._profile.get(architecture.id) is not None
 
-    def measure(self, architectures: Sequence[Architecture]) -> list[Measurement]:
-        """Median milliseconds of each network, timing together those not in the profile."""
-        if len(self._profile):
-            return self._profile.measure(architectures, self._time)
-        reference = self._space.decode(middle(self._space))[0]
-        return self._profile.measure([reference, *architectures], self._time)[1:]
+    def measure(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
+        """Milliseconds of each network, timing together those not in the profile."""
+        return self._measure(self._profile, architectures, num_sessions(self._rounds))
 
-    def hold(self, architectures: Sequence[Architecture]) -> list[Held]:
+    def confirm(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
+        """Time networks again whose accepted values were not expected.
+
+        Two timings that agree are believed, of up to three. Where no two do the network is
+        doubtful, and forgotten. What was confirmed once is not timed again, also by a later run.
+        """
+        with self._profile.timing():
+            asked = [one for one in architectures if self.known(one)]
+            unsure = [one for one in asked if self._confirmed.get(one.id) is None]
+            said = {one.id: [self._first(one)] for one in unsure}
+            repeated, waited_s = 0, 0.0
+            for _ in range(CONFIRMATIONS):
+                if not unsure:
+                    break
+                settled, unit_ms = self._time(unsure, num_sessions(self._rounds))
+                repeated, waited_s = repeated + settled.repeated, waited_s + settled.waited_s
+                for network, verdict in zip(unsure, settled.calls, strict=True):
+                    value = verdict.measurement(unit_ms, self.header.device.label)
+                    said[network.id].append((value, verdict.readings))
+                unsure = [one for one in unsure if _agreeing(said[one.id]) is None]
+            doubtful = self._settle_confirmed(asked, said)
+        values = self._values(self._profile, architectures, doubtful)
+        return Timed(values, repeated, waited_s)
+
+    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
         """Time each network in several short sessions, unless that was done before."""
         self.measure([])  # there must be a reference
-        measured = self._held.measure(architectures, self._time_in_sessions)
-        return [Held(one.value, one.value + one.spread, one.count) for one in measured]
+        timed = self._measure(self._held, architectures, SESSIONS)
+        held = tuple(
+            Held(one.value, one.value + one.spread, one.count, one.doubtful) for one in timed.values
+        )
+        return Timed(held, timed.repeated, timed.waited_s)
 
     def time_afresh(
         self, architectures: Sequence[Architecture], sessions: int
     ) -> list[list[float]]:
-        """Milliseconds of each network in each of some new sessions, which are not kept.
+        """Milliseconds of each network in each calm one of some new sessions, which are not kept.
 
         Returns:
             For each network one value a session, in the unit of the profile.
         """
+        settled, unit_ms = self._time(architectures, sessions)
+        return [[ratio * unit_ms for ratio in one.ratios] for one in settled.calls]
+
+    def forget(self) -> None:
+        """Time everything of this device, workload and space anew from now on."""
+        for profile in (self._profile, self._held, self._confirmed):
+            profile.drop(list(profile.entries))
+
+    # -- timing -----------------------------------------------------------------------------
+
+    def _measure(
+        self, profile: DeviceProfile, architectures: Sequence[Architecture], sessions: int
+    ) -> Timed[Measurement]:
+        """What a profile has of the networks; what it lacks is timed, and kept if accepted."""
+        if not _missing(profile, architectures) and len(self._profile):
+            return Timed(self._values(profile, architectures, {}))
+        with self._profile.timing():
+            profile.refresh()
+            missing = _missing(profile, architectures)
+            settled, unit_ms = self._time(missing, sessions)
+            doubtful = self._keep(profile, missing, settled, unit_ms)
+        values = self._values(profile, architectures, doubtful)
+        return Timed(values, settled.repeated, settled.waited_s)
+
+    def _values(
+        self,
+        profile: DeviceProfile,
+        architectures: Sequence[Architecture],
+        doubtful: Mapping[str, Measurement],
+    ) -> tuple[Measurement, ...]:
+        values = [doubtful.get(one.id) or profile.get(one.id) for one in architectures]
+        return tuple(value for value in values if value is not None)
+
+    def _time(self, architectures: Sequence[Architecture], sessions: int) -> tuple[Settled, float]:
+        """The networks beside the reference, and what the reference takes in the profile's unit."""
         reference, unit_ms = self._reference()
         rounds = min(SESSION_ROUNDS, self._rounds)
-        values: list[list[float]] = [[] for _ in architectures]
-        for _ in range(sessions):
-            beside, timings = time_networks(
-                self._space, reference, architectures, self.workload, self._device, rounds
-            )
-            for network, timing in zip(values, timings, strict=True):
-                network.append(timing.ratio(beside) * unit_ms)
-        return values
 
-    def _reference(self) -> tuple[Architecture, float]:
+        def session(numbers: Sequence[int]) -> SessionTimes:
+            asked = [architectures[number] for number in numbers]
+            return time_session(self._space, reference, asked, self.workload, self._device, rounds)
+
+        settled = time_until_accepted(session, len(architectures), self._device, sessions, unit_ms)
+        if unit_ms is not None:
+            return settled, unit_ms
+        unit_ms, verdict = settled.reference_ms, settled.reference
+        if verdict.doubt:
+            return settled.doubting(f"the reference network: {verdict.doubt}"), unit_ms
+        every = [ms for one in verdict.counted for ms in one.reference_ms]
+        value = Timing(tuple(every)).measurement(self.header.device.label)
+        unit = replace(value, value=unit_ms)
+        self._profile.record([(reference, unit)], {reference.id: verdict.readings})
+        return settled, unit_ms
+
+    def _reference(self) -> tuple[Architecture, float | None]:
+        if not len(self._profile):
+            return self._space.decode(middle(self._space))[0], None
         architecture, measurement = next(iter(self._profile.entries.values()))
         return architecture, measurement.value
 
-    def _time(self, architectures: list[Architecture]) -> list[Measurement]:
-        label, known = self.header.device.label, len(self._profile) > 0
-        reference = self._reference()[0] if known else architectures[0]
-        others = architectures if known else architectures[1:]
-        beside, timings = time_networks(
-            self._space, reference, others, self.workload, self._device, self._rounds
-        )
-        unit_ms = self._reference()[1] if known else beside.median_ms
-        measured = [relative(timing, beside, unit_ms, label) for timing in timings]
-        return measured if known else [beside.measurement(label), *measured]
+    def _keep(
+        self,
+        profile: DeviceProfile,
+        architectures: Sequence[Architecture],
+        settled: Settled,
+        unit_ms: float,
+    ) -> dict[str, Measurement]:
+        """Put what is accepted into a profile.
 
-    def _time_in_sessions(self, architectures: list[Architecture]) -> list[Measurement]:
+        Returns:
+            What is doubtful, by id.
+        """
         label = self.header.device.label
-        found = []
-        for values in self.time_afresh(architectures, SESSIONS):
-            middle_ms = float(np.median(values))
-            margin = upper_of_median(values) - middle_ms
-            found.append(Measurement("latency_ms", middle_ms, margin, len(values), "ms", label))
-        return found
+        accepted: list[tuple[Architecture, Measurement]] = []
+        doubtful: dict[str, Measurement] = {}
+        readings: dict[str, Sequence[Reading]] = {}
+        for network, verdict in zip(architectures, settled.calls, strict=True):
+            value = verdict.measurement(unit_ms, label)
+            if profile is self._held:
+                values = [ratio * unit_ms for ratio in verdict.ratios]
+                margin = max(0.0, upper_of_median(values) - value.value)
+                value = replace(value, spread=margin, count=len(values))
+            if verdict.doubt:
+                doubtful[network.id] = value
+            else:
+                accepted.append((network, value))
+                readings[network.id] = verdict.readings
+        profile.record(accepted, readings)
+        return doubtful
+
+    # -- confirming -------------------------------------------------------------------------
+
+    def _first(self, network: Architecture) -> tuple[Measurement, Sequence[Reading]]:
+        value = self._profile.get(network.id)
+        assert value is not None
+        return value, self._profile.readings(network.id)
+
+    def _settle_confirmed(
+        self,
+        asked: Sequence[Architecture],
+        said: Mapping[str, Sequence[tuple[Measurement, Sequence[Reading]]]],
+    ) -> dict[str, Measurement]:
+        """Keep what two timings agree on, and forget the rest.
+
+        Returns:
+            What is doubtful, by id.
+        """
+        doubtful: dict[str, Measurement] = {}
+        for network in asked:
+            timings = said.get(network.id)
+            if timings is None:
+                continue
+            value = _agreeing(timings)
+            if value is None:
+                told = " ms, ".join(f"{one.value:.3g}" for one, _ in timings)
+                doubt = f"it was not expected, and timings of it do not agree: {told} ms"
+                doubtful[network.id] = replace(timings[-1][0], doubtful=doubt)
+                self._profile.drop([network.id])
+                continue
+            readings = [reading for _, part in timings for reading in part]
+            self._profile.replace([(network, value, readings)])
+            self._confirmed.record([(network, value)])
+        return doubtful
 
 
-def relative(timing: Timing, reference: Timing, unit_ms: float, device: str) -> Measurement:
-    """A network's latency in a unit other than that of its session.
+def _missing(profile: DeviceProfile, architectures: Sequence[Architecture]) -> list[Architecture]:
+    distinct = {one.id: one for one in architectures}
+    return [one for key, one in distinct.items() if profile.get(key) is None]
 
-    Args:
-        timing: of the network.
-        reference: timed in the same rounds.
-        unit_ms: what the reference takes in that unit.
-        device: the label of the device's fingerprint.
-    """
-    value = timing.ratio(reference) * unit_ms
-    return Measurement("latency_ms", value, timing.spread * value, timing.count, "ms", device)
+
+def _agreeing(
+    timings: Sequence[tuple[Measurement, Sequence[Reading]]],
+) -> Measurement | None:
+    """The earliest accepted value that the last one agrees with; None where there is none."""
+    *earlier, last = [value for value, _ in timings]
+    if last.doubtful:
+        return None
+    for value in earlier:
+        if not value.doubtful and agree(value.value, last.value):
+            return value
+    return None
+
+
+def _beside(path: Path, word: str) -> Path:
+    return path.with_suffix(f".{word}.jsonl")
 
 
 def _path(header: ProfileHeader, carried: CarriedProfile | None) -> Path:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from latency.device import DeviceFingerprint, clock_mhz, describe_device
-from latency.locking import machine_lock
+from latency.acceptance import SessionTimes
+from latency.device import DeviceFingerprint, describe_device
 from latency.workload import Workload
 from nas.kinds import middle
 from nas.profiling.device_profile import (
@@ -29,9 +29,15 @@ from nas.profiling.device_profile import (
 from nas.profiling.files import claimed, journal_path
 from nas.profiling.finished import finished_profile
 from nas.profiling.journal import Journal
-from nas.profiling.latency_meter import relative
 from nas.profiling.sessions import TimedSession, check_samples, num_networks, profile_workload
-from nas.profiling.timed_work import Maker, network_memory_mb, time_networks
+from nas.profiling.timed_work import (
+    SESSION_ROUNDS,
+    Maker,
+    network_memory_mb,
+    num_sessions,
+    time_session,
+    time_until_accepted,
+)
 from nas.profiling.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -205,18 +211,35 @@ class _SessionTimer:
         request, reference = self._request, self._reference
         networks = request.space.decode(rows)
         others = [network for network in networks if network.id != reference.id]
-        job = (request.space, reference, others, self._workload, request.device, request.rounds)
-        with request.ready([reference, *others], self._workload) as make, machine_lock():
-            clock = clock_mhz(request.device)
-            beside, timings = time_networks(*job, make)
-        times = {one.id: timing for one, timing in zip(others, timings, strict=True)}
-        times[reference.id] = beside
+        rounds = min(SESSION_ROUNDS, request.rounds)
+        with request.ready([reference, *others], self._workload) as make:
+
+            def session(numbers: Sequence[int]) -> SessionTimes:
+                asked = [others[number] for number in numbers]
+                return time_session(
+                    request.space, reference, asked, self._workload, request.device, rounds, make
+                )
+
+            settled = time_until_accepted(
+                session, len(others), request.device, num_sessions(request.rounds), None
+            )
+        if settled.reference.doubt:
+            settled = settled.doubting(f"the reference network: {settled.reference.doubt}")
+        unit_ms, last = settled.reference_ms, settled.reference.readings[-1]
+        verdicts = {one.id: verdict for one, verdict in zip(others, settled.calls, strict=True)}
+        verdicts[reference.id] = settled.reference
         measured = []
         for network in networks:
             memory = network_memory_mb(request.space, network, self._workload, request.device)
-            latency = relative(times[network.id], beside, beside.median_ms, self._label)
+            latency = verdicts[network.id].measurement(unit_ms, self._label)
             measured.append(MeasuredNetwork(network, latency, round(memory, 6), number))
-        return TimedSession(Session(beside.median_ms, clock), tuple(measured))
+        told = Session(
+            unit_ms,
+            last.state.clock_mhz,
+            repeated=settled.repeated,
+            waited_s=round(settled.waited_s, 1),
+        )
+        return TimedSession(told, tuple(measured))
 
 
 def _check_onnxruntime(request: ProfileRequest) -> None:

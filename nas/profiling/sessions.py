@@ -3,13 +3,16 @@
 The first half of the networks is spread over the space, its ends included; the rest comes in
 rounds from where the predictor is least sure. Every session times a reference network in the same
 rounds, so that the device's slow spells are divided out: a network's time is its ratio to the
-reference, times what the reference takes in the median session.
+reference, times what the reference takes in the median session. What stayed doubtful, and what the
+others would not lead one to expect, is timed again at the end: two timings that agree are believed,
+of up to three.
 
 N: networks; F: features; S: slots.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -17,7 +20,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.predictor import LatencyPredictor
+from latency.acceptance import agree
+from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
 from nas.kinds import cheapest_rows, largest_rows, middle
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
@@ -36,6 +40,7 @@ POOL_SIZE = 4096
 MAX_SAMPLES = POOL_SIZE
 # Networks among which a round spreads its choice: this many times as many as it takes.
 UNSURE_SHARE = 6
+MOST_TIMINGS = 3
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def profile_workload(
     wanted = min(samples, len(pool.rows))
     check_samples(wanted)
     sessions = list(done)
-    while (count := sum(len(one.networks) for one in sessions)) < wanted:
+    while (count := _num_first(sessions)) < wanted:
         known = space.encode([one.architecture for s in sessions for one in s.networks])
         spreads, size = _next_session(wanted, count)
         if spreads:
@@ -142,7 +147,34 @@ def profile_workload(
             picked = unsure(pool, known, fit_latency(space, measured, seed), size)
         sessions.append(time_them(picked, len(sessions)))
         yield sessions[-1]
+    while len(odd := _unsettled(space, sessions, seed)):
+        timed = time_them(odd[:SESSION_SIZE], len(sessions))
+        sessions.append(replace(timed, session=replace(timed.session, again=True)))
+        yield sessions[-1]
     yield fitted(space, workload, sessions, seed)
+
+
+def _unsettled(space: SearchSpace, sessions: Sequence[TimedSession], seed: int) -> Genotypes:
+    """The networks that have to be timed again."""
+    measured = corrected(sessions)
+    counts = Counter(one.architecture.id for s in sessions for one in s.networks)
+    kept = believed([one.latency for one in measured])
+    odd = {
+        measured[number].architecture.id
+        for number in np.flatnonzero(kept)[fit_latency(space, measured, seed).unexpected()]
+    }
+    again = [
+        one.architecture
+        for one in measured
+        if (one.latency.doubtful and counts[one.architecture.id] < MOST_TIMINGS)
+        or (one.architecture.id in odd and counts[one.architecture.id] == 1)
+    ]
+    return space.encode(again) if again else np.zeros((0, len(space.slots)), np.int16)
+
+
+def _num_first(sessions: Sequence[TimedSession]) -> int:
+    """How many networks were timed, each counted once."""
+    return sum(len(one.networks) for one in sessions if not one.session.again)
 
 
 def fitted(
@@ -169,6 +201,8 @@ def fit_latency(
     space: SearchSpace, measured: Sequence[MeasuredNetwork], seed: int
 ) -> LatencyPredictor:
     """The latency predictor of some measured networks."""
+    kept = believed([one.latency for one in measured])
+    measured = [one for one, keep in zip(measured, kept, strict=True) if keep]
     rows = space.encode([one.architecture for one in measured])
     return LatencyPredictor.fit(
         encode_features(space, rows),
@@ -182,11 +216,28 @@ def fit_latency(
 def corrected(sessions: Sequence[TimedSession]) -> list[MeasuredNetwork]:
     """All networks with the drift between sessions divided out, the reference first."""
     usual = float(np.median([one.session.reference_ms for one in sessions]))
-    found = []
+    found: dict[str, list[MeasuredNetwork]] = {}
     for one in sessions:
         factor = usual / one.session.reference_ms
-        found += [_scaled(network, factor) for network in one.networks]
-    return found
+        for network in one.networks:
+            found.setdefault(network.architecture.id, []).append(_scaled(network, factor))
+    return [_agreed(timings) for timings in found.values()]
+
+
+def _agreed(timings: Sequence[MeasuredNetwork]) -> MeasuredNetwork:
+    """One of several timings of a network: the first accepted one that another one confirms."""
+    first, *others = timings
+    if not others:
+        return first
+    sure = [one for one in timings if not one.latency.doubtful]
+    for number, one in enumerate(sure):
+        if any(agree(one.latency.value, other.latency.value) for other in sure[number + 1 :]):
+            return one
+    if first.latency.doubtful and len(sure) == 1:
+        return sure[0]  # what was disturbed at first says nothing against what was not
+    told = ", ".join(f"{one.latency.value:.3g}" for one in timings)
+    doubt = f"timings of it do not agree: {told} ms"
+    return replace(timings[-1], latency=replace(timings[-1].latency, doubtful=doubt))
 
 
 def _scaled(network: MeasuredNetwork, factor: float) -> MeasuredNetwork:

@@ -5,13 +5,27 @@ Shapes: B batch, M source positions, N target positions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from latency.acceptance import (
+    Conditions,
+    SessionTimes,
+    Settled,
+    Tolerances,
+    patience_s,
+    reference_drift,
+    settle,
+)
+from latency.device import usable_cores
+from latency.locking import machine_lock
+from latency.machine import Watch
 from latency.memory import peak_memory_mb
-from latency.timer import Timing, time_beside
+from latency.timer import time_beside
+from latency.timing import median_copy
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ImageInput
@@ -30,9 +44,10 @@ Maker = Callable[[Architecture], Call]
 WARMUP = 1  # the timer calls each network once more, to see how long a call is
 REFERENCE_COPIES = 3
 SESSION_ROUNDS = 5
+TOLERANCES = Tolerances()
 
 
-def time_networks(
+def time_session(
     space: SearchSpace,
     reference: Architecture,
     architectures: Sequence[Architecture],
@@ -40,59 +55,69 @@ def time_networks(
     device: str,
     rounds: int,
     make: Maker | None = None,
-) -> tuple[Timing, list[Timing]]:
+) -> SessionTimes:
     """Time networks and a reference in interleaved rounds, with random weights.
 
-    After a few rounds all are built anew: where a network lies in memory, and a slow spell of the
-    machine, then spoil some of its samples and not all.
+    All are built anew for it: where a network lies in memory then spoils one session and not all.
 
     Args:
         space: of the networks.
         reference: timed as often as the others, to tell the device's mood.
-        architectures: what to time.
+        architectures: what to time; may be none.
         workload: what they do; see `nas.profiling.workloads`.
         device: where.
         rounds: samples of each.
         make: of their calls; None for torch's own.
-
-    Returns:
-        Times of the reference, and of the networks.
     """
     made = make or (lambda one: timed_call(space, one, workload, device))
     # A single round cannot tell much; copies of what takes seconds to build would not mend that.
-    copies = [reference] * min(REFERENCE_COPIES, rounds)
-    parts = [
-        _session(made, copies, architectures, workload, device, min(SESSION_ROUNDS, rounds - done))
-        for done in range(0, rounds, SESSION_ROUNDS)
-    ]
-    beside = _joined([reference for reference, _ in parts])
-    return beside, [_joined(timings) for timings in zip(*(t for _, t in parts), strict=True)]
-
-
-def _session(
-    make: Maker,
-    copies: Sequence[Architecture],
-    architectures: Sequence[Architecture],
-    workload: Workload,
-    device: str,
-    rounds: int,
-) -> tuple[Timing, list[Timing]]:
+    copies = [reference] * (REFERENCE_COPIES if rounds > 1 else 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        beside = [make(one) for one in copies]
-        calls = [make(one) for one in architectures]
-        return time_beside(
-            beside,
-            calls,
-            device,
-            dtype=workload.dtype,
-            warmup=WARMUP,
-            repeats=rounds,
+        beside = [made(one) for one in copies]
+        calls = [made(one) for one in architectures]
+        began, watch = time.time(), Watch(device)
+        there, timings = time_beside(
+            beside, calls, device, dtype=workload.dtype, warmup=WARMUP, repeats=rounds
         )
+        state = watch.state()
+    return SessionTimes(
+        median_copy(there), reference_drift(there), tuple(timings), state, round(began, 3)
+    )
 
 
-def _joined(timings: Sequence[Timing]) -> Timing:
-    return Timing(tuple(ms for timing in timings for ms in timing.samples_ms))
+def time_until_accepted(
+    time_some: Callable[[Sequence[int]], SessionTimes],
+    count: int,
+    device: str,
+    sessions: int,
+    unit_ms: float | None,
+) -> Settled:
+    """Time calls in sessions until they are accepted or given up, see `latency.acceptance`.
+
+    Args:
+        time_some: a session with the calls of these numbers, and the reference.
+        count: of the calls.
+        device: where they run.
+        sessions: calm ones that are wanted.
+        unit_ms: what the reference took when it was timed first; None where this is the first time.
+    """
+    # On a graphics card one thread launches the kernels.
+    threads = torch.get_num_threads() if device == "cpu" else 1
+    cores = usable_cores()
+
+    def one_session(numbers: Sequence[int]) -> SessionTimes:
+        with machine_lock():
+            return time_some(numbers)
+
+    return settle(
+        one_session, count, Conditions(threads, cores, unit_ms, sessions, patience_s(), TOLERANCES)
+    )
+
+
+def num_sessions(rounds: int) -> int:
+    """Sessions that so many rounds make."""
+    return -(-rounds // SESSION_ROUNDS)
 
 
 def network_memory_mb(

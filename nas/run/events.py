@@ -81,11 +81,15 @@ class FrontUpdated:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the user should know, for example that pruning was refused and why."""
+    """Something the user should know, for example that pruning was refused and why.
+
+    A loud one says that the result cannot be trusted as it is.
+    """
 
     stage: str
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    loud: bool = False
 
 
 Event = (

@@ -24,6 +24,7 @@ from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space
+from search_spaces.measurement import Measurement
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
@@ -96,7 +97,8 @@ class Run(OpenedRun):
             "params": float(params),
             "flops": float(flops),
         }
-        measured = {LATENCY: self.timed(), MEMORY: self.memory_mb()}
+        sure = {key: one.value for key, one in self.timed().items() if not one.doubtful}
+        measured = {LATENCY: sure, MEMORY: self.memory_mb()}
         for name in {LATENCY, MEMORY} & set(self.spec.objectives):
             known = measured[name].get(self.space.decode(top)[0].id)
             values[name] = float(self.costs.predict(top)[name][0]) if known is None else known
@@ -141,12 +143,12 @@ class Run(OpenedRun):
         """The journal of observations by architecture id, failures among them."""
         return {line["id"]: line for line in self.folder.read_journal(OBSERVATIONS_FILE)}
 
-    def timed(self) -> dict[str, float]:
-        """Milliseconds of the networks that were timed for the predictor, by id."""
+    def timed(self) -> dict[str, Measurement]:
+        """Latencies of the networks that were timed for the predictor, by id."""
         if not self.spec.needs_latency:
             return {}
         profile = read_profile(self.folder.path / PROFILE_FILE)
-        return {key: measurement.value for key, (_, measurement) in profile.entries.items()}
+        return {key: measurement for key, (_, measurement) in profile.entries.items()}
 
     def memory_mb(self) -> dict[str, float]:
         """Peak memory of the networks that were measured for the predictor, by id."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from nas.doubts import disturbances
 from nas.front import FrontEntry, best_entries
 from nas.holding import Held
 from nas.objectives import LATENCY, UPPER_NAMES, objective
@@ -15,7 +16,9 @@ from nas.stages.base import HOLDING_FILE, Run
 def read_held(run: Run) -> dict[str, Held]:
     """What was timed in sessions so far, by architecture id."""
     return {
-        one["id"]: Held(one["latency_ms"], one["latency_upper_ms"], one["sessions"])
+        one["id"]: Held(
+            one["latency_ms"], one["latency_upper_ms"], one["sessions"], one.get("doubtful", "")
+        )
         for line in run.folder.read_journal(HOLDING_FILE)
         for one in line["networks"]
     }
@@ -31,7 +34,8 @@ def hold_front(run: Run, measured: Callable[[], Sequence[FrontEntry]]) -> Iterat
     """Time networks again until the latency of all of the front is sure to keep its limit.
 
     A network that turns out to break the limit, or to be slower than it seemed, makes room for
-    others; so this goes on until all of the front has been timed in sessions.
+    others; so this goes on until all of the front has been timed in sessions. A network whose
+    single measurement is doubtful gets its chance here.
 
     Args:
         run: with a limit on latency, or nothing is done.
@@ -42,14 +46,16 @@ def hold_front(run: Run, measured: Callable[[], Sequence[FrontEntry]]) -> Iterat
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
     while True:
         held = read_held(run)
-        front = best_entries(with_held(run, measured()), objectives, run.spec.limits)
-        doubtful = [entry for entry in front if entry.id not in held]
-        if not doubtful:
+        entries = [e if e.id in held else replace(e, doubtful={}) for e in measured()]
+        front = best_entries(with_held(run, entries), objectives, run.spec.limits)
+        unsure = [entry for entry in front if entry.id not in held]
+        if not unsure:
             return
-        yield Progress("verify", 0, len(doubtful), "on the front, timed again")
-        found = run.meter().hold([entry.architecture for entry in doubtful])
+        yield Progress("verify", 0, len(unsure), "on the front, timed again")
+        timed = run.meter().hold([entry.architecture for entry in unsure])
+        yield from disturbances("verify", timed)
         # One line for all: which are timed next follows from whole rounds only.
-        pairs = list(zip(doubtful, found, strict=True))
+        pairs = list(zip(unsure, timed.values, strict=True))
         line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
         run.folder.append(HOLDING_FILE, [line])
         for entry, value in pairs:
@@ -61,4 +67,5 @@ def _with(entry: FrontEntry, held: Held | None) -> FrontEntry:
     if held is None:
         return entry
     times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
-    return replace(entry, measured=dict(entry.measured) | times)
+    doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
+    return replace(entry, measured=dict(entry.measured) | times, doubtful=doubtful)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from latency.predictor import LatencyPredictor
+from latency.predictor import LatencyPredictor, believed
 from latency.profile import open_profile
 from nas import limits
+from nas.doubts import disturbances, predictor_off
 from nas.objectives import LATENCY
 from nas.ranking import choose_ranker
 from nas.ranking.report_card import MIN_OBSERVATIONS
@@ -23,9 +24,12 @@ from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
-from search_spaces.space import SearchSpace
+from search_spaces.measurement import Measurement
+from search_spaces.space import Genotypes, SearchSpace
 from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport
+
+DOUBTFUL_WEIGHT = 0.1
 
 
 def declare(run: Run) -> Iterator[Event]:
@@ -58,7 +62,15 @@ def measure_latency(run: Run) -> Iterator[Event]:
     networks = run.space.decode(rows)
     fresh = [network for network in networks if not meter.known(network)]
     yield Progress("latency", 0, len(networks), f"{len(fresh)} to time, the rest known")
-    measured = meter.measure(networks)
+    timed = meter.measure(networks)
+    yield from disturbances("latency", timed)
+    measured, predictor = list(timed.values), _fitted(run, rows, timed.values)
+    if odd := _odd(predictor, measured):
+        again = meter.confirm([networks[i] for i in odd])
+        yield from disturbances("latency", again)
+        for i, value in zip(odd, again.values, strict=True):
+            measured[i] = value
+        predictor = _fitted(run, rows, measured)
     path = run.folder.path / PROFILE_FILE
     path.unlink(missing_ok=True)  # of a run cut short; the device's own profile has it all
     open_profile(path, meter.header).record(list(zip(networks, measured, strict=True)))
@@ -66,17 +78,33 @@ def measure_latency(run: Run) -> Iterator[Event]:
     for network, value in zip(networks, measured, strict=True):
         if network.id in new:
             yield ArchitectureMeasured("latency", network.id, {LATENCY: value.value})
-    depth = run.space.depths(rows, run.space.stacks[-1])
-    predictor = LatencyPredictor.fit(
-        encode_features(run.space, rows),
-        [value.value for value in measured],
-        baselines={"depth": depth},
-        seed=run.spec.seed,
-    )
     run.folder.write_json(PREDICTOR_FILE, predictor.to_json())
     report = predictor.report
+    if off := predictor_off(report.mape):
+        yield Note("latency", off, loud=True)
     yield Progress(
         "latency", len(networks), len(networks), f"{report.chosen}, error {report.mape:.1%}"
+    )
+
+
+def _odd(predictor: LatencyPredictor, measured: Sequence[Measurement]) -> list[int]:
+    """Numbers of the accepted networks that take otherwise than the others let expect."""
+    fitted = np.flatnonzero(believed(measured))
+    odd = [int(number) for number in fitted[predictor.unexpected()]]
+    return [number for number in odd if not measured[number].doubtful]
+
+
+def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> LatencyPredictor:
+    """The predictor of what was timed."""
+    kept = believed(measured)
+    values = [value for value, keep in zip(measured, kept, strict=True) if keep]
+    rows = rows[kept]
+    return LatencyPredictor.fit(
+        encode_features(run.space, rows),
+        [value.value for value in values],
+        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
+        weights=[DOUBTFUL_WEIGHT if value.doubtful else 1.0 for value in values],
+        seed=run.spec.seed,
     )
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from latency.profile import read_profile
+from nas.doubts import disturbances, predictions_off, reason
 from nas.evolution import Generation, archive
 from nas.executors.base import Failure
 from nas.front import FrontEntry
 from nas.holding import keeps
-from nas.objectives import COSTS, LATENCY, MEMORY
+from nas.objectives import COSTS, LATENCY, MEMORY, STD_NAMES
 from nas.outcomes import failed, give_up, hopeless, told, values_of
 from nas.pareto import constrained_ranks, crowding_distance
-from nas.run.events import ArchitectureMeasured, Event, Progress
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.scoring import network_costs
 from nas.stages.base import (
     HOLDING_FILE,
@@ -28,9 +29,12 @@ from nas.stages.base import (
 from nas.stages.holding import hold_front, with_held
 from nas.stages.memory import memory_of
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError
+from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
+
+# A latency further from its prediction is timed again before it is believed.
+MOST_STDS, LEAST_ODD = 3.0, 0.1
 
 
 def verify(run: Run) -> Iterator[Event]:
@@ -57,17 +61,43 @@ def verify(run: Run) -> Iterator[Event]:
             continue
         missing = [candidate for candidate in batch if candidate.id not in lines]
         for line, event in _verified(run, missing):
-            lines[line["id"]] = line
             if event is not None:
                 yield event
+            if line is None:
+                continue
+            lines[line["id"]] = line
             journals = (VERIFICATION_FILE, HOLDING_FILE)
             give_up(run.folder, "verify", journals, hopeless(lines.values()))
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
+    _check_doubts(run)
+    if off := predictions_off(_front_entry(line) for line in lines.values() if not failed(line)):
+        yield Note("verify", off, loud=True)
     for name in (VERIFICATION_FILE, HOLDING_FILE):
         if not (run.folder.path / name).exists():
             run.folder.append(name, [])
+
+
+def _check_doubts(run: Run) -> None:
+    """Let no run end without a front for the only reason that nothing could be timed reliably.
+
+    Raises:
+        NasError: after the doubtful measurements were forgotten, so that resuming takes them anew.
+    """
+    entries = with_held(run, measured_entries(run))
+    limits = run.spec.limits
+    kept = [one for one in entries if keeps(one.measured, one.predicted, limits, one.doubtful)]
+    unsure = [one for one in entries if LATENCY in one.doubtful]
+    if kept or not unsure or LATENCY not in limits:
+        return
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
+        run.folder.forget("verify", (name,))
+    raise NasError(
+        f"no network is known to keep latency_ms ≤ {limits[LATENCY]:g}, since {len(unsure)} could "
+        f"not be timed reliably ({reason(unsure[0].doubtful)}): keep other work away from the "
+        f"device and go on with nas resume {run.folder.path}"
+    )
 
 
 @dataclass(frozen=True)
@@ -119,19 +149,22 @@ def _cost_values(run: Run, rows: Genotypes) -> list[dict[str, int]]:
 
 def _verified(
     run: Run, candidates: Sequence[_Candidate]
-) -> Iterator[tuple[dict[str, Any], Event | None]]:
+) -> Iterator[tuple[dict[str, Any] | None, Event | None]]:
     """Measure candidates and journal each; what was measured before is taken from there.
 
     Yields:
-        A line of the journal, and what happened, if anything was measured just now.
+        A line of the journal, and what happened, if anything was measured just now; or a note
+        alone.
     """
     if not candidates:
         return
     rows = np.concatenate([candidate.row for candidate in candidates])
     networks = [candidate.architecture for candidate in candidates]
     known = run.observations()
-    times, untimed = _times(run, networks)
     predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
+    times, untimed, notes = _times(run, networks, predicted)
+    for note in notes:
+        yield None, note
     costs = [
         _measured_costs(run, network, time, network.id in untimed)
         for network, time in zip(networks, times, strict=True)
@@ -153,6 +186,9 @@ def _verified(
             fresh = fresh if before else {**outcome, **fresh}
             event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
             line["measured"] = {**outcome, **measured, **cost_values[index]}
+            time = times[index]
+            if time is not None and time.doubtful:
+                line["doubtful"] = {LATENCY: time.doubtful}
         run.folder.append(VERIFICATION_FILE, [line])
         yield line, event
 
@@ -174,15 +210,17 @@ def _measured_costs(
 
 
 def _times(
-    run: Run, networks: Sequence[Architecture]
-) -> tuple[Sequence[Measurement | None], set[str]]:
-    """The latency of each network, and the ids of those that had to be timed for it.
+    run: Run, networks: Sequence[Architecture], predicted: Sequence[Mapping[str, float]]
+) -> tuple[Sequence[Measurement | None], set[str], list[Note]]:
+    """The latency of each network, the ids of those that had to be timed for it, and notes on that.
+
+    One that deviates from its prediction by more than that is unsure is timed again.
 
     Raises:
         DataError: when the run's other networks were timed on another device.
     """
     if not run.spec.needs_latency or run.elsewhere is not None:
-        return [None] * len(networks), set()
+        return [None] * len(networks), set(), []
     meter = run.meter()
     other = read_profile(run.folder.path / PROFILE_FILE).header.difference(meter.header)
     if other is not None:
@@ -191,11 +229,31 @@ def _times(
             "or start a new one here"
         )
     untimed = {network.id for network in networks if not meter.known(network)}
-    return meter.measure(networks), untimed
+    timed = meter.measure(networks)
+    notes = list(disturbances("verify", timed))
+    values = list(timed.values)
+    odd = [i for i, one in enumerate(values) if _unexpected(one, predicted[i])]
+    if odd:
+        again = meter.confirm([networks[i] for i in odd])
+        notes += disturbances("verify", again)
+        for i, value in zip(odd, again.values, strict=True):
+            values[i] = value
+    return values, untimed, notes
+
+
+def _unexpected(time: Measurement, predicted: Mapping[str, float]) -> bool:
+    """Whether an accepted time is further from its prediction than that is unsure."""
+    middle, std = predicted[LATENCY], predicted[STD_NAMES[LATENCY]]
+    most = max(MOST_STDS * std, LEAST_ODD * middle)
+    return not time.doubtful and abs(time.value - middle) > most
 
 
 def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
-    """How many of the verified networks keep the limits, as far as is known."""
+    """How many of the verified networks keep the limits, as far as is known.
+
+    Doubtful ones count by their value here: where other work disturbs the timing it disturbs that
+    of the next candidates as well, and asking for ever more of them would find nothing.
+    """
     entries = with_held(run, [_front_entry(line) for line in lines if not failed(line)])
     return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
 
@@ -204,7 +262,11 @@ def measured_entries(run: Run) -> list[FrontEntry]:
     """Every network all of whose objectives were measured, as far as they can be."""
     verified = run.folder.read_journal(VERIFICATION_FILE)
     entries = {line["id"]: _front_entry(line) for line in verified if not failed(line)}
-    known_costs = {LATENCY: run.timed(), MEMORY: run.memory_mb()}
+    times = run.timed()
+    known_costs = {
+        LATENCY: {key: one.value for key, one in times.items()},
+        MEMORY: run.memory_mb(),
+    }
     needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
     needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
     networks = run.space.decode(run.observed_rows)
@@ -220,7 +282,15 @@ def measured_entries(run: Run) -> list[FrontEntry]:
             line = known[network.id]
             measured = inherited(line) | cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
-    return [_with_costs(entry, known_costs) for entry in entries.values()]
+    return [_with_costs(_doubted(entry, times), known_costs) for entry in entries.values()]
+
+
+def _doubted(entry: FrontEntry, times: Mapping[str, Measurement]) -> FrontEntry:
+    """An observed network's entry with the doubts about its time; verified ones have their own."""
+    time = times.get(entry.id)
+    if time is None or not time.doubtful or LATENCY in entry.measured:
+        return entry
+    return replace(entry, doubtful={LATENCY: time.doubtful})
 
 
 def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
@@ -236,4 +306,6 @@ def inherited(line: Mapping[str, Any]) -> dict[str, float]:
 
 def _front_entry(line: Mapping[str, Any]) -> FrontEntry:
     architecture = Architecture.from_json(line["architecture"])
-    return FrontEntry(line["id"], architecture, line["measured"], line["predicted"])
+    return FrontEntry(
+        line["id"], architecture, line["measured"], line["predicted"], line.get("doubtful", {})
+    )

@@ -1,0 +1,176 @@
+"""What else a machine did while something was timed on it: the work of others, waiting, the clock.
+
+Three readings that cost microseconds, each None where the system does not tell. What one of them
+misses another one sees: others' work on a sibling of our core takes nothing from us that a
+scheduler would count, and in a container ``/proc/stat`` may speak of more cores than are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from latency.device import clock_mhz
+
+PROC = Path("/proc")
+# Places of the columns of /proc/stat's first line that are no work: idle and iowait. Those behind
+# the eighth, of guests, are contained in the first two.
+_IDLE = (3, 4)
+_COLUMNS = 8
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+WAITED = 0.05  # of the time, for each thread
+OTHERS = 0.2  # cores, beyond those that are free
+
+QUIET_SLICE_S = 0.25
+QUIET_SLICES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    """What a machine did during a session of the timer.
+
+    Attributes:
+        seconds: how long it was watched.
+        others: cores that were kept busy by others than this process, on average; what a
+            hypervisor took away counts as theirs. Below 0 only by what the clocks disagree.
+        waited: share of the time in which this process had work and no core for it, at least 0,
+            all threads added up.
+        clock_mhz: clock frequency at the end.
+    """
+
+    seconds: float = 0.0
+    others: float | None = None
+    waited: float | None = None
+    clock_mhz: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        names = [one.name for one in fields(cls)]
+        values: dict[str, Any] = {
+            name: None if data[name] is None else float(data[name]) for name in names
+        }
+        return cls(**values)
+
+    def disturbed(
+        self, threads: int, cores: int, waited: float = WAITED, others: float = OTHERS
+    ) -> str | None:
+        """Why what was timed meanwhile cannot be believed; None where nothing speaks against it.
+
+        Args:
+            threads: of this process that compute.
+            cores: that it may use.
+            waited: share of the time that a thread may have waited for a core.
+            others: cores that others may have kept busy beyond those that were free.
+        """
+        if self.waited is not None and self.waited > waited * threads:
+            return f"it waited for a core for {self.waited:.0%} of the time"
+        # The kernel counts others' work in ticks, of which each core may be one wrong at each end.
+        doubt = others + 2 * cores * TICK_S / max(self.seconds, TICK_S)
+        room = max(0, cores - threads)
+        if self.others is not None and self.others > room + doubt:
+            return f"other work kept {self.others:.1f} of {cores} cores busy"
+        return None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Watches a machine from the moment it is made.
+
+    Attributes:
+        device: whose clock is read at the end.
+        proc: the kernel's tables.
+    """
+
+    device: str = "cpu"
+    proc: Path = PROC
+    _started: tuple[float, float, float | None, dict[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_started", self._read())
+
+    def state(self) -> MachineState:
+        """What the machine did since then."""
+        (since, mine, busy, waits), (now, mine_now, busy_now, waits_now) = (
+            self._started,
+            self._read(),
+        )
+        seconds = max(now - since, 1e-9)
+        others = None
+        if busy is not None and busy_now is not None:
+            others = round((busy_now - busy - (mine_now - mine)) / seconds, 4)
+        waited = None
+        if waits_now:
+            # A thread that has come since then began at 0; one that has gone tells no more.
+            total = sum(waits_now[key] - waits.get(key, 0) for key in waits_now)
+            waited = round(max(0, total) / 1e9 / seconds, 4)
+        return MachineState(round(seconds, 4), others, waited, clock_mhz(self.device))
+
+    def _read(self) -> tuple[float, float, float | None, dict[str, int]]:
+        return time.perf_counter(), time.process_time(), self._busy_s(), self._waits_ns()
+
+    def _busy_s(self) -> float | None:
+        """Seconds of work of all cores since the machine started."""
+        try:
+            line = (self.proc / "stat").read_text("ascii").partition("\n")[0]
+            ticks = [int(word) for word in line.split()[1 : 1 + _COLUMNS]]
+            if len(ticks) < _COLUMNS or not any(ticks):
+                return None
+            idle = sum(ticks[place] for place in _IDLE)
+            return (sum(ticks) - idle) * TICK_S
+        except (OSError, ValueError):
+            return None
+
+    def _waits_ns(self) -> dict[str, int]:
+        """Nanoseconds for which each thread of this process had to wait for a core so far."""
+        found: dict[str, int] = {}
+        try:
+            threads = os.listdir(self.proc / "self" / "task")
+        except OSError:
+            return found
+        for thread in threads:
+            try:
+                words = (self.proc / "self" / "task" / thread / "schedstat").read_text().split()
+                found[thread] = int(words[1])
+            except (OSError, ValueError, IndexError):  # the thread has just ended, or no such file
+                continue
+        return found
+
+
+def wait_for_quiet(
+    most_s: float,
+    threads: int,
+    cores: int,
+    *,
+    watch: Callable[[], Watch] = Watch,
+    pause: Callable[[float], None] = time.sleep,
+) -> float:
+    """Wait until others leave enough of the machine to time something on it.
+
+    Args:
+        most_s: seconds to wait at most.
+        threads: that what is timed needs.
+        cores: that this process may use.
+        watch: begins to watch the machine.
+        pause: waits so many seconds.
+
+    Returns:
+        Seconds waited.
+    """
+    waited, quiet = 0.0, 0
+    while quiet < QUIET_SLICES and waited < most_s:
+        seen = watch()
+        pause(QUIET_SLICE_S)
+        waited += QUIET_SLICE_S
+        quiet = quiet + 1 if seen.state().disturbed(threads, cores) is None else 0
+    return waited
