@@ -32,7 +32,7 @@ from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
+from nas.run.spec import SearchSpec
 from nas.run.stage_runner import Stage, run_stage, stage_digest
 from nas.stages import SEARCH_STAGES, Run
 from nas.stages.verification import measured_entries
@@ -109,7 +109,16 @@ class Study:
 
 
 @dataclass(frozen=True)
-class _Searched:
+class Searched:
+    """What a search found.
+
+    Attributes:
+        limit: in ms.
+        front: its result.
+        winner: of the best quality there.
+        single: the winner if a single measurement were believed.
+    """
+
     limit: float
     front: tuple[FrontEntry, ...]
     winner: FrontEntry
@@ -124,20 +133,20 @@ def study(
     Returns:
         The study and the label of the device.
     """
-    base = RunFolder.create(folder / "base", _spec(space_name, preset, seed, {}))
+    base = RunFolder.create(folder / "base", limited_spec(space_name, preset, seed, {}))
     run = Run(base)
-    for stage in _stages(base.spec):
+    for stage in stages_of(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
-            _work(run, stage)
+            work(run, stage)
     times = [one.value for one in run.timed().values()]
     rng = np.random.default_rng(seed)
     found = []
     for number in range(searches):
         limit = float(np.percentile(times, rng.uniform(*PERCENTILES)))
-        spec = _spec(space_name, preset, seed, {LATENCY: limit})
+        spec = limited_spec(space_name, preset, seed, {LATENCY: limit})
         told = f"search {number + 1} of {searches}: limit {limit:.4g} ms"
         try:
-            found.append(_search(RunFolder.create(folder / str(number), spec), base, limit))
+            found.append(search_beside(RunFolder.create(folder / str(number), spec), base, limit))
         except NasError as error:  # nothing is sure to hold, and nothing is reported
             told += f", no winner: {error}"
         print(told, file=sys.stderr)
@@ -145,7 +154,8 @@ def study(
     return _timed_afresh(meter, found), meter.header.device.label
 
 
-def _spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> SearchSpec:
+def limited_spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> SearchSpec:
+    """A search of a shipped space for quality and latency."""
     space = load_space(space_name)
     return build_spec(
         space_toml=dump_space(space),
@@ -158,24 +168,26 @@ def _spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> 
     )
 
 
-def _search(folder: RunFolder, base: RunFolder, limit: float) -> _Searched:
+def search_beside(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
+    """Do a search, but for what it takes over from another one."""
     run = Run(folder)
-    for stage in _stages(folder.spec):
+    for stage in stages_of(folder.spec):
         if stage.name in SHARED:
-            _take_over(folder, base, stage)
-        _work(run, stage)
+            take_over(folder, base, stage)
+        work(run, stage)
     front = read_front(folder)
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
     believed = best_entries(measured_entries(run), objectives, run.spec.limits)
     single = min(believed, key=lambda entry: (entry.measured[QUALITY], entry.id))
-    return _Searched(limit, front.entries, pick(front, "best"), single)
+    return Searched(limit, front.entries, pick(front, "best"), single)
 
 
-def _stages(spec: SearchSpec) -> list[Stage[Run]]:
+def stages_of(spec: SearchSpec) -> list[Stage[Run]]:
+    """What a search really does, up to its front."""
     return [stage for stage in SEARCH_STAGES if spec.has_stage(stage.name)]
 
 
-def _take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
+def take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
     """Give a run the files of a stage that would come out the same."""
     for name in stage.outputs:
         target = folder.path / name
@@ -184,12 +196,13 @@ def _take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
     folder.finish(stage.name, stage_digest(folder, stage), stage.outputs, 0.0)
 
 
-def _work(run: Run, stage: Stage[Run]) -> None:
+def work(run: Run, stage: Stage[Run]) -> None:
+    """Do a stage."""
     for _ in run_stage(run, stage):
         pass
 
 
-def _timed_afresh(meter: LatencyMeter, found: Sequence[_Searched]) -> Study:
+def _timed_afresh(meter: LatencyMeter, found: Sequence[Searched]) -> Study:
     networks = {
         entry.id: entry.architecture
         for one in found

@@ -252,7 +252,7 @@ class Conditions:
     unit_ms: float | None
     sessions: int
     patience_s: float
-    tolerances: Tolerances = Tolerances()  # noqa: RUF009 - a frozen value
+    tolerances: Tolerances = Tolerances()
     wait: Callable[[float, int, int], float] = field(default=wait_for_quiet)
 
     @property

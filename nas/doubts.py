@@ -36,7 +36,8 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
         message += (
             f"; {'1 network stays' if doubtful == 1 else f'{doubtful} networks stay'} doubtful"
         )
-    yield Note(stage, message)
+    details = {"repeated": timed.repeated, "waited_s": round(timed.waited_s, 1)}
+    yield Note(stage, message, details | {"doubtful": doubtful})
 
 
 def predictor_off(mape: float) -> str | None:

@@ -66,8 +66,9 @@ def check_limits(
     """
     check_costs(spec.space, spec.limits)
     if LATENCY in spec.limits:
-        fastest = min(_times(spec, executor, carried))
-        _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
+        if times := _times(spec, executor, carried):
+            fastest = min(times)
+            _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
     if MEMORY in spec.limits:
         least = min(_memory(spec, executor, carried))
         _check(MEMORY, spec.limits[MEMORY], least, rounded_up(least))
@@ -87,12 +88,12 @@ def _carried(spec: SearchSpec, carried: CarriedProfile) -> list[MeasuredNetwork]
 
 
 def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
-    """Milliseconds of the networks among which the fastest is."""
+    """Milliseconds of the networks among which the fastest is; none where that cannot be told."""
     if carried is not None:
         return [one.latency.value for one in _carried(spec, carried)]
     timed = executor.meter(spec, None).measure(cheapest(spec.space))
-    # A doubtful value refuses nothing: a slow spell made it, more likely than not.
-    return [0.0 if one.doubtful else one.value for one in timed.values]
+    # A doubtful value refuses nothing: other work made it, more likely than not.
+    return [] if any(one.doubtful for one in timed.values) else [t.value for t in timed.values]
 
 
 def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:

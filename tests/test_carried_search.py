@@ -48,7 +48,7 @@ def carried(profile: CarriedProfile, *arguments: str, out: Path = RUN) -> Result
 
 
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency_meter, "time_networks", None)
+    monkeypatch.setattr(latency_meter, "time_session", None)
 
 
 def test_another_device_is_predicted_and_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from latency.timer import Timing
+from latency.acceptance import SessionTimes
+from latency.machine import MachineState
+from latency.timing import Timing
 from nas.cli.app import app
 from nas.profiling import profile_device as module
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
@@ -44,17 +46,17 @@ class FakeDevice:
         self.timed: list[str] = []
         self.fatal = -1
         self._sessions = 0
-        monkeypatch.setattr(module, "time_networks", self)
+        monkeypatch.setattr(module, "time_session", self)
 
     def __call__(
         self, space: Any, reference: Architecture, networks: Sequence[Architecture], *_: Any
-    ) -> tuple[Timing, list[Timing]]:
+    ) -> SessionTimes:
         if self._sessions == self.fatal:
             raise Killed
         self._sessions += 1
         self.timed += [network.id for network in networks]
-        first, *others = (_time(network) for network in (reference, *networks))
-        return first, others
+        times = tuple(_time(network) for network in networks)
+        return SessionTimes(_time(reference), 0.0, times, MachineState(1.0), 0.0)
 
 
 def _time(network: Architecture) -> Timing:

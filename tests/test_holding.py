@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.timer import Timing
+from latency.acceptance import LEAST_SESSIONS, SessionTimes
+from latency.machine import MachineState
+from latency.timing import Timing
 from nas.front import read_front
 from nas.holding import (
     PREDICTED_STDS,
@@ -57,19 +60,22 @@ def test_what_a_limit_is_held_against() -> None:
 
 # -- a machine whose times are planted ----------------------------------------------------------
 
+UNIT = (1.1 + 1.1**2) / 2  # the speed of the first two sessions, which set the unit
+
 
 class Machine:
     """Takes `ms(architecture)` in sessions, but at first sight `flattery` times that.
 
-    It gets slower by a tenth with every session.
+    It gets slower by a tenth with every session. First sight are as many sessions as a single
+    measurement takes.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, flattery: float = 1.0) -> None:
         self.flattery = flattery
         self.speed = 1.0
         self.sessions: list[list[str]] = []
-        self._seen: set[str] = set()
-        monkeypatch.setattr(latency_meter, "time_networks", self)
+        self._seen: Counter[str] = Counter()
+        monkeypatch.setattr(latency_meter, "time_session", self)
 
     @staticmethod
     def ms(architecture: Architecture) -> float:
@@ -79,14 +85,15 @@ class Machine:
 
     def __call__(
         self, space: Any, reference: Architecture, networks: Sequence[Architecture], *_: Any
-    ) -> tuple[Timing, list[Timing]]:
+    ) -> SessionTimes:
         self.speed *= 1.1
         self.sessions.append([network.id for network in networks])
-        return self._timing(reference, 1.0), [self._time(network) for network in networks]
+        times = tuple(self._time(network) for network in networks)
+        return SessionTimes(self._timing(reference, 1.0), 0.0, times, MachineState(1.0), 0.0)
 
     def _time(self, network: Architecture) -> Timing:
-        first = network.id not in self._seen
-        self._seen.add(network.id)
+        self._seen[network.id] += 1
+        first = self._seen[network.id] <= LEAST_SESSIONS
         return self._timing(network, self.flattery if first else 1.0)
 
     def _timing(self, network: Architecture, factor: float) -> Timing:
@@ -108,10 +115,11 @@ def test_drift_between_sessions_is_divided_out(
 ) -> None:
     machine = Machine(monkeypatch)
     one, two = networks(8)[:4], networks(8)[4:]
-    times = [*meter(tmp_path).measure(one), *meter(tmp_path).measure(two)]
-    true = [1.1 * machine.ms(network) for network in (*one, *two)]  # as in the first session
+    times = [*meter(tmp_path).measure(one).values, *meter(tmp_path).measure(two).values]
+    # In the unit of the first two sessions, in which the reference was timed.
+    true = [UNIT * machine.ms(network) for network in (*one, *two)]
     assert [time.value for time in times] == pytest.approx(true)
-    assert len(machine.sessions) == 2
+    assert len(machine.sessions) == 2 * LEAST_SESSIONS
 
 
 def test_what_was_held_once_is_not_timed_again(
@@ -119,11 +127,12 @@ def test_what_was_held_once_is_not_timed_again(
 ) -> None:
     machine = Machine(monkeypatch)
     first = meter(tmp_path).hold(networks(3))
-    assert len(machine.sessions) == 1 + SESSIONS  # the reference alone, then all in sessions
-    assert meter(tmp_path).hold(networks(3)) == first and len(machine.sessions) == 1 + SESSIONS
-    expected = [1.1 * machine.ms(network) for network in networks(3)]
-    assert [held.latency_ms for held in first] == pytest.approx(expected)
-    assert all(held.upper_ms == pytest.approx(held.latency_ms) for held in first)
+    total = LEAST_SESSIONS + SESSIONS  # the reference alone, then all in sessions
+    assert len(machine.sessions) == total
+    assert meter(tmp_path).hold(networks(3)) == first and len(machine.sessions) == total
+    expected = [UNIT * machine.ms(network) for network in networks(3)]
+    assert [held.latency_ms for held in first.values] == pytest.approx(expected)
+    assert all(held.upper_ms == pytest.approx(held.latency_ms) for held in first.values)
 
 
 # -- a search on that machine -------------------------------------------------------------------
@@ -138,10 +147,10 @@ def test_flattered_networks_do_not_stay_on_the_front(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(monkeypatch, flattery=0.95)
-    most = 1.1 * 3.05  # the first session, which sets the unit, runs at 1.1 times the planted ms
+    most = UNIT * 3.05
     run = limited(tmp_path / "run", most, objective)
     front = read_front(run).entries
-    assert front and all(1.1 * machine.ms(entry.architecture) <= most for entry in front)
+    assert front and all(UNIT * machine.ms(entry.architecture) <= most for entry in front)
     held = read_held(RunView(run))
     assert held and (objective == "flops" or any(v.upper_ms > most for v in held.values()))
     assert all(e.id in held and e.measured["latency_upper_ms"] <= most for e in front)
@@ -163,7 +172,7 @@ def test_nothing_is_held_without_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_killed_verification_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, flattery=0.95)
-    limit = {"latency_ms": 1.1 * 3.1}
+    limit = {"latency_ms": UNIT * 3.1}
     whole = limited(tmp_path / "whole", limit["latency_ms"])
     again = tiny(tmp_path / "again", objectives=("quality", "latency_ms"), limits=limit)
     lines = (whole.path / "holding.jsonl").read_text().splitlines()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from latency.acceptance import Reading
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock, machine_lock
+from latency.locking import cache_dir, file_lock
+from latency.machine import MachineState
 from latency.profile import (
     DeviceProfile,
     ProfileHeader,
@@ -37,14 +38,6 @@ def measured(value: float, metric: str = "latency_ms") -> Measurement:
     return Measurement(metric, value, 0.1, 11, "ms", "cpu")
 
 
-def timed(architectures: list[Architecture]) -> list[Measurement]:
-    return [measured(1 / (3 + i)) for i in range(len(architectures))]
-
-
-def forbidden(_: list[Architecture]) -> Sequence[Measurement]:
-    pytest.fail("timed a network that was measured before")
-
-
 @pytest.fixture
 def profile(tmp_path: Path) -> DeviceProfile:
     return open_profile(tmp_path / "deep" / "p.jsonl", HEADER)
@@ -66,43 +59,48 @@ def test_the_first_value_of_a_network_wins(profile: DeviceProfile) -> None:
         assert view.get(network(8).id) == measured(1)
 
 
-def test_only_missing_networks_are_timed_and_each_once(profile: DeviceProfile) -> None:
-    seen: list[Architecture] = []
-
-    def time_them(architectures: list[Architecture]) -> list[Measurement]:
-        seen.extend(architectures)
-        return timed(architectures)
-
-    first = profile.measure([network(8), network(8), network(16)], time_them)
-    more = profile.measure([network(32), network(16)], time_them)
-    assert seen == [network(8), network(16), network(32)]
-    assert first[0] == first[1] and more[1] == first[2]
+READING = Reading((1.0, 1.1), (2.0, 2.0), MachineState(0.5, 0.1, 0.0, 2600.0), 1.5, "drift")
 
 
-def test_a_second_process_finds_the_values_of_the_first(profile: DeviceProfile) -> None:
+def test_samples_and_the_state_of_the_machine_stand_beside_a_value(profile: DeviceProfile) -> None:
+    profile.record([(network(8), measured(1))], {network(8).id: [READING, READING]})
+    profile.record([(network(8), measured(2))], {network(8).id: [READING]})
+    again = read_profile(profile.path)
+    assert again.readings(network(8).id) == (READING, READING)
+    assert again.readings(network(16).id) == ()
+
+
+def test_values_can_be_replaced_and_dropped(profile: DeviceProfile) -> None:
+    profile.record([(network(size), measured(size)) for size in (8, 16, 32)])
     other = open_profile(profile.path, HEADER)
-    values = profile.measure([network(8)], timed)
-    assert other.measure([network(8)], forbidden) == values
+    other.replace([(network(8), measured(5), [READING])])
+    other.drop([network(16).id, "nobody"])
+    profile.refresh()
+    for view in (profile, other, read_profile(profile.path)):
+        assert list(view.entries) == [network(8).id, network(32).id]
+        assert view.get(network(8).id) == measured(5)
+        assert view.readings(network(8).id) == (READING,)
 
 
-def test_timing_holds_the_machine_lock(profile: DeviceProfile) -> None:
-    def time_them(architectures: list[Architecture]) -> list[Measurement]:
-        with pytest.raises(NasError, match="another process has held"), machine_lock(0):
+def test_one_process_measures_for_a_file_at_a_time(profile: DeviceProfile) -> None:
+    other = open_profile(profile.path, HEADER)
+    with profile.timing():
+        lock = profile.path.with_name(profile.path.name + ".timing")
+        with pytest.raises(NasError, match="another process has held"), file_lock(lock, 0):
             pytest.fail("two at once")
-        return timed(architectures)
-
-    profile.measure([network(8)], time_them)
-    with machine_lock(0):
-        pass
+        profile.record([(network(8), measured(1))])
+    with other.timing():
+        assert other.get(network(8).id) == measured(1)
 
 
-def test_failed_timing_records_nothing_and_frees_the_lock(profile: DeviceProfile) -> None:
-    def fails(_: list[Architecture]) -> list[Measurement]:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        profile.measure([network(8)], fails)
-    assert profile.measure([network(8)], timed) == [measured(1 / 3)]
+def test_files_without_samples_can_be_read_and_are_no_cache(profile: DeviceProfile) -> None:
+    old = json.dumps(HEADER.to_json() | {"schema": 1}).encode() + b"\n" + _entry() + b"\n"
+    profile.path.write_bytes(old)
+    there = read_profile(profile.path)
+    assert there.get(network(16).id) == measured(1) and there.readings(network(16).id) == ()
+    assert there.header.difference(HEADER) is None
+    # The schema has a part in the name under which a cache is looked for.
+    assert HEADER.to_json()["schema"] == 2
 
 
 def test_many_writers_lose_nothing(profile: DeviceProfile) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from nas.kinds import cheapest_rows, kind_of, kinds, largest_rows, middle, of_kind
-from nas.profiling.device_profile import WorkloadProfile, trust
+from nas.profiling.device_profile import MeasuredNetwork, WorkloadProfile, trust
 from nas.profiling.report import learning_curve, sizes
 from nas.profiling.sessions import (
     MAX_SAMPLES,
@@ -23,6 +29,7 @@ from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.operators import enumerate_all, sample
+from search_spaces.space import Genotypes
 from tests.pipeline_cases import edited
 from tests.profile_cases import SPACE, WORKLOAD, fake_timer, made_workload, planted_ms
 
@@ -181,3 +188,66 @@ def test_networks_of_one_kind() -> None:
 def test_one_kind_alone_has_one_end() -> None:
     space = parse_space(edited(('["softmax", "linear", "omni"]', '["omni"]')), "space")
     assert len(largest_rows(space)) == len(cheapest_rows(space)) == 1
+
+
+# -- what should not be believed ----------------------------------------------------------------
+
+
+def odd_timer(
+    factors: dict[int, float], doubts: dict[int, str] | None = None, network: int = 12
+) -> Callable[[Genotypes, int], TimedSession]:
+    """The planted times, but one network's times a factor the n-th time it is timed."""
+    plain, seen = fake_timer(), Counter[str]()
+    chosen: list[str] = []
+
+    def timer(rows: Genotypes, number: int) -> TimedSession:
+        made = plain(rows, number)
+        networks = []
+        for one in made.networks:
+            seen[one.architecture.id] += 1
+            if len(seen) == network and not chosen:
+                chosen.append(one.architecture.id)
+            if one.architecture.id in chosen:
+                time = seen[one.architecture.id]
+                ms = one.latency.value * factors.get(time, 1.0)
+                doubt = (doubts or {}).get(time, "")
+                one = replace(one, latency=replace(one.latency, value=ms, doubtful=doubt))
+            networks.append(one)
+        return replace(made, networks=tuple(networks))
+
+    return timer
+
+
+def odd_profile(*given: Any) -> tuple[MeasuredNetwork, WorkloadProfile]:
+    """The network that was planted, and the whole profile."""
+    *_, made = profile_workload(SPACE, WORKLOAD, 40, 0, (), odd_timer(*given))
+    assert isinstance(made, WorkloadProfile)
+    return made.measured[11], made
+
+
+def test_an_outlier_is_timed_again_and_not_believed_if_it_does_not_come_again() -> None:
+    found, made = odd_profile({1: 30.0})
+    planted = planted_ms(SPACE, SPACE.encode([found.architecture]))[0]
+    assert found.latency.value == pytest.approx(planted) and not found.latency.doubtful
+    assert sum(session.again for session in made.sessions) >= 1
+
+
+def test_an_outlier_that_comes_again_is_believed() -> None:
+    found, _ = odd_profile({1: 30.0, 2: 30.0})
+    planted = planted_ms(SPACE, SPACE.encode([found.architecture]))[0]
+    assert found.latency.value == pytest.approx(30 * planted) and not found.latency.doubtful
+
+
+def test_an_outlier_that_is_another_each_time_is_doubtful_and_not_fitted() -> None:
+    found, made = odd_profile({1: 30.0, 2: 3.0, 3: 9.0})
+    assert "do not agree" in found.latency.doubtful
+    assert made.latency.report.num_observations == len(made.measured) - 1
+    again = WorkloadProfile.from_json(json.loads(json.dumps(made.to_json())))
+    assert again.measured[11].latency.doubtful == found.latency.doubtful
+
+
+def test_a_doubtful_time_is_taken_again_and_given_up_after_three() -> None:
+    found, _ = odd_profile({}, {1: "busy"})
+    assert not found.latency.doubtful
+    found, made = odd_profile({}, {1: "busy", 2: "busy", 3: "busy"})
+    assert found.latency.doubtful and sum(session.again for session in made.sessions) == 2

@@ -1,0 +1,226 @@
+"""A timing is believed when calm sessions agree; what disturbs is noticed, repeated, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from latency.acceptance import (
+    Conditions,
+    Reading,
+    SessionTimes,
+    Settled,
+    agree,
+    patience_s,
+    reference_drift,
+    relative_range,
+    settle,
+)
+from latency.machine import MachineState
+from latency.timing import Timing
+from search_spaces.errors import UsageError
+
+QUIET = MachineState(seconds=1.0, others=0.05, waited=0.01, clock_mhz=2600.0)
+BURNT = MachineState(seconds=1.0, others=1.9, waited=0.4, clock_mhz=2600.0)
+CALLS_MS = (2.0, 5.0, 11.0)
+
+
+class Machine:
+    """A timer on which session number n is `slow(n)` times slower, in the state `state(n)`."""
+
+    def __init__(
+        self,
+        slow: Callable[[int], float] = lambda n: 1.0,
+        state: Callable[[int], MachineState] = lambda n: QUIET,
+        drift: Callable[[int], float] = lambda n: 0.0,
+        jitter: float = 0.0,
+        reference_ms: float = 1.0,
+    ) -> None:
+        self._slow, self._state, self._drift = slow, state, drift
+        self._rng, self._jitter = np.random.default_rng(0), jitter
+        self._reference_ms = reference_ms
+        self.asked: list[list[int]] = []
+        self.waits: list[float] = []
+
+    def time_some(self, numbers: Sequence[int]) -> SessionTimes:
+        n = len(self.asked)
+        self.asked.append(list(numbers))
+        reference = Timing((self._reference_ms * self._slow(n),) * 5)
+        calls = tuple(self._timing(CALLS_MS[number] * self._slow(n)) for number in numbers)
+        return SessionTimes(reference, self._drift(n), calls, self._state(n), float(n))
+
+    def _timing(self, ms: float) -> Timing:
+        return Timing((ms * (1 + self._jitter * self._rng.standard_normal()),) * 5)
+
+    def wait(self, most_s: float, threads: int, cores: int) -> float:
+        self.waits.append(most_s)
+        return min(most_s, 7.0)
+
+    def settled(
+        self, sessions: int = 2, unit_ms: float | None = 1.0, count: int = 3, patience: float = 60.0
+    ) -> Settled:
+        conditions = Conditions(1, 2, unit_ms, sessions, patience, wait=self.wait)
+        return settle(self.time_some, count, conditions)
+
+
+def values(settled: Settled) -> list[float]:
+    return [one.measurement(1.0, "board").value for one in settled.calls]
+
+
+@pytest.mark.parametrize(("sessions", "expected"), [(1, 2), (2, 2), (3, 3), (8, 8)])
+def test_calm_sessions_that_agree_are_enough(sessions: int, expected: int) -> None:
+    machine = Machine()
+    settled = machine.settled(sessions)
+    assert len(machine.asked) == settled.sessions == expected
+    assert values(settled) == list(CALLS_MS) and settled.repeated == 0 and machine.waits == []
+    assert not any(one.doubt for one in settled.calls)
+
+
+def test_disturbed_sessions_are_repeated_after_a_wait_and_do_not_count() -> None:
+    machine = Machine(
+        slow=lambda n: 3.0 if n < 2 else 1.0, state=lambda n: BURNT if n < 2 else QUIET
+    )
+    settled = machine.settled()
+    assert settled.sessions == 4 and settled.repeated == 2
+    assert machine.waits == [60.0, 53.0] and settled.waited_s == 14.0
+    assert values(settled) == list(CALLS_MS)
+    readings = settled.calls[0].readings
+    assert [bool(one.disturbed) for one in readings] == [True, True, False, False]
+    assert "waited for a core" in readings[0].disturbed
+
+
+def test_what_never_is_calm_is_doubtful_and_says_why() -> None:
+    machine = Machine(state=lambda n: BURNT)
+    settled = machine.settled(patience=10.0)
+    assert settled.sessions == 5 and len(machine.waits) == 2 and settled.waited_s == 10.0
+    for one in settled.calls:
+        assert one.doubt.startswith("only 0 of 5 sessions were calm: it waited for a core")
+        assert one.measurement(1.0, "board").doubtful == one.doubt
+    assert values(settled) == list(CALLS_MS)  # there is a value nevertheless
+
+
+@pytest.mark.parametrize(
+    ("state", "disturbed"),
+    [
+        (MachineState(1.0, 0.9, 0.0), False),  # there is a core for others
+        (MachineState(1.0, 1.3, 0.0), True),
+        (MachineState(1.0, None, 0.1), True),
+        (MachineState(1.0, None, None), False),
+        (MachineState(0.02, 1.3, 0.0), False),  # too short for the kernel's ticks to tell
+    ],
+)
+def test_what_disturbs(state: MachineState, disturbed: bool) -> None:
+    assert bool(state.disturbed(threads=1, cores=2)) is disturbed
+    assert bool(Machine(state=lambda n: state).settled(patience=0).repeated) is disturbed
+
+
+def test_the_same_load_disturbs_who_needs_all_cores() -> None:
+    state = MachineState(1.0, 0.5, 0.0)
+    assert state.disturbed(threads=1, cores=2) is None
+    assert state.disturbed(threads=2, cores=2) == "other work kept 0.5 of 2 cores busy"
+
+
+def test_a_reference_that_drifts_disturbs() -> None:
+    settled = Machine(drift=lambda n: 0.5 if n == 0 else 0.02).settled()
+    assert settled.sessions == 3
+    assert settled.calls[0].readings[0].disturbed.startswith("the reference network drifted by 50%")
+
+
+def test_a_session_slower_than_the_fastest_does_not_count_also_if_it_was_first() -> None:
+    settled = Machine(slow=lambda n: 1.25 if n == 0 else 1.0).settled()
+    assert settled.sessions == 3 and settled.repeated == 1
+    assert "25% longer than in the fastest" in settled.calls[0].readings[0].disturbed
+
+
+def test_a_machine_that_is_not_as_fast_as_it_was_makes_everything_doubtful() -> None:
+    settled = Machine(slow=lambda n: 1.5).settled(unit_ms=1.0)
+    assert "1.5 ms in place of the 1 ms" in settled.calls[0].doubt
+    assert "--retime" in settled.calls[0].doubt
+    assert not Machine(slow=lambda n: 1.2).settled(unit_ms=1.0).calls[0].doubt
+
+
+def test_calls_that_do_not_agree_get_more_sessions_alone() -> None:
+    class Odd(Machine):
+        def time_some(self, numbers: Sequence[int]) -> SessionTimes:
+            made = super().time_some(numbers)
+            calls = [
+                Timing((9.0,) * 5) if number == 1 and len(self.asked) == 1 else timing
+                for number, timing in zip(numbers, made.calls, strict=True)
+            ]
+            return SessionTimes(made.reference, made.drift, tuple(calls), made.state, made.began)
+
+    machine = Odd()
+    settled = machine.settled()
+    assert machine.asked[0] == machine.asked[1] == [0, 1, 2] and machine.asked[2:] == [[1]] * 3
+    # Of five sessions one is off: it no longer matters.
+    assert not settled.calls[1].doubt and values(settled)[1] == CALLS_MS[1]
+
+
+def test_calls_that_never_agree_are_doubtful() -> None:
+    settled = Machine(jitter=0.5).settled(sessions=3)
+    assert settled.sessions == 6
+    assert all("calm sessions differ by" in one.doubt for one in settled.calls)
+
+
+def test_the_reference_alone_sets_the_unit() -> None:
+    machine = Machine(reference_ms=4.0)
+    settled = machine.settled(unit_ms=None, count=0)
+    assert machine.asked == [[], []] and settled.reference_ms == 4.0
+    assert Machine(reference_ms=4.0).settled(unit_ms=4.0, count=0).sessions == 0
+
+
+def test_a_disturbed_first_session_does_not_set_the_unit() -> None:
+    settled = Machine(slow=lambda n: 4.0 if n == 0 else 1.0).settled(unit_ms=None)
+    assert settled.reference_ms == 1.0 and settled.repeated == 1
+    assert values(settled) == list(CALLS_MS)
+
+
+# -- drift --------------------------------------------------------------------------------------
+
+
+def test_a_bad_place_in_memory_is_no_drift() -> None:
+    copies = [Timing((1.0,) * 5), Timing((1.4,) * 5), Timing((0.9,) * 5)]
+    assert reference_drift(copies) == 0
+
+
+def test_a_slow_half_is_a_drift_whichever_way_a_round_goes() -> None:
+    slow_end = [Timing((1.0, 1.0, 1.0, 2.0, 2.0))] * 3
+    assert reference_drift(slow_end) == pytest.approx(1.0)
+    # Within each round the last place is the slow one: rounds turn back, so copies take turns.
+    turning = [Timing((1.0, 3.0) * 3), Timing((1.0,) * 6), Timing((3.0, 1.0) * 3)]
+    assert reference_drift(turning) < 1.0
+
+
+def test_one_slow_sample_is_no_drift() -> None:
+    copies = [Timing((1.0, 1.0, 9.0, 1.0, 1.0)), Timing((1.0,) * 5), Timing((1.0,) * 5)]
+    assert reference_drift(copies) == 0
+
+
+def test_of_a_single_round_the_copies_are_compared() -> None:
+    assert reference_drift([Timing((1.0,)), Timing((1.5,))]) == pytest.approx(0.2)
+
+
+# -- forms --------------------------------------------------------------------------------------
+
+
+def test_a_reading_as_json() -> None:
+    reading = Reading((1.25, 1.5), (2.0, 2.5), QUIET, 17.5, "it drifted")
+    assert Reading.from_json(reading.to_json()) == reading
+    assert reading.ratio == pytest.approx(np.median([1.25 / 2, 1.5 / 2.5]))
+
+
+def test_ranges_and_agreement() -> None:
+    assert relative_range([1.0, 1.1]) == pytest.approx(0.05 / 1.05)
+    assert agree(1.0, 1.09) and agree(1.0, 0.9) and not agree(1.0, 1.11)
+
+
+def test_patience_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert patience_s() == 0  # as tests set it
+    monkeypatch.delenv("NAS_TIMING_PATIENCE_S")
+    assert patience_s() == 60
+    for wrong in ("-1", "soon", "nan", "inf"):
+        monkeypatch.setenv("NAS_TIMING_PATIENCE_S", wrong)
+        with pytest.raises(UsageError, match="NAS_TIMING_PATIENCE_S takes a number of seconds"):
+            patience_s()

@@ -1,0 +1,84 @@
+"""What else a machine does is read from the kernel's tables, where there are some."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from latency.machine import QUIET_SLICE_S, MachineState, Watch, wait_for_quiet
+
+
+def tables(folder: Path, busy: int, idle: int, waits_ns: int) -> Path:
+    thread = folder / "self" / "task" / "1"
+    thread.mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(f"cpu  {busy} 0 0 {idle} 5 0 0 0 0 0\ncpu0 1 2 3\n")
+    (thread / "schedstat").write_text(f"12345 {waits_ns} 7\n")
+    return folder
+
+
+class Clock:
+    """Seconds of the machine and of this process that pass when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.mine = 100.0, 10.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "process_time", lambda: self.mine)
+
+
+def test_others_and_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    watch = Watch(proc=tables(tmp_path, 1000, 5000, 10**9))
+    clock.now, clock.mine = 102.0, 11.5
+    tables(tmp_path, 1000 + 300, 5100, 10**9 + 5 * 10**8)  # 3 s of work, 1.5 s of them ours
+    state = watch.state()
+    assert (state.seconds, state.others, state.waited) == (2.0, 0.75, 0.25)
+
+
+def test_what_cannot_be_read_is_not_told(tmp_path: Path) -> None:
+    state = Watch(proc=tmp_path / "none").state()
+    assert state.others is None and state.waited is None
+    assert state.disturbed(threads=8, cores=1) is None
+    (tmp_path / "stat").write_text("cpu  0 0 0 0 0 0 0 0 0 0\n")  # as some sandboxes say
+    assert Watch(proc=tmp_path).state().others is None
+
+
+def test_threads_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    watch = Watch(proc=tables(tmp_path, 0, 10, 4 * 10**8))
+    new = tmp_path / "self" / "task" / "2"
+    new.mkdir()
+    (new / "schedstat").write_text("1 300000000 1\n")
+    (tmp_path / "self" / "task" / "1" / "schedstat").unlink()
+    clock.now += 1
+    assert watch.state().waited == 0.3
+
+
+def test_this_machine_can_be_watched() -> None:
+    state = Watch().state()
+    assert state.seconds >= 0 and (state.waited is None or state.waited >= 0)
+    assert MachineState.from_json(state.to_json()) == state
+
+
+class Slices:
+    """A machine that is busy for the first slices."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy, self.paused = busy, 0
+
+    def watch(self) -> Slices:
+        return self
+
+    def state(self) -> MachineState:
+        return MachineState(QUIET_SLICE_S, 2.0 if self.paused <= self.busy else 0.0, 0.0)
+
+    def pause(self, seconds: float) -> None:
+        self.paused += 1
+
+
+@pytest.mark.parametrize(("busy", "slices"), [(0, 2), (3, 5), (10**6, 40)])
+def test_waiting_ends_when_it_is_quiet_or_patience_does(busy: int, slices: int) -> None:
+    machine = Slices(busy)
+    waited = wait_for_quiet(10.0, 1, 2, watch=machine.watch, pause=machine.pause)  # type: ignore[arg-type]
+    assert waited == slices * QUIET_SLICE_S and machine.paused == slices
