@@ -32,7 +32,7 @@ from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec
+from nas.run.spec import SearchSpec, build_spec
 from nas.run.stage_runner import Stage, run_stage, stage_digest
 from nas.stages import SEARCH_STAGES, Run
 from nas.stages.verification import measured_entries

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -129,26 +130,27 @@ def schedule(seed: int) -> Iterator[tuple[float, float]]:
 
 
 def burn(seed: int) -> None:
-    """Burn one core at the times of the schedule, until the parent process is gone."""
-    parent, moment = os.getppid(), time.monotonic()
+    """Burn one core at the times of the schedule, until stdin is closed, as by a parent's end."""
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    moment = time.monotonic()
     for pause, burst in schedule(seed):
         moment += pause
-        while (left := moment - time.monotonic()) > 0:
-            if os.getppid() != parent:
-                return
-            time.sleep(min(left, 0.2))
+        time.sleep(max(0.0, moment - time.monotonic()))
         moment += burst
         while time.monotonic() < moment:
-            if os.getppid() != parent:
-                return
             sum(number * number for number in range(20_000))
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
 
 
 @contextmanager
 def noise(seed: int) -> Iterator[None]:
     """Processes that burn all cores at the same random times."""
     command = [sys.executable, "-m", "experiments.timing_noise", "--burn", str(seed)]
-    burners = [subprocess.Popen(command) for _ in range(usable_cores())]
+    burners = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(usable_cores())]
     try:
         yield
     finally:
@@ -354,8 +356,8 @@ def show(made: dict[str, Any], console: Console) -> None:
     )
     console.print(f"{holds} of {searches} winners are within their limit plus 3 %")
     console.print(
-        f"a search took {seconds:.0f} s in the median, {waited:.0f} s of them waiting; without noise "
-        f"{made['quiet_seconds']:.0f} s"
+        f"a search took {seconds:.0f} s in the median, {waited:.0f} s of them waiting; without "
+        f"noise {made['quiet_seconds']:.0f} s"
     )
 
 

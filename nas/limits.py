@@ -65,10 +65,9 @@ def check_limits(
         UnreachableLimitError: with the smallest value the space can reach.
     """
     check_costs(spec.space, spec.limits)
-    if LATENCY in spec.limits:
-        if times := _times(spec, executor, carried):
-            fastest = min(times)
-            _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
+    if LATENCY in spec.limits and (times := _times(spec, executor, carried)):
+        fastest = min(times)
+        _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
     if MEMORY in spec.limits:
         least = min(_memory(spec, executor, carried))
         _check(MEMORY, spec.limits[MEMORY], least, rounded_up(least))
