@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock, machine_lock
+from latency.locking import cache_dir, file_lock
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
@@ -149,8 +149,7 @@ class DeviceProfile:
     ) -> list[Measurement]:
         """Measurements of all the architectures, timing only those the file does not have.
 
-        Timing happens under one lock for the whole machine: a second process waits, and then
-        finds the values of the first.
+        One process at a time does so: a second one waits, and then finds the values of the first.
 
         Args:
             architectures: any number, repeats allowed.
@@ -161,7 +160,7 @@ class DeviceProfile:
         """
         distinct = {architecture.id: architecture for architecture in architectures}
         if not distinct.keys() <= self._entries.keys():
-            with machine_lock():
+            with file_lock(self.path.with_name(self.path.name + ".timing.lock")):
                 self.refresh()
                 missing = [one for key, one in distinct.items() if key not in self._entries]
                 timed = time_them(missing) if missing else []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock, machine_lock
+from latency.locking import cache_dir, file_lock
 from latency.profile import (
     DeviceProfile,
     ProfileHeader,
@@ -20,10 +20,12 @@ from latency.profile import (
     open_profile,
     read_profile,
 )
+from latency.turns import computing
 from latency.workload import Workload
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
+from tests import turn_cases
 
 DEVICE = DeviceFingerprint("cpu", "Some Processor", 4, 2, "2.13.0+cpu", "Linux-x86_64")
 HEADER = ProfileHeader(DEVICE, Workload(1, 16), "abc")
@@ -85,15 +87,29 @@ def test_a_second_process_finds_the_values_of_the_first(profile: DeviceProfile) 
     assert other.measure([network(8)], forbidden) == values
 
 
-def test_timing_holds_the_machine_lock(profile: DeviceProfile) -> None:
+def test_one_process_at_a_time_adds_to_a_profile(profile: DeviceProfile) -> None:
+    lock = profile.path.with_name(profile.path.name + ".timing.lock")
+
     def time_them(architectures: list[Architecture]) -> list[Measurement]:
-        with pytest.raises(NasError, match="another process has held"), machine_lock(0):
+        with pytest.raises(NasError, match="another process has held"), file_lock(lock, 0):
             pytest.fail("two at once")
         return timed(architectures)
 
     profile.measure([network(8)], time_them)
-    with machine_lock(0):
+    with file_lock(lock, 0):
         pass
+
+
+def test_who_waits_for_another_s_timings_does_not_count_as_computing(
+    profile: DeviceProfile,
+) -> None:
+    def time_them(architectures: list[Architecture]) -> list[Measurement]:
+        assert not turn_cases.computed_on()
+        return timed(architectures)
+
+    with computing("cpu"):
+        profile.measure([network(8)], time_them)
+        assert turn_cases.computed_on()
 
 
 def test_failed_timing_records_nothing_and_frees_the_lock(profile: DeviceProfile) -> None:

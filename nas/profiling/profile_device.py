@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from latency.device import DeviceFingerprint, clock_mhz, describe_device
-from latency.locking import machine_lock
+from latency.turns import computing
 from latency.workload import Workload
 from nas.kinds import middle
 from nas.profiling.device_profile import (
@@ -158,7 +158,8 @@ def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | Ca
         with claimed(out):
             made = finished_profile(out, wanted)  # another process may just have ended
             if made is None:
-                made = yield from _timed(request, device, identity, out)
+                with computing(request.device):
+                    made = yield from _timed(request, device, identity, out)
     yield made
 
 
@@ -206,7 +207,7 @@ class _SessionTimer:
         networks = request.space.decode(rows)
         others = [network for network in networks if network.id != reference.id]
         job = (request.space, reference, others, self._workload, request.device, request.rounds)
-        with request.ready([reference, *others], self._workload) as make, machine_lock():
+        with request.ready([reference, *others], self._workload) as make:
             clock = clock_mhz(request.device)
             beside, timings = time_networks(*job, make)
         times = {one.id: timing for one, timing in zip(others, timings, strict=True)}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from latency.memory import peak_memory_mb
 from latency.timer import Timing, time_beside
+from latency.turns import computing, timing
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ImageInput
@@ -77,7 +78,7 @@ def _session(
     device: str,
     rounds: int,
 ) -> tuple[Timing, list[Timing]]:
-    with torch.random.fork_rng(devices=[]):
+    with timing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         beside = [make(one) for one in copies]
         calls = [make(one) for one in architectures]
@@ -99,7 +100,7 @@ def network_memory_mb(
     space: SearchSpace, architecture: Architecture, workload: Workload, device: str
 ) -> float:
     """The most memory a network needs at its work, in megabytes, its weights included."""
-    with torch.random.fork_rng(devices=[]):
+    with computing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return peak_memory_mb(lambda: timed_call(space, architecture, workload, device), device)
 
