@@ -100,7 +100,8 @@ def test_a_process_that_waits_for_others_lets_go(tmp_path: Path, other: Other) -
     assert other.tell("compute") == "ok"
     assert other.tell("wait") == "ok"
     with Turns(lambda: tmp_path, pause=refuse).timing(["cpu"]):
-        assert other.tell("end") == "ok"  # waits no more, and computes no more either
+        assert other.tell("end") == "waits"  # it would go on
+    assert other.tell("look") == "ok"
 
 
 # -- nothing hangs --------------------------------------------------------------------------------
@@ -162,10 +163,9 @@ def test_a_timer_that_waits_for_another_too_long_says_so(tmp_path: Path, other: 
 def test_an_error_is_not_held_up_by_others(tmp_path: Path, other: Other) -> None:
     """Ctrl-C while another process times: what was held before is not waited for."""
     turns = Turns(lambda: tmp_path, pause=refuse)
-    with pytest.raises(KeyboardInterrupt), turns.computing("cpu"):
-        with turns.waiting():
-            assert other.tell("time") == "ok"
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), turns.computing("cpu"), turns.waiting():
+        assert other.tell("time") == "ok"
+        raise KeyboardInterrupt
     assert other.tell("end") == "ok"
     assert not computed_on(folder=tmp_path)
 
@@ -192,9 +192,12 @@ def test_who_computes_and_times_does_not_lock_itself_out(tmp_path: Path) -> None
 
 def test_work_is_ended_before_a_device_is_let_go(tmp_path: Path) -> None:
     turns, seen = Turns(lambda: tmp_path, pause=refuse), []
-    with turns.computing("card", lambda: seen.append(computed_on("card", tmp_path))):
-        with turns.timing(["card"]):
-            assert seen == [True]
+
+    def settle() -> None:
+        seen.append(computed_on("card", tmp_path))
+
+    with turns.computing("card", settle), turns.timing(["card"]):
+        assert seen == [True]
     assert seen == [True, True]
 
 
