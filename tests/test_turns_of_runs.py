@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stage_runner import Stage, run_stage
 from nas.stages import Run
+from search_spaces.architecture import Architecture
 from supernet.tasks import evaluation, translating
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.scores import score
@@ -176,6 +177,52 @@ def test_ranks_that_wait_for_each_other_let_go(monkeypatch: pytest.MonkeyPatch) 
         group.add_up(model.parameters())
         assert len(seen) >= 3 and not any(seen)
         assert computed_on()
+
+
+# -- with Ray ---------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_a_worker_of_ray_computes_only_while_it_evaluates(tmp_path: Path) -> None:
+    from nas.executors.ray_worker import EvaluationWorker
+
+    class Watching(EvaluationWorker):
+        def __init__(self) -> None:
+            super().__init__()
+            self._device = "cpu"
+
+        def quality(self, network: Architecture) -> dict[str, float]:
+            return {"quality": float(computed_on())}
+
+    worker = Watching()
+    network = networks_of(SPACES["classification"], 1)[0].to_json()
+    assert worker.evaluate(network, 1).outcome == {"quality": 1.0}
+    assert not computed_on()
+
+
+@pytest.mark.ray
+def test_the_driver_of_ray_does_not_compute_while_it_waits(tmp_path: Path) -> None:
+    from nas.executors.base import ExecutorSettings
+    from nas.executors.ray import PASSED_ON, RayExecutor, _others_work
+
+    ended = []
+
+    def work() -> Generator[bool, None, None]:
+        try:
+            yield computed_on()
+            yield computed_on()
+        finally:
+            ended.append(True)
+
+    with computing("cpu"):
+        items = _others_work(work())
+        assert not next(items) and computed_on()
+        items.close()  # type: ignore[attr-defined]
+        assert ended
+        assert list(_others_work(work())) == [False, False] and computed_on()
+    run = run_of(tmp_path)
+    assert RayExecutor(ExecutorSettings("ray"), run.folder).computes_on(run.spec) == "cpu"
+    assert "NAS_LOCK_DIR" in PASSED_ON  # workers on this machine meet at the same place
 
 
 # -- time limits ------------------------------------------------------------------------------
