@@ -160,7 +160,7 @@ class DeviceProfile:
         """
         distinct = {architecture.id: architecture for architecture in architectures}
         if not distinct.keys() <= self._entries.keys():
-            with file_lock(self.path.with_name(self.path.name + ".timing.lock")):
+            with file_lock(self.path.with_name(self.path.name + ".timing")):
                 self.refresh()
                 missing = [one for key, one in distinct.items() if key not in self._entries]
                 timed = time_them(missing) if missing else []

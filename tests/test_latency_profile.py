@@ -88,7 +88,7 @@ def test_a_second_process_finds_the_values_of_the_first(profile: DeviceProfile) 
 
 
 def test_one_process_at_a_time_adds_to_a_profile(profile: DeviceProfile) -> None:
-    lock = profile.path.with_name(profile.path.name + ".timing.lock")
+    lock = profile.path.with_name(profile.path.name + ".timing")
 
     def time_them(architectures: list[Architecture]) -> list[Measurement]:
         with pytest.raises(NasError, match="another process has held"), file_lock(lock, 0):

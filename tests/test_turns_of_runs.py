@@ -69,14 +69,16 @@ def test_no_update_is_made_while_another_search_times(tmp_path: Path, log: tuple
         told.until("<")
         with search("time", tmp_path / "two", pipe) as timer:
             assert timer.stdin is not None
+            timer.stdin.write(100 * "\n")
+            timer.stdin.flush()
             for _ in range(3):
-                timer.stdin.write("\n")
-                timer.stdin.flush()
                 told.until(")")
-        told.until(">")  # it goes on afterwards
+            timed = told.text
+            timer.kill()
+        told.until(">")  # it goes on, although the timer was killed
         training.kill()
-    assert told.text.count("()") == 3
-    assert re.fullmatch(r"(<>|\(\))*", told.text)
+    assert timed.count("()") == 3
+    assert re.fullmatch(r"(<>|\(\))*", timed)
 
 
 def test_a_search_that_does_not_take_turns_disturbs(tmp_path: Path, log: tuple[Log, int]) -> None:
@@ -138,13 +140,14 @@ def test_networks_are_timed_alone_and_measured_in_company(
     with computing("cpu"):
         meter.measure(one)
         meter.time_afresh(one, 1)
-        assert seen == [("timing", True, True)] * 2
+        assert set(seen) == {("timing", True, True)}
         assert computed_on() and not timed_on()
     monkeypatch.setattr(
         timed_work, "timed_call", lambda *a: seen.append(computed_on()) or timed_call(*a)
     )
+    seen.clear()
     LocalExecutor().memory_mb(spec, one[0])
-    assert seen[2:] == [True]
+    assert seen == [True]
 
 
 def test_every_batch_and_every_written_token_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:

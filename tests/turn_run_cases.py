@@ -54,7 +54,7 @@ def _train(folder: Path, tell: Callable[[str], None], *, asks: bool) -> None:
 
 
 def _time(folder: Path, tell: Callable[[str], None]) -> None:
-    """Three sessions of the timer; each ends when a line comes."""
+    """Three sessions of the timer at least; each ends when a line comes."""
     timed_work: Any = import_module("nas.profiling.timed_work")
     time_beside = timed_work.time_beside
 
