@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from search_spaces.errors import DataError, NasError
+from search_spaces.turns import waiting
 
 LOCK_TIMEOUT_S = 1800.0
 
@@ -23,26 +23,21 @@ def cache_dir() -> Path:
 
 
 @contextmanager
-def machine_lock(timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Let one process of this user time things on this machine at once; others wait.
-
-    Raises:
-        NasError: when another process still holds the lock after `timeout_s` seconds.
-        DataError: when the lock cannot be made.
-    """
-    # The machine's name is in the file's, since a home folder may be shared by several.
-    with file_lock(cache_dir() / f"timing-{platform.node() or 'here'}.lock", timeout_s):
-        yield
-
-
-@contextmanager
 def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold the lock file at `path` while the context is open.
+
+    What this process computes on a device rests meanwhile: who has the lock may be timing there.
 
     Raises:
         NasError: when another process still holds it after `timeout_s` seconds.
         DataError: when the file cannot be made.
     """
+    with waiting(), _acquired(path, timeout_s):
+        yield
+
+
+@contextmanager
+def _acquired(path: Path, timeout_s: float) -> Iterator[None]:
     lock = FileLock(path, timeout=timeout_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

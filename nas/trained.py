@@ -213,6 +213,7 @@ def evaluate_network(
         UsageError: when a batch cannot hold a line.
         DivergedError: when the network's outputs are not finite numbers.
     """
+    from latency.turns import computing
     from supernet.tasks.scores import score
 
     if not data.same:
@@ -221,15 +222,16 @@ def evaluate_network(
             "cannot be compared; name with --data DIR the folder it was made with"
         )
     task = data.task
-    scores = score(
-        task,
-        network.model,
-        network.architecture,
-        task.open_test() if split == "test" else task.valid,
-        device=network.device,
-        beam=beam,
-        max_tokens=max_tokens,
-    )
+    with computing(network.device):
+        scores = score(
+            task,
+            network.model,
+            network.architecture,
+            task.open_test() if split == "test" else task.valid,
+            device=network.device,
+            beam=beam,
+            max_tokens=max_tokens,
+        )
     if not math.isfinite(scores.values["loss"]):
         raise DivergedError(
             f"the loss of the network {network.architecture.id} is not a finite number; "
@@ -274,18 +276,20 @@ def translate_text(
         UsageError: for a line that is too long, naming it; before anything is translated.
         DivergedError: when the network's outputs are not finite numbers.
     """
+    from latency.turns import computing
     from supernet.sequence_models import TranslationModel
     from supernet.tasks.translating import StepwiseTranslator, translate_lines
     from supernet.tasks.translation import TranslationTask
 
     task, model = data.task, network.model
     assert isinstance(task, TranslationTask) and isinstance(model, TranslationModel)
-    return translate_lines(
-        StepwiseTranslator(model, network.architecture),
-        lines,
-        task.source_tokenizer,
-        task.target_tokenizer,
-        beam,
-        max_tokens=max_tokens,
-        device=network.device,
-    )
+    with computing(network.device):
+        return translate_lines(
+            StepwiseTranslator(model, network.architecture),
+            lines,
+            task.source_tokenizer,
+            task.target_tokenizer,
+            beam,
+            max_tokens=max_tokens,
+            device=network.device,
+        )

@@ -92,6 +92,14 @@ def _cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of locks for this process: tests beside it compute while these time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NAS_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(_cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder that no other test sees; made only if the test writes to it."""

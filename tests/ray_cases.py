@@ -22,11 +22,11 @@ Poison = Mapping[str, str]
 def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
     """A Ray of our own, quiet and with little memory."""
     ray = pytest.importorskip("ray")
-    from nas.executors.ray_cluster import QUIET, own_folder, own_signals
+    from nas.executors.ray_cluster import QUIET, own_folder, own_signals, own_token
 
     os.environ |= QUIET
     folder = own_folder()
-    with own_signals():
+    with own_signals(), own_token():
         ray.init(
             address="local",
             _temp_dir=folder,

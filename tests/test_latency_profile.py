@@ -21,10 +21,12 @@ from latency.profile import (
     open_profile,
     read_profile,
 )
+from latency.turns import computing
 from latency.workload import Workload
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
+from tests import turn_cases
 
 DEVICE = DeviceFingerprint("cpu", "Some Processor", 4, 2, "2.13.0+cpu", "Linux-x86_64")
 HEADER = ProfileHeader(DEVICE, Workload(1, 16), "abc")
@@ -91,6 +93,15 @@ def test_one_process_measures_for_a_file_at_a_time(profile: DeviceProfile) -> No
         profile.record([(network(8), measured(1))])
     with other.timing():
         assert other.get(network(8).id) == measured(1)
+
+
+def test_who_waits_for_another_s_timings_does_not_count_as_computing(
+    profile: DeviceProfile,
+) -> None:
+    with computing("cpu"):
+        with profile.timing():
+            assert not turn_cases.computed_on()
+        assert turn_cases.computed_on()
 
 
 def test_files_without_samples_can_be_read_and_are_no_cache(profile: DeviceProfile) -> None:

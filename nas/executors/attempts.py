@@ -11,6 +11,7 @@ from types import FrameType
 from nas.executors.base import Failure, FailureKind, Outcome, judged
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
+from search_spaces.turns import TURNS
 
 # How torch's allocator of the CPU, which has no error of its own, begins to complain.
 _NO_MEMORY = ("DefaultCPUAllocator", "not enough memory")
@@ -63,13 +64,21 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise `EvaluationTimeoutError` in what is inside once it takes longer.
 
     A library's call that never returns is not interrupted, and nothing is in another than the main
-    thread, because Python delivers signals between two of the main thread's own steps.
+    thread, because Python delivers signals between two of the main thread's own steps. What passes
+    while somebody else times on the device does not count.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    known_s = TURNS.waited_s
+
     def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal known_s
+        more_s, known_s = TURNS.waited_s - known_s, TURNS.waited_s
+        if more_s > 0:
+            signal.setitimer(signal.ITIMER_REAL, more_s)
+            return
         raise EvaluationTimeoutError(f"it took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)

@@ -232,6 +232,10 @@ class Executor(ABC):
     def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
         """What networks of the run are timed on; None where nothing can be timed."""
 
+    def computes_on(self, spec: SearchSpec) -> str:
+        """The device that the process which works on the run computes on itself."""
+        return spec.device
+
     @abstractmethod
     def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
         """What times networks, on a device of the run's kind that does nothing else meanwhile.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 import torch
 
+from latency.turns import waiting
 from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     from nas.run.spec import SearchSpec
     from supernet.training.loop import EpochReport
 
-# Where measurements are kept, if the user names a place.
-PASSED_ON = ("NAS_CACHE_DIR",)
+ItemT = TypeVar("ItemT")
+
+# Where measurements and locks are kept, if the user names a place.
+PASSED_ON = ("NAS_CACHE_DIR", "NAS_LOCK_DIR")
 
 
 class RayExecutor(Executor):
@@ -75,7 +80,7 @@ class RayExecutor(Executor):
         pool = self._pool = self._pool or self._new_pool(source)
         done: dict[int, Outcome] = {}
         next_one = 0
-        for index, outcome in pool.run(networks, self._width()):
+        for index, outcome in _others_work(pool.run(networks, self._width())):
             done[index] = outcome
             while next_one in done:
                 yield done.pop(next_one)
@@ -125,6 +130,10 @@ class RayExecutor(Executor):
                 "grows on demand, say with --workers how many to ask for"
             )
 
+    def computes_on(self, spec: SearchSpec) -> str:
+        """See `Executor.computes_on`: what is left for this process needs no graphics card."""
+        return "cpu"
+
     def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
         """See `Executor.device`."""
         if not self._device.offered(spec.device):
@@ -154,7 +163,7 @@ class RayExecutor(Executor):
 
         workers = self.settings.train_workers or self._width()
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
-        yield from train_together(run, room, self._board)
+        yield from _others_work(train_together(run, room, self._board))
 
     def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         """See `Executor.retrain`: side by side."""
@@ -163,7 +172,7 @@ class RayExecutor(Executor):
         self.release()
         self.cluster.connect()
         room = JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
-        yield from retrain_side_by_side(run, ids, room, self._board)
+        yield from _others_work(retrain_side_by_side(run, ids, room, self._board))
 
     # -- ending -------------------------------------------------------------------------------
 
@@ -184,3 +193,14 @@ class RayExecutor(Executor):
         finally:
             self.cluster.close()
             self._board.clear()
+
+
+def _others_work(items: Generator[ItemT, None, None]) -> Iterator[ItemT]:
+    """The same items; while they are waited for, this process does not count as computing."""
+    with closing(items):
+        while True:
+            with waiting():
+                found = list(itertools.islice(items, 1))
+            if not found:
+                return
+            yield from found

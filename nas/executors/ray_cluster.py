@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import ray
@@ -23,6 +25,7 @@ LATENCY_RESOURCE = "nas_latency_{device}"
 # What a Ray of our own keeps in shared memory; more goes to the disk.
 OBJECT_STORE_BYTES = 512 * 2**20
 CONNECT_TIMEOUT_S = 20.0
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -73,16 +76,17 @@ class RayCluster:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return
         self._folder = own_folder()
-        ray.init(
-            address="local",
-            _temp_dir=self._folder,
-            num_cpus=max(self._cpus, os.cpu_count() or 1),
-            resources={latency_resource(device): 1 for device in ("cpu", "cuda")},
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with own_token():
+            ray.init(
+                address="local",
+                _temp_dir=self._folder,
+                num_cpus=max(self._cpus, os.cpu_count() or 1),
+                resources={latency_resource(device): 1 for device in ("cpu", "cuda")},
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
 
     def _refused(self, error: Exception) -> str:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -126,6 +130,31 @@ def own_folder() -> str:
     look for that by ``auto``. Sockets lie in it, whose paths may not be long.
     """
     return tempfile.mkdtemp(prefix="nas-ray-", dir="/tmp" if os.path.isdir("/tmp") else None)
+
+
+@contextmanager
+def own_token() -> Iterator[None]:
+    """Start a Ray of one's own with a token that only its processes know.
+
+    Ray would write one into the user's home, and a cluster that is started by hand later would ask
+    for that on all of its hosts. What the user has named in the environment is taken instead.
+    """
+    before = {name: os.environ.get(name) for name in TOKEN_VARIABLES}
+    if not (before["RAY_AUTH_TOKEN"] or before["RAY_AUTH_TOKEN_PATH"]):
+        os.environ["RAY_AUTH_TOKEN"] = _token()
+    try:
+        yield
+    finally:  # Ray's processes have it, and so does the library in this one
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@cache
+def _token() -> str:
+    """One for all that this process starts, because Ray reads it once."""
+    return secrets.token_hex(32)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from latency.turns import waiting
 from nas.executors.attempts import sentence
 from nas.executors.base import TRIES
 from nas.executors.board import Board
@@ -61,7 +62,8 @@ class Device:
             try:
                 self._actor = self._actor or self._new(device)
                 self._board.change(NAME, doing="timing")
-                return ray.get(getattr(self._actor, method).remote(*arguments))
+                with waiting():
+                    return ray.get(getattr(self._actor, method).remote(*arguments))
             except RayTaskError as error:
                 raise _own(error) from error
             except GetTimeoutError as error:
@@ -117,7 +119,8 @@ class Device:
     def _ready(self, actor: Any) -> Any:
         """A worker that has been told what it has to know; it ends if it cannot be had."""
         try:
-            place: Place = ray.get(actor.prepare.remote(self._order()), timeout=FREE_TIMEOUT_S)
+            with waiting():
+                place: Place = ray.get(actor.prepare.remote(self._order()), timeout=FREE_TIMEOUT_S)
         except RayError:
             ray.kill(actor)
             raise

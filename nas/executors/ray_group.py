@@ -19,6 +19,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
+from latency.turns import computing
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
 from nas.run.opened import shared_run
@@ -148,6 +149,7 @@ def _train_rank(path: str, mailbox: Mailbox) -> None:
     run, group = shared_run(path), ProcessGroup(device)
     reserved = get_current_placement_group()
     mailbox.put(Joined(group.rank, socket.gethostname(), os.getpid(), reserved))
-    for report in supernet_trainer(run, device=device, group=group).run():
-        if group.rank == 0:
-            mailbox.put(report)
+    with computing(device):
+        for report in supernet_trainer(run, device=device, group=group).run():
+            if group.rank == 0:
+                mailbox.put(report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,9 @@ class Pool:
         self._lost = 0
         self._heard = time.monotonic()
 
-    def run(self, networks: Sequence[Architecture], size: int) -> Iterator[tuple[int, Outcome]]:
+    def run(
+        self, networks: Sequence[Architecture], size: int
+    ) -> Generator[tuple[int, Outcome], None, None]:
         """Evaluate networks on up to `size` workers.
 
         Yields:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class JobRoom:
 
 def retrain_side_by_side(
     run: OpenedRun, ids: Sequence[str], room: JobRoom, board: Board
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Retrain networks, as many at once as there is room for; Ray has to be connected.
 
     Args:

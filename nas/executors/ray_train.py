@@ -6,7 +6,7 @@ everything ends with that task when the run is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -30,7 +30,9 @@ class _Waited:
     """Nobody has joined for long."""
 
 
-def train_together(run: OpenedRun, room: GroupRoom, board: Board) -> Iterator[EpochReport | Note]:
+def train_together(
+    run: OpenedRun, room: GroupRoom, board: Board
+) -> Generator[EpochReport | Note, None, None]:
     """Train a run's supernet, or go on with it; Ray has to be connected.
 
     Args:

@@ -19,6 +19,7 @@ import torch
 
 from latency.device import DeviceFingerprint, describe_device
 from latency.profile import ProfileHeader
+from latency.turns import computing
 from latency.workload import Workload
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
@@ -89,13 +90,16 @@ class EvaluationWorker:
         """
         started = time.perf_counter()
         spec = order.open()
-        self._evaluator = open_evaluator(spec, order.data_digest, weights)
+        with computing(spec.device):
+            self._evaluator = open_evaluator(spec, order.data_digest, weights)
+        self._device = spec.device
         return _place(time.perf_counter() - started)
 
     def evaluate(self, network: Mapping[str, Any], tries: int) -> Answer:
         """Evaluate a network, given in its JSON form, for the `tries`-th time."""
         started = time.perf_counter()
-        outcome = attempt(self.quality, Architecture.from_json(network), tries)
+        with computing(self._device):
+            outcome = attempt(self.quality, Architecture.from_json(network), tries)
         return Answer(outcome, time.perf_counter() - started, self._lines.take())
 
     def quality(self, network: Architecture) -> dict[str, float]:

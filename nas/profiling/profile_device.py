@@ -15,6 +15,7 @@ import torch
 
 from latency.acceptance import SessionTimes
 from latency.device import DeviceFingerprint, describe_device
+from latency.turns import computing
 from latency.workload import Workload
 from nas.kinds import middle
 from nas.profiling.device_profile import (
@@ -164,7 +165,8 @@ def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | Ca
         with claimed(out):
             made = finished_profile(out, wanted)  # another process may just have ended
             if made is None:
-                made = yield from _timed(request, device, identity, out)
+                with computing(request.device):
+                    made = yield from _timed(request, device, identity, out)
     yield made
 
 

@@ -21,11 +21,11 @@ from latency.acceptance import (
     settle,
 )
 from latency.device import usable_cores
-from latency.locking import machine_lock
-from latency.machine import Watch
+from latency.machine import Watch, wait_for_quiet
 from latency.memory import peak_memory_mb
 from latency.timer import time_beside
 from latency.timing import median_copy
+from latency.turns import computing, timing
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ImageInput
@@ -107,12 +107,15 @@ def time_until_accepted(
     cores = usable_cores()
 
     def one_session(numbers: Sequence[int]) -> SessionTimes:
-        with machine_lock():
+        with timing(device):
             return time_some(numbers)
 
-    return settle(
-        one_session, count, Conditions(threads, cores, unit_ms, sessions, patience_s(), TOLERANCES)
-    )
+    def wait(most_s: float, threads: int, cores: int) -> float:
+        with timing(device):  # what rests for the timer does not disturb it
+            return wait_for_quiet(most_s, threads, cores)
+
+    conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), TOLERANCES, wait)
+    return settle(one_session, count, conditions)
 
 
 def num_sessions(rounds: int) -> int:
@@ -124,7 +127,7 @@ def network_memory_mb(
     space: SearchSpace, architecture: Architecture, workload: Workload, device: str
 ) -> float:
     """The most memory a network needs at its work, in megabytes, its weights included."""
-    with torch.random.fork_rng(devices=[]):
+    with computing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return peak_memory_mb(lambda: timed_call(space, architecture, workload, device), device)
 

@@ -23,6 +23,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
+from latency.turns import computing, waiting
 from nas.retraining.trial import finish_trial, train_trial
 from nas.retraining.tuning_record import (
     TUNED,
@@ -78,7 +79,8 @@ class RayTuner:
         folders = TrialFolders(run.folder, entry.id)
         known = folders.records()
         if sum(record.state is not None for record in known) < trials:
-            self._try(run, entry, known, trials)
+            with waiting():
+                self._try(run, entry, known, trials)
         records = [record for record in folders.records() if record.state is not None]
         best = best_of(records)
         if best is None:
@@ -90,7 +92,8 @@ class RayTuner:
         task: Any = ray.remote(_finish)
         path = str(run.folder.path.resolve())
         try:
-            ray.get(task.options(**place).remote(path, entry.id, best, summary(records)))
+            with waiting():
+                ray.get(task.options(**place).remote(path, entry.id, best, summary(records)))
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
         for record in records:  # what was tried is kept, and how it went
@@ -228,9 +231,13 @@ def _cause(error: Exception) -> Exception:
 
 def _trial(path: str, network_id: str, settings: Settings) -> None:
     """Train a network with other settings than the run's own."""
-    for done, loss in train_trial(shared_run(path), network_id, settings):
-        tune.report({"percent": done, "loss": loss})
+    run = shared_run(path)
+    with computing(run.computes_on):
+        for done, loss in train_trial(run, network_id, settings):
+            tune.report({"percent": done, "loss": loss})
 
 
 def _finish(path: str, network_id: str, best: TrialRecord, tuning: dict[str, int]) -> None:
-    finish_trial(shared_run(path), network_id, best, tuning)
+    run = shared_run(path)
+    with computing(run.computes_on):
+        finish_trial(run, network_id, best, tuning)

@@ -71,6 +71,11 @@ class OpenedRun:
         return trained_supernet(self.spec, self._trained_weights())
 
     @property
+    def computes_on(self) -> str:
+        """The device that this process computes on while it works on the run."""
+        return self.spec.device
+
+    @property
     def data_digest(self) -> str:
         """Digest of the data that the run began with."""
         return str(self.folder.read_json(DATA_FILE)["digest"])

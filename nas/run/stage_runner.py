@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from latency.turns import computing, give_way
 from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
 from nas.run.folder import RunFolder, checksum
 from nas.run.opened import OpenedRun
@@ -58,6 +59,13 @@ def run_stage(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
 
 def stage_events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
     """The same without logging, for a process that tells its events to the one that logs."""
+    with computing(run.computes_on):
+        for event in _events(run, stage):
+            yield event
+            give_way()
+
+
+def _events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
     digest = stage_digest(run.folder, stage)
     problem = None
     try:

@@ -53,6 +53,11 @@ class Run(OpenedRun):
         super().__init__(folder)
         self.executor = executor or LocalExecutor()
 
+    @property
+    def computes_on(self) -> str:
+        """The device that this process computes on: not that of an executor's workers."""
+        return self.executor.computes_on(self.spec)
+
     @cached_property
     def sampled_rows(self) -> Genotypes:
         """Networks to begin with, and to time: the ends of the space and a random sample.

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from search_spaces.architecture import Architecture
+from search_spaces.turns import give_way
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.tasks.base import Task
@@ -47,6 +48,7 @@ def evaluate(
     try:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
             for logits, labels in task.evaluation(model, architecture, split, device):
+                give_way()
                 sums = F.cross_entropy(
                     logits.float(), labels, reduction="sum", ignore_index=IGNORED
                 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, DivergedError, UsageError
 from search_spaces.settings import TokenInput
+from search_spaces.turns import give_way
 from supernet.beam_search import BeamSettings, beam_search
 from supernet.data.token_batches import source_batch
 from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
@@ -60,6 +61,7 @@ class StepwiseTranslator:
         Raises:
             DivergedError: when they are not numbers: no search among such would end.
         """
+        give_way()
         logits_RNV, state = self.model.step(tokens_RN, state)
         if not logits_RNV.sum().isfinite():
             raise DivergedError(

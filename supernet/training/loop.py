@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, UsageError
+from search_spaces.turns import give_way
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
@@ -215,6 +216,7 @@ class Trainer:
         torch.manual_seed(mixed_seed(self._seed, self._epoch, 1, *place))
 
     def _update(self, batches: Sequence[Any]) -> float:
+        give_way()
         rate = learning_rate(self._settings, self._updates, self._total)
         for group in self._optimizer.param_groups:
             group["lr"] = rate

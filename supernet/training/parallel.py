@@ -8,12 +8,15 @@ computed: shares are weighted by the labels in them, because a batch's loss is a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from search_spaces.turns import waiting
 
 # Gradients go over the wire in pieces of so many numbers: few calls, and little memory on top.
 BUCKET = 1 << 24
@@ -99,20 +102,30 @@ class ProcessGroup(Group):
     def add_up(self, parameters: Iterable[Tensor]) -> None:
         """See `Group.add_up`; which parameters have gradients must be the same everywhere."""
         if self.size > 1:
-            for bucket in _buckets(p.grad for p in parameters if p.grad is not None):
-                _add_up(bucket)
+            with self._together():
+                for bucket in _buckets(p.grad for p in parameters if p.grad is not None):
+                    _add_up(bucket)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """See `Group.sum`."""
         numbers = torch.tensor(values, dtype=torch.float64, device=self._device)
-        dist.all_reduce(numbers)
+        with self._together():
+            dist.all_reduce(numbers)
         return numbers.tolist()
 
     def agrees(self, value: int) -> bool:
         """See `Group.agrees`."""
         ends = torch.tensor([value, -value], dtype=torch.int64, device=self._device)
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        with self._together():
+            dist.all_reduce(ends, op=dist.ReduceOp.MAX)
         return ends.tolist() == [value, -value]
+
+    def _together(self) -> AbstractContextManager[None]:
+        """While ranks wait for each other: one that gives way must not have the others keep on.
+
+        Ranks on graphics cards have one each, which they do not give way on for each other.
+        """
+        return waiting() if self._device == "cpu" else nullcontext()
 
 
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
