@@ -89,7 +89,7 @@ class _Passed:
         self._keys += token == "="
         self._values += token in ",[{"
         if max(self._depth, self._dots) > MAX_DEPTH:
-            return f"tables, lists or keys more than {MAX_DEPTH} deep"
+            return f"tables, lists or keys nested more than {MAX_DEPTH} deep"
         if self._keys > MAX_KEYS:
             return f"more than {MAX_KEYS} keys"
         if self._values > MAX_VALUES:
