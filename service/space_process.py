@@ -13,6 +13,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +61,23 @@ def mapped_bytes() -> int:
     return int(_STATM.read_text().split()[0]) * resource.getpagesize()
 
 
-def limit() -> None:
-    """From now on this process may use `CPU_S` and `MEMORY_MB` more, where the system can tell."""
-    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_S)
+@contextmanager
+def limited() -> Iterator[None]:
+    """Use no more than `CPU_S` and `MEMORY_MB`, where the system can tell."""
     mapped = mapped_bytes()
+    wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + CPU_S}
     if mapped:
-        _lower(resource.RLIMIT_AS, mapped + MEMORY_MB * 2**20)
-
-
-def _lower(what: int, most: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        wanted[resource.RLIMIT_AS] = mapped + MEMORY_MB * 2**20
+    before = {what: resource.getrlimit(what) for what in wanted}
+    for what, most in wanted.items():
+        hard = before[what][1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, hard))
+    try:
+        yield
+    finally:
+        for what, limits in before.items():
+            resource.setrlimit(what, limits)
 
 
 def main() -> None:
@@ -87,9 +95,9 @@ def main() -> None:
             import nas.limits  # noqa: F401  # its own size is not the request's
 
             began += mapped_bytes()
-        limit()
         try:
-            told = answer(request["kind"], request["given"], catalog)
+            with limited():
+                told = answer(request["kind"], request["given"], catalog)
         except MemoryError:
             os._exit(TOO_MUCH)
         told["spent"] = mapped_bytes() > began + KEPT_BYTES

@@ -25,6 +25,7 @@ from service.schemas import JobRequest, SpaceOut, SpaceSource
 from service.settings import Settings
 from service.specs import Search, blaming, read_search
 
+MODULE = "service.space_process"
 START_S = 60.0  # libraries have to be loaded
 WALL_S = 10.0  # for a process that gets no processor
 CPU_S, MEMORY_MB = 2, 256  # for one request
@@ -127,7 +128,7 @@ class _Process:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "service.space_process"],
+            [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **alone, "PYTHONPATH": os.pathsep.join(paths)},
