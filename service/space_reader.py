@@ -20,7 +20,7 @@ from typing import Any
 from search_spaces.toml_bounds import check_bounds
 from service.catalog import Catalog
 from service.problems import ProblemError
-from service.runner import ROOT
+from service.runner import ROOT, SECRETS
 from service.schemas import JobRequest, SpaceOut, SpaceSource
 from service.settings import Settings
 from service.specs import Search, blaming, read_search
@@ -125,16 +125,18 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self, settings: Settings) -> None:
+        environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **alone, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**environment, **alone, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
-        self._exchange(settings.model_dump_json().encode() + b"\n", START_S)
+        told = settings.model_copy(update={"database_url": None})
+        self._exchange(told.model_dump_json().encode() + b"\n", START_S)
 
     @property
     def lives(self) -> bool:
