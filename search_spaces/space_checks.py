@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from search_spaces.space import MEMORY_GENE, SearchSpace, Slot
 from search_spaces.toml_source import TomlSource
 
-MAX_ALL_CHOICES = 100_000  # over all layers
+MAX_ALL_CHOICES = 20_000  # over all layers
 LARGEST = 10**300  # networks; scores and tables hold their number as a float
 
 

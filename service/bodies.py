@@ -13,7 +13,7 @@ from starlette.types import Message, Receive
 from service.problems import ProblemError
 
 HELD, HELD_OF_ONE = 128 * 2**20, 16 * 2**20  # bytes of all bodies at once, and of one address
-MOST_VALUES = 20_000
+MOST_VALUES, MOST_KEYS = 20_000, 1_000
 MAX_DEPTH = 20
 AGAIN_S = 2
 
@@ -123,6 +123,8 @@ def check_json(body: bytes) -> None:
     opened = plain.count(b"[") + plain.count(b"{")
     if opened + plain.count(b",") > MOST_VALUES:
         raise ProblemError(422, f"the body has more than {MOST_VALUES} values")
+    if plain.count(b":") > MOST_KEYS:
+        raise ProblemError(422, f"the body has more than {MOST_KEYS} keys")
     depth = 0
     for bracket in _BRACKET.finditer(plain) if opened > MAX_DEPTH else ():
         depth += 1 if bracket[0] in b"[{" else -1

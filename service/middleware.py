@@ -53,7 +53,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         identity = f"{random.getrandbits(64):016x}"  # to find it in the log by; no secret
-        began, status = time.perf_counter(), 500
+        began = time.perf_counter()
+        status: int | None = None  # of who leaves before there is an answer
         began_to_answer = False
 
         async def send_more(message: Message) -> None:
@@ -61,7 +62,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status, began_to_answer = message["status"], True
                 message["headers"] = _with_ours(message.get("headers", ()), identity)
-                self._count(scope, status, time.perf_counter() - began)
+                self._count(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
         try:
@@ -153,7 +154,7 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _log(scope: Scope, identity: str, status: int, seconds: float) -> None:
+def _log(scope: Scope, identity: str, status: int | None, seconds: float) -> None:
     token = scope.get("state", {}).get("token")
     log.info(
         "request",

@@ -27,7 +27,7 @@ from service.settings import Settings
 from service.space_reader import CPU_S, MEMORY_MB, READY, TOO_MUCH
 from service.specs import needs_limits, read_search, read_space
 
-KEPT_BYTES = 64 * 2**20  # more than that, and a new process takes its place
+KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
 _STATM = Path("/proc/self/statm")
 
 
@@ -91,10 +91,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if needs_limits(request["given"]):
-            began -= mapped_bytes()
-            import nas.limits  # noqa: F401  # its own size is not the request's
-
-            began += mapped_bytes()
+            import nas.limits  # noqa: F401  # what it takes is not the request's
         try:
             with limited():
                 told = answer(request["kind"], request["given"], catalog)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from service import connections, room
-from service.bodies import MAX_DEPTH, MOST_VALUES, check_json
+from service.bodies import MAX_DEPTH, MOST_KEYS, MOST_VALUES, check_json
 from service.connections import HEAD_BYTES, HEADERS
 from service.limits import network_of
 from service.problems import ProblemError
@@ -272,6 +272,7 @@ def test_room_is_a_matter_of_files(monkeypatch: pytest.MonkeyPatch, files: int, 
         (b'{"a":' * (MAX_DEPTH + 1), 422),
         (b"[" + b"1," * MOST_VALUES + b"1]", 422),
         (b"[" + b"{}," * MOST_VALUES, 422),
+        (b"{" + b'"a":1,' * (MOST_KEYS + 1) + b"}", 422),
         ('{"a": 1}'.encode("utf-16"), 400),
         (b'"' + b"\\" * 100_001 + b'"' + b"[" * 21, 422),
     ],

@@ -373,12 +373,12 @@ def test_a_string_without_an_end_is_the_parsers_to_refuse(text: str) -> None:
 
 
 def test_more_networks_than_a_number_can_hold_are_refused() -> None:
-    wide = "[" + ", ".join(map(str, range(1, 101))) + "]"
+    wide = "[" + ", ".join(map(str, range(1, 21))) + "]"
     text = MINE.replace("num_heads = [2, 4]", "num_heads = [1, 2]")
     deep = text.replace("[2, 1]", "[1000, 1]")
     assert "more than 10^300 networks" in refusal(deep)
     many = text[: text.index("ffn_dim")] + f"ffn_dim = {wide}\nmax_layers = 1000\n"
-    assert "found 104,004 choices" in refusal(many)
+    assert "found 24,004 choices" in refusal(many)
 
 
 def test_the_largest_space_that_is_allowed_can_be_written_down() -> None:
