@@ -106,7 +106,7 @@ class Body:
             parts.append(part)
             more = message.get("more_body", False)
         whole = b"".join(parts)
-        if not headers.get("content-type", "").lower().startswith(_NO_JSON):
+        if headers.get("content-type", "").partition(";")[0].strip().lower() not in _NO_JSON:
             check_json(whole)
         return _again(whole, receive)
 

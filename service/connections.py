@@ -7,8 +7,7 @@ body is too large, too long in coming or never comes, and those that do not take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn._types import ASGI3Application
@@ -21,11 +20,13 @@ from uvicorn.protocols.http.httptools_impl import (
 from service.limits import network_of
 from service.problems import problem_response
 from service.room import Room, most_connections
+from service.settings import Settings
 
 HEAD_BYTES = 32_768
 HEADERS = 100
 HEAD_S = 10.0  # from the first byte of a head, or the connection, to the head's end
-BODY_S = 30.0  # from a head's end to its body's
+BODY_S = 30.0  # from a head's end to its body's, for each `BODY_BYTES` that a body may have
+BODY_BYTES = 1_000_000
 ANSWER_S = 60.0  # without taking anything of an answer
 PIPELINED = 16  # requests that are sent without waiting for answers
 
@@ -39,13 +40,15 @@ class Connection(HttpToolsProtocol):
 
     Args:
         room: of all connections.
+        most_bytes: of a body.
         values: what uvicorn gives.
     """
 
-    def __init__(self, room: Room, **values: Any) -> None:
+    def __init__(self, room: Room, most_bytes: int, **values: Any) -> None:
         super().__init__(**values)
         self.address = self.name = "?"
         self._room = room
+        self._patience = max(1.0, most_bytes / BODY_BYTES)
         self._served: RequestResponseCycle | None = None  # while others may be piled up behind it
         self._deadline: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
@@ -159,7 +162,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its head is whole, and it is served."""
         self._unread, self._begun = 0, False
-        self._within(BODY_S, 408, "no whole request body came in time")
+        self._within(BODY_S * self._patience, 408, "no whole request body came in time")
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -218,11 +221,11 @@ class Connection(HttpToolsProtocol):
             self._deadline = None
 
 
-def protocol(proxies: Sequence[IPv4Network | IPv6Network] = ()) -> Callable[..., Connection]:
+def protocol(settings: Settings) -> Callable[..., Connection]:
     """What uvicorn makes a connection's protocol with."""
-    room = Room(most_connections(), proxies=proxies)
+    room = Room(most_connections(), proxies=settings.trusted_proxies)
 
     def made(**values: Any) -> Connection:
-        return Connection(room, **values)
+        return Connection(room, settings.max_body_bytes, **values)
 
     return made

@@ -88,7 +88,7 @@ class Room:
             next(iter(self._waiting_of[name])).cut_off(reason)
 
     def leave(self, guest: Guest) -> None:
-        """Forget a guest."""
+        """Forget a connection that was closed."""
         self.serve(guest)
         self._total -= 1
         self._open[guest.name] -= 1
@@ -101,7 +101,7 @@ class Room:
         self._waiting_of.setdefault(guest.name, OrderedDict())[guest] = None
 
     def serve(self, guest: Guest) -> None:
-        """There is something to do for a guest."""
+        """There is something to do for a connection."""
         self._waiting.pop(guest, None)
         others = self._waiting_of.get(guest.name)
         if others is not None:

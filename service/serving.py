@@ -82,7 +82,7 @@ def server_config(settings: Settings, store: Store) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=[str(network) for network in proxies],
-        http=protocol(proxies),  # type: ignore[arg-type]  # anything that makes a protocol
+        http=protocol(settings),  # type: ignore[arg-type]  # anything that makes a protocol
         ws="none",
         timeout_graceful_shutdown=2,
     )

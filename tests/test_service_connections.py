@@ -290,6 +290,15 @@ def test_what_stands_in_strings_does_not_count(body: bytes) -> None:
     check_json(body)
 
 
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/x-www-form-urlencoded+json", "text/plain; a", ""]
+)
+def test_only_what_can_be_no_json_is_not_looked_at(alice: httpx.Client, kind: str) -> None:
+    body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
+    answer = alice.post("/jobs", content=body, headers={"Content-Type": kind})
+    assert ("nested" in problem(answer, 422)) is (not kind.startswith("text/plain"))
+
+
 def test_deep_values_are_refused_in_a_short_sentence(alice: httpx.Client) -> None:
     text = '{"space": ' + "[" * 900 + "]" * 900 + "}"
     answer = alice.post("/jobs", content=text, headers={"Content-Type": "application/json"})
