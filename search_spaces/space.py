@@ -29,6 +29,7 @@ from search_spaces.architecture import (
 )
 from search_spaces.errors import ArchitectureError, SpaceFileError
 from search_spaces.settings import ModelSettings, Task
+from search_spaces.toml_source import shown
 
 Choice = int | str
 Genotypes = NDArray[np.int16]
@@ -166,14 +167,13 @@ class SearchSpace:
         return math.prod(self._stack_size(stack) for stack in self.stacks)
 
     def _stack_size(self, stack: str) -> int:
-        per_layer = [
-            math.prod(len(self.slots[column].choices) for column in columns)
-            for columns in self.layer_columns[stack]
-        ]
-        depths = [int(depth) for depth in self.slot(f"{stack}.num_layers").choices]
+        depths = {int(depth) for depth in self.slot(f"{stack}.num_layers").choices}
+        total, deep = 0, 1
+        for depth, columns in enumerate(self.layer_columns[stack][: max(depths)], start=1):
+            deep *= math.prod(len(self.slots[column].choices) for column in columns)
+            total += deep if depth in depths else 0
         whole = [self.slots[column] for column in self.stack_columns[stack]]
-        rest = math.prod(len(slot.choices) for slot in whole if slot.gene != "num_layers")
-        return rest * sum(math.prod(per_layer[:depth]) for depth in depths)
+        return total * math.prod(len(slot.choices) for slot in whole if slot.gene != "num_layers")
 
     # -- genotypes ----------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class SearchSpace:
                 if not kept or not wanted <= set(slot.choices):
                     raise SpaceFileError(
                         f"{slot.name} can only be restricted to some of "
-                        f"{list(slot.choices)}; given {list(choices[name])}"
+                        f"{list(slot.choices)}; given {shown(list(choices[name]))}"
                     )
                 slot = replace(slot, choices=kept)
         return slot

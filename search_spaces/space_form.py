@@ -31,6 +31,7 @@ from search_spaces.space import (
     SearchSpace,
     Slot,
 )
+from search_spaces.space_checks import check_number, check_space
 from search_spaces.toml_source import KeyPath, TomlSource, shown, unknown_name
 
 MAX_LAYERS = 1_000
@@ -60,6 +61,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
     slots: list[Slot] = []
     for stack in _stacks(source, task):
         slots += _stack_slots(source, stack, task)
+    check_number(source, slots)
     space = SearchSpace(
         name=name,
         task=task,
@@ -71,9 +73,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
         presets={name: _preset(source, name) for name in source.table(("presets",), {})},
         parent_digest=parent,
     )
-    _check_heads(source, space)
-    _check_decoder(source, space)
-    _check_memory(source, space)
+    check_space(source, space)
     return space
 
 
@@ -163,9 +163,10 @@ def _overrides(
 ) -> dict[tuple[int, str], tuple[Choice, ...]]:
     """(layer, gene) → the choices of that layer, where the file narrows them."""
     result = {}
+    numbers = {str(layer) for layer in range(layers)}
     for number in source.table((stack, "layer"), {}):
         path = (stack, "layer", number)
-        if number not in map(str, range(layers)):
+        if number not in numbers:
             raise source.error(
                 path, f"found layer {shown(number)}, allowed are 0 to {layers - 1} (from 0)"
             )
@@ -173,11 +174,13 @@ def _overrides(
         for gene, value in source.table(path).items():
             choices = _choices(source, (*path, gene), value)
             offered = source.table((stack,))[gene]
+            known = set(offered)
             for choice in choices:
-                if choice not in offered:
+                if choice not in known:
                     raise source.error(
                         (*path, gene),
-                        f"found {shown(choice)}, allowed are choices of {stack}.{gene}: {offered}",
+                        f"found {shown(choice)}, allowed are choices of {stack}.{gene}: "
+                        f"{shown(offered)}",
                     )
             result[int(number), gene] = choices
     return result
@@ -204,61 +207,10 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
                 path,
                 f"found {shown(choice)}, allowed are whole numbers from {lowest} to {highest}",
             )
-        if value.count(choice) > 1:
-            raise source.error(path, f"found {shown(choice)} more than once; each choice once")
+    if len(set(value)) < len(value):
+        twice = next(choice for choice in value if value.count(choice) > 1)
+        raise source.error(path, f"found {shown(twice)} more than once; each choice once")
     return tuple(sorted(value, key=ATTENTION_KINDS.index if is_kind else None))
-
-
-# -- what depends on several keys ---------------------------------------------------------------
-
-
-def _check_heads(source: TomlSource, space: SearchSpace) -> None:
-    width = space.model.qkv_dim
-    for slot in space.slots:
-        if slot.gene.endswith("num_heads") and width is not None:
-            for heads in slot.choices:
-                if width % int(heads):
-                    raise source.error(
-                        (slot.stack, slot.gene),
-                        f"found {heads}, allowed are numbers that divide model.qkv_dim = {width}",
-                    )
-
-
-def _check_decoder(source: TomlSource, space: SearchSpace) -> None:
-    for slot in space.slots:
-        if slot.gene == "ende_connect":
-            shallowest = int(min(space.slot("encoder.num_layers").choices))
-            if int(max(slot.choices)) > shallowest:
-                raise source.error(
-                    (slot.stack, slot.gene),
-                    f"found {max(slot.choices)}, allowed is at most {shallowest}, the smallest "
-                    "of encoder.num_layers",
-                )
-        omni = slot.stack == "decoder" and "omni" in slot.choices
-        if omni and space.model.omni_kernel == "linformer":
-            raise source.error(
-                (slot.stack, slot.gene),
-                "found 'omni' with model.omni_kernel = 'linformer'. Linformer mixes positions "
-                "before attending, so it cannot be causal; allowed in decoders are 'performer', "
-                "'bigbird' and 'full'",
-            )
-
-
-def _check_memory(source: TomlSource, space: SearchSpace) -> None:
-    column = space.slot_index.get(f"decoder.{MEMORY_GENE}")
-    if column is None or not any(space.slots[column].choices):
-        return
-    problem = space.model.memory_problem()
-    if problem is not None:
-        raise source.error(("decoder", MEMORY_GENE), problem)
-    for slot in space.slots:
-        if slot.gene == "self_attention" and slot.choices != ("softmax",):
-            raise source.error(
-                ("decoder", MEMORY_GENE),
-                f"a memory of earlier segments needs self_attention = ['softmax'] and nothing "
-                f"else, because the sums that linear and omni layers carry cannot be cut to the "
-                f"last positions; {slot.name} offers {list(slot.choices)}",
-            )
 
 
 # -- free tables --------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from search_spaces.errors import SpaceFileError
+from search_spaces.toml_bounds import check_bounds
 
 MAX_BYTES = 1_000_000
 
@@ -53,13 +54,13 @@ class TomlSource:
         """Parse TOML.
 
         Raises:
-            SpaceFileError: for a syntax error, naming its line, and for an empty text.
+            SpaceFileError: for a syntax error, naming its line, for an empty text, and for one
+                beyond the bounds of `search_spaces.toml_bounds`.
         """
         text = text.replace("\r\n", "\n")
+        check_bounds(text, name)
         try:
             data = tomllib.loads(text)
-        except RecursionError:
-            raise SpaceFileError(f"{name}: the values are nested too deeply to be read") from None
         except ValueError as error:
             raise _syntax_error(text, name, str(error)) from None
         if not data:
@@ -163,7 +164,10 @@ def _syntax_error(text: str, name: str, message: str) -> SpaceFileError:
 
 
 def _key_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Every key path with the line of its first mention; later mentions are left out."""
+    """Every key path with the line of its first mention; later mentions are left out.
+
+    Paths are as short as `check_bounds` lets keys be, so that all their beginnings can be kept.
+    """
     seen: set[KeyPath] = set()
     line, counted = 1, 0
     for path, position in _statements(text):

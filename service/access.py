@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
-from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth import ANYBODY, Role, Token
+from service.auth import ANYBODY, Role, Token, is_secret
 from service.catalog import Catalog
 from service.jobs import Job
-from service.limits import RateLimit, Streams
+from service.lanes import Lanes
+from service.limits import RateLimit, Streams, network_of
 from service.metrics import Metrics
 from service.problems import ProblemError
+from service.readiness import Readiness
 from service.settings import Settings
+from service.space_reader import SpaceReader
 from service.store import Store
 from service.token_cache import TokenCache
 
@@ -39,8 +41,9 @@ class Context:
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
-        submitting: threads for submissions, which mostly wait for each other, so that no reader
-            waits for a thread because of them.
+        lanes: threads for what may take long, so that no reader waits for one because of it.
+        spaces: checks the spaces that requests bring along.
+        readiness: whether requests can be taken.
         metrics: what is counted.
     """
 
@@ -51,7 +54,9 @@ class Context:
     requests: RateLimit
     failures: RateLimit
     streams: Streams
-    submitting: CapacityLimiter
+    lanes: Lanes
+    spaces: SpaceReader
+    readiness: Readiness
     metrics: Metrics
 
 
@@ -85,7 +90,7 @@ async def authenticate(
         secret = _from_cookie(request)
     known = None if secret is None else context.tokens.recent(secret)
     if known is None and secret is not None and not context.settings.no_auth:
-        return await run_in_threadpool(_let_in, request, context, secret)
+        known = await context.lanes.tokens.run(partial(token_of, request, context, secret))
     return _let_in(request, context, secret, known)
 
 
@@ -145,23 +150,22 @@ def token_of(
     """
     if context.settings.no_auth:
         return ANYBODY
-    address = request.client.host if request.client else "?"
-    wait = context.failures.wait_s(address, 0.0)
+    token = known
+    if token is None and secret is not None and is_secret(secret):
+        token = context.tokens.valid(secret)
+    if token is not None:
+        return token
+    # Whoever has a good one is let in, however often others at this address have guessed.
+    address = network_of(request.client.host if request.client else "?")
+    wait = 0.0 if secret is None else context.failures.wait_s(address)
     if wait:
         raise _too_many(wait, "too many requests with a wrong token came from this address")
-    token = known
-    if token is None and secret is not None:
-        token = context.tokens.valid(secret)
-    if token is None:
-        if secret is not None:
-            context.failures.wait_s(address)
-        raise ProblemError(
-            401,
-            "this needs a token that is good: send it as Authorization: Bearer TOKEN; "
-            "nas token create makes one",
-            headers={"WWW-Authenticate": 'Bearer realm="nas"'},
-        )
-    return token
+    raise ProblemError(
+        401,
+        "this needs a token that is good: send it as Authorization: Bearer TOKEN; "
+        "nas token create makes one",
+        headers={"WWW-Authenticate": 'Bearer realm="nas"'},
+    )
 
 
 def _too_many(wait_s: float, what: str) -> ProblemError:

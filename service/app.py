@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 
 from nas.cli.app import version
@@ -15,18 +14,19 @@ from service import problems
 from service.access import Context, authenticate
 from service.catalog import Catalog
 from service.dashboard import router as dashboard
+from service.lanes import READING, Lanes
 from service.limits import RateLimit, Streams
 from service.metrics import Metrics
 from service.middleware import Gate
 from service.problems import RESPONSES, ProblemDocument
+from service.readiness import Readiness
 from service.routes import datasets, events, health, jobs, networks, profiles, results, spaces
 from service.settings import Settings
+from service.space_reader import SpaceReader
 from service.store import Store, open_store
 from service.token_cache import TokenCache
 
 PREFIX = "/api/v1"
-THREADS = 6  # for all but submissions; more only take the interpreter from each other
-SUBMITTING = 16  # these wait for each other's transactions, and are written together
 
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
@@ -38,12 +38,13 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     """
     store = store or open_store(settings.url)
     metrics = Metrics()
+    reader = SpaceReader(settings)
     app = FastAPI(
         title="nas-service",
         version=version(),
         description="Submit architecture searches and follow their Pareto fronts.",
         openapi_url=None,
-        lifespan=_closing(store),
+        lifespan=_closing(store, reader),
         redirect_slashes=False,
     )
     app.state.context = Context(
@@ -54,7 +55,9 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
-        submitting=CapacityLimiter(SUBMITTING),
+        lanes=Lanes(),
+        spaces=reader,
+        readiness=Readiness(store, settings),
         metrics=metrics,
     )
     for module in (jobs, networks, events, results, spaces, datasets, profiles):
@@ -92,11 +95,12 @@ def _describe(app: FastAPI) -> None:
     app.openapi = whole  # type: ignore[method-assign]
 
 
-def _closing(store: Store) -> Any:
+def _closing(store: Store, reader: SpaceReader) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        anyio.to_thread.current_default_thread_limiter().total_tokens = READING
         yield
+        reader.close()
         store.database.close()
 
     return lifespan

@@ -16,6 +16,7 @@ from enum import StrEnum
 from search_spaces.errors import UsageError
 
 PREFIX = "nas_"
+_SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SPAN = re.compile(r"(\d{1,5})\s*([hdwy])")
 _UNIT_S = {"h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
@@ -76,6 +77,11 @@ def new_token(name: str, role: Role, expires_at: float | None = None) -> tuple[T
         )
     secret = PREFIX + secrets.token_urlsafe(32)
     return Token(secrets.token_hex(4), name, role, time.time(), expires_at), secret
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text has the form of a secret; nobody needs to be asked about any other."""
+    return _SECRET.fullmatch(text) is not None
 
 
 def digest_of(secret: str) -> str:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 MOST_KEYS = 10_000
+
+
+IPV6_NETWORK = 64  # bits: what one customer gets, and can choose addresses from as often as asked
+
+
+def network_of(address: str) -> str:
+    """What limits for an address count by: itself, or for IPv6 the network it is in."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:100]  # a proxy knows its clients by whatever name
+    if found.version == 4:
+        return address
+    return str(ipaddress.ip_network((int(found), IPV6_NETWORK), strict=False))
 
 
 class RateLimit:

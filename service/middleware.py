@@ -9,16 +9,18 @@ from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.bodies import Bodies, GoneError
+from service.lanes import SAFE
+from service.limits import network_of
 from service.metrics import Metrics
-from service.problems import problem_response, unexpected
+from service.problems import ProblemError, problem_response, unexpected
 from service.settings import Settings, is_loopback
 
 RawHeader = tuple[bytes, bytes]
 
-SAFE = ("GET", "HEAD", "OPTIONS")
+LONGEST_PATH = 200  # in the log
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -29,6 +31,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 log = logging.getLogger("service.requests")
 
@@ -41,6 +45,7 @@ class Gate:
         self._metrics = metrics
         self._hosts = _hosts(settings)
         self._most = settings.max_body_bytes
+        self._bodies = Bodies(self._most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -48,7 +53,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         identity = f"{random.getrandbits(64):016x}"  # to find it in the log by; no secret
-        began, status = time.perf_counter(), 500
+        began = time.perf_counter()
+        status: int | None = None  # of who leaves before there is an answer
         began_to_answer = False
 
         async def send_more(message: Message) -> None:
@@ -56,12 +62,11 @@ class Gate:
             if message["type"] == "http.response.start":
                 status, began_to_answer = message["status"], True
                 message["headers"] = _with_ours(message.get("headers", ()), identity)
-                self._count(scope, status, time.perf_counter() - began)
+                self._count(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
-        refusal = self._refusal(scope)
         try:
-            await (refusal or self._app)(scope, self._limited(receive), send_more)
+            await self._answer(scope, receive, send_more)
         except Exception:
             if began_to_answer:
                 raise
@@ -69,6 +74,23 @@ class Gate:
             await unexpected()(scope, receive, send_more)
         finally:
             _log(scope, identity, status, time.perf_counter() - began)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer what it is to hear of."""
+        refusal = self._refusal(scope)
+        if refusal is not None or scope["method"] in SAFE:
+            await (refusal or self._app)(scope, receive, send)
+            return
+        with self._bodies.holding(network_of(_client(scope))) as body:
+            try:
+                again = await body.read(Headers(scope=scope), receive)
+            except ProblemError as error:
+                answer = problem_response(error.status, error.detail, headers=error.headers)
+                await answer(scope, receive, send)
+            except GoneError:
+                return
+            else:
+                await self._app(scope, again, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """The answer to a request that was sent to another name, or by another site's page."""
@@ -79,35 +101,13 @@ class Gate:
             return problem_response(421, detail)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._most:
-            return problem_response(413, self._too_large)
+            return problem_response(413, f"the body is larger than {self._most} bytes")
         origin = headers.get("origin")
         if scope["method"] in SAFE or origin is None:
             return None
-        if urlsplit(origin).netloc != headers.get("host"):
+        if _place(origin) != headers.get("host"):
             return problem_response(403, "a page of another site may not change anything here")
         return None
-
-    @property
-    def _too_large(self) -> str:
-        return f"the body is larger than {self._most} bytes"
-
-    def _limited(self, receive: Receive) -> Receive:
-        """Stop reading a body that is longer than it may be, whatever length it was said to have.
-
-        Raises:
-            HTTPException: 413, where the body is read.
-        """
-        seen = 0
-
-        async def receive_some() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._most:
-                raise HTTPException(413, self._too_large)
-            return message
-
-        return receive_some
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
@@ -126,13 +126,25 @@ def _with_ours(given: Iterable[RawHeader], identity: str) -> list[RawHeader]:
 def _hosts(settings: Settings) -> Collection[str] | None:
     """Names the service answers to; None for any, where a proxy or the network decides.
 
-    On a loopback address a page that has its own name point here must not get in.
+    On a loopback address a page that has its own name point here must not get in. Names of this
+    machine itself are always allowed: health checks use them.
     """
-    if settings.allowed_hosts:
-        return {*settings.allowed_hosts, settings.host}
-    if is_loopback(settings.host):
-        return {"127.0.0.1", "localhost", "::1", settings.host}
+    if settings.allowed_hosts or is_loopback(settings.host):
+        return {*LOOPBACK, *settings.allowed_hosts, settings.host}
     return None
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an Origin header; None where it is no address."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _client(scope: Scope) -> str:
+    """The address that asks."""
+    return str((scope.get("client") or ("?",))[0])
 
 
 def _name(host: str) -> str:
@@ -142,17 +154,17 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _log(scope: Scope, identity: str, status: int, seconds: float) -> None:
+def _log(scope: Scope, identity: str, status: int | None, seconds: float) -> None:
     token = scope.get("state", {}).get("token")
     log.info(
         "request",
         extra={
             "request": identity,
             "method": scope["method"],
-            "path": scope["path"],  # never the query, which may hold a token
+            "path": scope["path"][:LONGEST_PATH],  # never the query, which may hold a token
             "status": status,
             "ms": round(1000 * seconds, 1),
             "token": getattr(token, "id", None),
-            "client": (scope.get("client") or ("?",))[0],
+            "client": _client(scope),
         },
     )

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from service.jobs import JobStateError
@@ -24,6 +25,9 @@ from service.store.submissions import IdempotencyError
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80
+LONGEST_FIELD, LONGEST_TEXT = 120, 1500
+MOST_ERRORS = 20
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 log = logging.getLogger("service.problems")
 
@@ -69,6 +73,13 @@ class ProblemError(Exception):
         self.headers = dict(headers or {})
 
 
+def clipped(text: str, most: int = LONGEST_TEXT) -> str:
+    """A text without its middle where it is too long; what to do often stands at the end."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]} … {text[len(text) - most // 3 :]}"
+
+
 def problem_response(
     status: int,
     detail: str,
@@ -81,8 +92,8 @@ def problem_response(
         type="urn:nas:problem:" + title.lower().replace(" ", "-"),
         title=title,
         status=status,
-        detail=detail,
-        errors=list(errors),
+        detail=clipped(detail),
+        errors=[_short(error) for error in errors[:MOST_ERRORS]],
     )
     return JSONResponse(
         document.model_dump(exclude_defaults=True),
@@ -90,6 +101,10 @@ def problem_response(
         media_type=MEDIA_TYPE,
         headers=dict(headers or {}),
     )
+
+
+def _short(error: FieldError) -> FieldError:
+    return FieldError(field=clipped(error.field, LONGEST_FIELD), message=clipped(error.message))
 
 
 def install(app: FastAPI) -> None:
@@ -108,8 +123,9 @@ async def _problem(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [_field_error(one) for one in error.errors()]
-    if any(one["type"] == "json_invalid" for one in error.errors()):
+    found = error.errors()[:MOST_ERRORS]
+    errors = [_field_error(one) for one in found]
+    if any(one["type"] == "json_invalid" for one in found):
         return problem_response(400, "the body is not JSON", errors)
     first = errors[0]
     return problem_response(422, f"{first.field}: {first.message}", errors)
@@ -119,15 +135,33 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     where, *path = (str(part) for part in error["loc"])
     field = "/" + "/".join(path) if where == "body" else ".".join(path) or where
     message = str(error["msg"]).removeprefix("Value error, ")
-    given = repr(error.get("input"))
-    if error["type"] not in ("missing", "value_error", "json_invalid") and len(given) < 80:
-        message += f"; given {given}"
+    given = error.get("input")
+    told = ("missing", "value_error", "json_invalid")
+    if error["type"] not in told and (given is None or isinstance(given, str | int | float)):
+        shown = repr(given) if len(str(given)) < LONGEST_INPUT else ""
+        message += f"; given {shown}" if shown else ""
+    field = clipped(field, LONGEST_FIELD)
     return FieldError(field=field, message=message[:1].lower() + message[1:])
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return problem_response(error.status_code, str(error.detail), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return problem_response(error.status_code, str(error.detail), headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of all routes at a request's path; the framework names those of the first."""
+    routes = request.app.routes
+    own = ("type", "path", "root_path", "headers", "query_string", "app")
+    scope = {name: request.scope[name] for name in own if name in request.scope}
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:

@@ -18,7 +18,7 @@ from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a job's process has no use for.
-_SECRETS = ("NAS_DATABASE_URL", "NAS_TOKEN")
+SECRETS = ("NAS_DATABASE_URL", "NAS_TOKEN", "PGPASSWORD")
 _LAST_BYTES = 8192
 
 
@@ -57,7 +57,7 @@ class ProcessRunner:
     def start(self, job: Job, folder: Path) -> Child:
         """Start ``python -m`` the runner's module."""
         settings = self._settings
-        environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
+        environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
         paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
         environment |= {
             "NAS_CACHE_DIR": str(settings.cache),

@@ -13,7 +13,10 @@ from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
 Choice = int | str
-Number = float | int | str | bool | None
+Name = Annotated[str, Field(max_length=100)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Number = float | Whole | Name | bool | None
+Kept = Whole | Name
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -37,8 +40,8 @@ class SpaceSource(_Input):
     space_toml: Annotated[str, Field(max_length=MAX_TOML)] | None = None
     restrict: Annotated[
         dict[
-            Annotated[str, Field(max_length=100)],
-            Annotated[list[Choice], Field(min_length=1, max_length=200)],
+            Name,
+            Annotated[list[Kept], Field(min_length=1, max_length=200)],
         ],
         Field(max_length=200),
     ] = {}
@@ -75,15 +78,13 @@ class JobRequest(SpaceSource):
 
     dataset: Word | None = None
     preset: Literal["smoke", "quick", "standard", "paper"] = "quick"
-    objectives: Annotated[list[str], Field(max_length=10)] = [QUALITY, LATENCY]
+    objectives: Annotated[list[Name], Field(max_length=10)] = [QUALITY, LATENCY]
     quality: QualityMetric = "loss"
-    limits: Annotated[dict[str, float], Field(max_length=10)] = {}
+    limits: Annotated[dict[Name, float], Field(max_length=10)] = {}
     device: Literal["cpu", "cuda"] = "cpu"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")] = "best"
-    settings: Annotated[
-        dict[Annotated[str, Field(max_length=100)], Number], Field(max_length=100)
-    ] = {}
+    settings: Annotated[dict[Name, Number], Field(max_length=100)] = {}
     title: Text = ""
     priority: Annotated[int, Field(ge=0, le=9)] = 5
 

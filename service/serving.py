@@ -13,6 +13,7 @@ import uvicorn
 from search_spaces.errors import UsageError
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
+from service.connections import protocol
 from service.crew import Crew, Post
 from service.logs import log_to_stderr
 from service.settings import Settings
@@ -70,7 +71,8 @@ def warm_up() -> None:
 
 
 def server_config(settings: Settings, store: Store) -> uvicorn.Config:
-    """How the API is served; addresses of clients are those of their connections."""
+    """How the API is served; only proxies that are named are believed who is asking."""
+    proxies = settings.trusted_proxies
     return uvicorn.Config(
         create_app(settings, store),
         host=settings.host,
@@ -78,7 +80,10 @@ def server_config(settings: Settings, store: Store) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=[str(network) for network in proxies],
+        http=protocol(settings),  # type: ignore[arg-type]  # anything that makes a protocol
+        ws="none",
         timeout_graceful_shutdown=2,
     )
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError
 
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
 GIB = 2**30
+HINTS = {
+    "trusted_proxies": "; give addresses and networks with commas between them, for example "
+    "127.0.0.1,10.0.0.0/8"
+}
 
 
 def default_home() -> Path:
@@ -35,6 +39,8 @@ class Settings(BaseModel):
         api_processes: processes that answer requests; one uses one core.
         no_auth: whether everybody is an administrator; only on a loopback address.
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
+        trusted_proxies: addresses and networks of proxies whose X-Forwarded-For and
+            X-Forwarded-Proto are believed; limits for an address then count the client's.
         heartbeat_s: seconds between two signs of life of a worker.
         stale_s: seconds without one after which a job is given to another worker.
         poll_s: seconds an idle worker waits before it asks for work again.
@@ -64,6 +70,7 @@ class Settings(BaseModel):
     api_processes: Annotated[int, Field(ge=1, le=64)] = 1
     no_auth: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
     stale_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
     poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5
@@ -136,8 +143,9 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
     values: dict[str, Any] = {
         name: environment[variable] for name, variable in names.items() if environment.get(variable)
     }
-    if isinstance(values.get("allowed_hosts"), str):
-        values["allowed_hosts"] = tuple(values["allowed_hosts"].split(","))
+    for name in ("allowed_hosts", "trusted_proxies"):
+        if name in values:
+            values[name] = tuple(one.strip() for one in values[name].split(","))
     values |= {name: value for name, value in given.items() if value is not None}
     try:
         settings = Settings(**values)
@@ -145,7 +153,9 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
         problem = error.errors(include_url=False)[0]
         name = str(problem["loc"][0])
         shown = "" if name == "database_url" else f" is {problem['input']!r}"
-        raise UsageError(f"{names.get(name, name)}{shown}: {problem['msg']}") from None
+        raise UsageError(
+            f"{names.get(name, name)}{shown}: {problem['msg']}{HINTS.get(name, '')}"
+        ) from None
     if settings.no_auth and not is_loopback(settings.host):
         raise UsageError(
             f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "

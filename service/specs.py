@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from nas.cli.options import setting_names
 from nas.run.presets import budget_for
@@ -16,7 +18,22 @@ from service.catalog import Catalog
 from service.problems import ProblemError
 from service.schemas import JobRequest, SpaceSource
 
-MAX_DEPTH = 6  # a space needs three
+
+@dataclass(frozen=True)
+class Search:
+    """What there has to be known of a search to keep it.
+
+    Attributes:
+        spec: of its run, as JSON.
+        space: name of the space.
+        dataset: name of the data set.
+        preset: how much to do.
+    """
+
+    spec: str
+    space: str
+    dataset: str
+    preset: str
 
 
 def read_space(given: SpaceSource, catalog: Catalog) -> SearchSpace:
@@ -26,15 +43,29 @@ def read_space(given: SpaceSource, catalog: Catalog) -> SearchSpace:
         ProblemError: naming the field at fault.
     """
     if given.space is not None:
-        with _blaming("/space"):
+        with blaming("/space"):
             space = catalog.space(given.space)
     else:
         assert given.space_toml is not None  # the schema asks for one of the two
-        with _blaming("/space_toml"):
-            _check_depth(given.space_toml)
+        with blaming("/space_toml"):
             space = parse_space(given.space_toml, "space_toml")
-    with _blaming("/restrict"):
+    with blaming("/restrict"):
         return space.restrict(given.restrict) if given.restrict else space
+
+
+def read_search(given: JobRequest, catalog: Catalog) -> Search:
+    """What has to be known of the search that a request asks for.
+
+    Raises:
+        ProblemError: naming the field at fault.
+    """
+    spec, space = read_request(given, catalog)
+    return Search(spec.model_dump_json(), space.name[:200], spec.dataset[:200], spec.preset)
+
+
+def needs_limits(given: Mapping[str, Any]) -> bool:
+    """Whether a request, as JSON, asks for what not every space can do."""
+    return bool(given.get("limits")) or given.get("quality", "loss") != "loss"
 
 
 def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, SearchSpace]:
@@ -45,7 +76,7 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
     """
     space = read_space(given, catalog)
     name = given.dataset or space.data.get("dataset")
-    with _blaming("/dataset"):
+    with blaming("/dataset"):
         if not isinstance(name, str):
             raise UsageError(f"the space {space.name} names no data set; name one")
         dataset = catalog.dataset(name)
@@ -53,9 +84,9 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
     for setting in given.settings:
         if setting not in known:
             raise ProblemError(422, unknown_name(setting, known), f"/settings/{setting}")
-    with _blaming("/settings"):
+    with blaming("/settings"):
         budget = budget_for(space, given.preset, _texts(given))
-    with _blaming("/objectives"):
+    with blaming("/objectives"):
         spec = build_spec(
             space_toml=dump_space(space),
             dataset=dataset.name,
@@ -68,7 +99,7 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
             seed=given.seed,
             pick=given.pick,
         )
-    with _blaming("/limits"):
+    with blaming("/limits"):
         spec = build_spec(**{**spec.model_dump(), "limits": given.limits})
     if given.limits or given.quality != "loss":
         _check_reach(spec, space)
@@ -80,9 +111,9 @@ def _check_reach(spec: SearchSpec, space: SearchSpace) -> None:
     # Imported late: it brings along what fits rankers, for which most requests have no use.
     from nas.limits import check_costs, check_quality
 
-    with _blaming("/limits"):
+    with blaming("/limits"):
         check_costs(space, spec.limits)
-    with _blaming("/quality"):
+    with blaming("/quality"):
         check_quality(spec)
 
 
@@ -92,19 +123,9 @@ def _texts(given: JobRequest) -> dict[str, str]:
     return {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in values.items()}
 
 
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting before a parser follows it down."""
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "[{") - (character in "]}")
-        deepest = max(deepest, depth)
-    dots = max((line.split("=")[0].count(".") for line in text.splitlines()), default=0)
-    if max(deepest, dots) > MAX_DEPTH:
-        raise UsageError(f"a space is nested at most {MAX_DEPTH} deep")
-
-
 @contextmanager
-def _blaming(field: str) -> Iterator[None]:
+def blaming(field: str) -> Iterator[None]:
+    """Let an error name the field at fault."""
     try:
         yield
     except NasError as error:

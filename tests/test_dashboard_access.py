@@ -39,10 +39,16 @@ def test_the_link_logs_in(server: Server) -> None:
         assert "alice (submitter)" in said(client.get("/"))
 
 
-@pytest.mark.parametrize(("scheme", "kept"), [("https", True), ("http", False)])
-def test_behind_tls_the_cookie_is_kept_to_it(server: Server, scheme: str, kept: bool) -> None:
-    headers, params = {"X-Forwarded-Proto": scheme}, {"token": server.token("alice")}
-    cookie = httpx.get(f"{server.url}/", params=params, headers=headers).headers["set-cookie"]
+@pytest.mark.parametrize(
+    ("proxy", "scheme", "kept"),
+    [("127.0.0.1", "https", True), ("127.0.0.1", "http", False), ("10.0.0.1", "https", False)],
+)
+def test_behind_tls_the_cookie_is_kept_to_it(
+    tmp_path: Path, proxy: str, scheme: str, kept: bool
+) -> None:
+    with Server(tmp_path, trusted_proxies=(proxy,)) as server:
+        headers, params = {"X-Forwarded-Proto": scheme}, {"token": server.token("alice")}
+        cookie = httpx.get(f"{server.url}/", params=params, headers=headers).headers["set-cookie"]
     assert ("secure" in cookie.lower()) is kept
 
 

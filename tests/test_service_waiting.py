@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.app import SUBMITTING, THREADS
 from service.jobs import Job, new_id
+from service.lanes import READING
 from service.store.submissions import Submission
 from tests.service_cases import SMOKE, Server
 
@@ -20,8 +20,7 @@ def test_waiting_submissions_leave_readers_their_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Semaphore(0), threading.Event()
-    assert THREADS < SUBMITTING
-    with Server(tmp_path) as server, ThreadPoolExecutor(THREADS + 1) as pool:
+    with Server(tmp_path) as server, ThreadPoolExecutor(READING + 1) as pool:
         alice = server.client()
         known = server.finished(alice)
         jobs = server.store.jobs
@@ -33,7 +32,7 @@ def test_waiting_submissions_leave_readers_their_threads(
             return really(given)
 
         monkeypatch.setattr(jobs, "submit", submit)
-        made = [pool.submit(alice.post, "/jobs", json=SMOKE) for _ in range(THREADS + 1)]
+        made = [pool.submit(alice.post, "/jobs", json=SMOKE) for _ in range(READING + 1)]
         try:
             assert all(entered.acquire(timeout=PATIENCE_S) for _ in made)
             assert server.client().get(f"/jobs/{known}").status_code == 200

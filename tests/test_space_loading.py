@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names
+from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names, toml_source
 from search_spaces.errors import SpaceFileError, UnknownNameError
 from search_spaces.operators import sample
+from search_spaces.space_checks import LARGEST
+from search_spaces.toml_bounds import check_bounds
 from search_spaces.toml_source import MAX_BYTES, TomlSource
 from tests.memory_cases import SPACE as WITH_MEMORY
 from tests.space_strategies import generator, spaces
@@ -313,9 +315,78 @@ def test_linformer_is_refused_in_decoders_only() -> None:
     assert "it cannot be causal" in refusal(text)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000 + "]" * 5000, "a = " + "9" * 5000])
-def test_hostile_values_end_in_an_error(text: str) -> None:
-    assert refusal(text).startswith("mine.toml")
+# What was neither counted as deep nor as long: each took seconds and gigabytes, or still does in
+# tomllib alone.
+HOSTILE = {
+    "brackets": "a = " + "[" * 5000 + "]" * 5000,
+    "a number": "a = " + "9" * 5000,
+    "a number of another base": "a = 0x" + "f" * 5000,
+    "a key behind a quoted equals sign": '"="' + ".a" * 5000 + " = 1\n",
+    "an inline table": "x = {a" + ".a" * 5000 + " = 1}\n",
+    "a header": "[a" + ".a" * 5000 + "]\n",
+    "quoted parts": '"a"' + ".'a'" * 5000 + " = 1\n",
+    "a next line": "a\x85" + ".a" * 5000 + " = 1\n",
+    "a line separator": "'\u2028'" + ".a" * 5000 + " = 1\n",
+    "behind a comment": "# ' \" \n" + "a" + " . a" * 5000 + " = 1\n",
+    "behind a string of several lines": 'b = """\n\\""" """\n' + "a" + ".a" * 5000 + " = 1\n",
+    "a long key": "a" * 5000 + " = 1\n",
+    "a long quoted key": f'"{"=" * 5000}" = 1\n',
+    "a long part of a header": f'["{"=" * 5000}"]\n',
+    "keys": "".join(f"a{n} = 1\n" for n in range(6000)),
+    "values": "a = [" + "1," * 60_000 + "]\n",
+    "inline tables": "a = [" + "{}," * 30_000 + "]\n",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_refused_before_it_is_parsed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(text: str) -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(toml_source.tomllib, "loads", parse)
+    message = refusal(text)
+    assert message.startswith("mine.toml, line") and message.endswith("no space needs as much")
+    assert len(message) < 200
+
+
+def test_strings_and_comments_may_hold_what_keys_may_not() -> None:
+    text = "a.b.c = '" + "[." * 500 + "'\n"
+    text += 'd = """\n' + "a." * 500 + '\n\\"""' + '"""\n'
+    text += (
+        "# "
+        + "a." * 500
+        + "\n"
+        + "e = ["
+        + '"'
+        + "x" * 500
+        + '"]\nf = [1.5, 2.5, 3.5, 1.5, 1.5, 9.5]'
+    )
+    check_bounds(text, "mine.toml")
+    assert TomlSource.parse(text, "mine.toml").data["f"][-1] == 9.5
+
+
+@pytest.mark.parametrize("text", ['a = """' + ".a" * 5000, "a = '" + ".a" * 5000])
+def test_a_string_without_an_end_is_the_parsers_to_refuse(text: str) -> None:
+    assert "this is not TOML" in refusal(text)
+
+
+def test_more_networks_than_a_number_can_hold_are_refused() -> None:
+    wide = "[" + ", ".join(map(str, range(1, 21))) + "]"
+    text = MINE.replace("num_heads = [2, 4]", "num_heads = [1, 2]")
+    deep = text.replace("[2, 1]", "[1000, 1]")
+    assert "more than 10^300 networks" in refusal(deep)
+    many = text[: text.index("ffn_dim")] + f"ffn_dim = {wide}\nmax_layers = 1000\n"
+    assert "found 24,004 choices" in refusal(many)
+
+
+def test_the_largest_space_that_is_allowed_can_be_written_down() -> None:
+    text = MINE.replace("[2, 1]", "[330, 1]")
+    space = parse_space(text, "mine.toml")
+    assert 10**290 < space.size < LARGEST and f"{space.size:.2e}".endswith(
+        f"e+{len(str(space.size)) - 1}"
+    )
 
 
 # -- lines ----------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from service.access import AnyRole, check_same_origin, context_of
 from service.auth import Role, Token
 from service.dashboard import formats
 from service.dashboard.static import address_of
+from service.lanes import Route
 from service.problems import ProblemError, unexpected
 
 # Scripts come from here only. Charts set styles of their own, so these are allowed inline.
@@ -64,7 +64,7 @@ def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLR
     return HTMLResponse(text, status_code=status, headers=HEADERS)
 
 
-class Page(APIRoute):
+class Page(Route):
     """A route whose errors are pages too; without a good token the answer is the login page."""
 
     def get_route_handler(self) -> Handler:

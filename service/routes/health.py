@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from service.access import AnyRole, Context, InContext
+from service.problems import ProblemError
 
 router = APIRouter(tags=["health"])
 
@@ -25,17 +26,22 @@ class Ready(Health):
     workers: int
 
 
+# Both answer from the event loop: whatever keeps threads or the database busy, these go on.
+
+
 @router.get("/healthz", response_model=Health)
-def healthz() -> Health:
+async def healthz() -> Health:
     """Whether the process answers; asks nobody else."""
     return Health()
 
 
 @router.get("/readyz", response_model=Ready)
-def readyz(context: InContext) -> Ready:
-    """Whether the database answers; 503 while it does not."""
-    context.store.database.ping()
-    return Ready(workers=len(context.store.workers.alive(context.settings.stale_s)))
+async def readyz(context: InContext) -> Ready:
+    """Whether requests can be taken; 503 while the database is away or the disk full."""
+    found = await context.readiness.look()
+    if found.problem is not None:
+        raise ProblemError(503, found.problem, headers={"Retry-After": "5"})
+    return Ready(workers=found.workers)
 
 
 @router.get(

@@ -5,22 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
 from service import job_json
 from service.access import AnyJob, AnyRole, Context, InContext, Submitter
 from service.auth import Token
 from service.jobs import Job, Kind, State
+from service.lanes import Route
 from service.problems import ProblemError
 from service.retention import discard
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
-from service.specs import read_request
+from service.specs import Search
 from service.store.listing import Filter
 from service.store.submissions import Submission
 from service.submitting import KNOWN, Key, add_job, checked_priority, told
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
 
 
 @router.post("", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -28,14 +28,28 @@ async def submit(
     given: JobRequest, token: Submitter, context: InContext, key: Key = None
 ) -> Response:
     """Submit a search."""
-    begin = partial(begin_search, given, token, context, key)
-    return told(*await anyio.to_thread.run_sync(begin, limiter=context.submitting))
+    found = None
+    if given.space_toml is not None:
+        found = await context.lanes.spaces.run(partial(context.spaces.search, given))
+    begin = partial(begin_search, given, token, context, key, found)
+    return told(*await context.lanes.changes.run(begin))
 
 
 def begin_search(
-    given: JobRequest, token: Token, context: Context, key: str | None = None
+    given: JobRequest,
+    token: Token,
+    context: Context,
+    key: str | None = None,
+    found: Search | None = None,
 ) -> tuple[Job, bool]:
     """Add the job of a search.
+
+    Args:
+        given: the request.
+        token: who asks.
+        context: of the application.
+        key: the idempotency key, if there is one.
+        found: what the request was found to ask for, if somebody has looked already.
 
     Returns:
         The job, and whether it is new.
@@ -43,15 +57,15 @@ def begin_search(
     Raises:
         ProblemError: naming the field at fault; 403 or 507 as `add_job` and `checked_priority`.
     """
-    spec, space = read_request(given, context.catalog)
+    found = found or context.spaces.search(given)
     submission = Submission(
         kind=Kind.search,
         owner=token.name,
         request=given.model_dump(exclude_defaults=True, mode="json"),
-        spec=spec.model_dump_json(),
-        space=space.name[:200],
-        dataset=spec.dataset[:200],
-        preset=spec.preset,
+        spec=found.spec,
+        space=found.space,
+        dataset=found.dataset,
+        preset=found.preset,
         title=given.title,
         priority=checked_priority(given.priority, token),
         key=key,

@@ -9,11 +9,12 @@ from nas.omni_views import check_omni
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
 from service.jobs import Job, Kind
+from service.lanes import Route
 from service.problems import ProblemError
 from service.schemas import ExportRequest, JobOut, NetworkRequest
 from service.submitting import KNOWN, Key, follow_up, network_of, told
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["networks"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["networks"], route_class=Route)
 
 
 @router.post("/retrain", status_code=201, response_model=JobOut, responses=KNOWN)

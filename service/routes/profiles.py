@@ -11,11 +11,12 @@ from fastapi import APIRouter, Body, Response
 from latency.profile import DeviceProfile, open_profile, read_profile
 from search_spaces.errors import DataError
 from service.access import Admin, AnyRole, InContext
+from service.lanes import Route
 from service.problems import ProblemError
 from service.schemas import ProfileOut
 from service.settings import Settings
 
-router = APIRouter(prefix="/profiles", tags=["profiles"])
+router = APIRouter(prefix="/profiles", tags=["profiles"], route_class=Route)
 
 
 def _out(profile: DeviceProfile) -> ProfileOut:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
+from fastapi.concurrency import run_in_threadpool
 
 from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
 from service.access import AnyRole, InContext
+from service.catalog import Catalog
 from service.job_json import as_json
 from service.problems import ProblemError
 from service.schemas import SlotOut, SpaceOut, SpaceSource
@@ -61,6 +64,12 @@ def space(
 
 
 @router.post("/check", response_model=SpaceOut)
-def check(given: SpaceSource, token: AnyRole, context: InContext) -> SpaceOut:
+async def check(given: SpaceSource, token: AnyRole, context: InContext) -> SpaceOut:
     """Check a space, or a registered one with fewer choices: how many networks remain."""
-    return space_out(read_space(given, context.catalog))
+    if given.space_toml is not None:
+        return await context.lanes.spaces.run(partial(context.spaces.check, given))
+    return await run_in_threadpool(_smaller, given, context.catalog)
+
+
+def _smaller(given: SpaceSource, catalog: Catalog) -> SpaceOut:
+    return space_out(read_space(given, catalog))
