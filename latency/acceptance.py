@@ -56,6 +56,9 @@ class Tolerances:
     others: float = OTHERS
 
 
+TOLERANCES = Tolerances()
+
+
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
     """A session of the timer.
@@ -252,7 +255,7 @@ class Conditions:
     unit_ms: float | None
     sessions: int
     patience_s: float
-    tolerances: Tolerances = Tolerances()
+    tolerances: Tolerances = field(default_factory=lambda: TOLERANCES)
     wait: Callable[[float, int, int], float] = field(default=wait_for_quiet)
 
     @property

@@ -7,14 +7,13 @@ import itertools
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from latency.acceptance import Tolerances
+from latency import acceptance
 
 # Before the first import of torch or numpy: tests run one process a core.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -115,11 +114,7 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     Processes that they start do not wait for a quiet machine, and may find timings doubtful.
     """
     monkeypatch.setenv("NAS_TIMING_PATIENCE_S", "0")
-    if "nas.profiling.timed_work" not in sys.modules:  # it imports torch
-        return
-    from nas.profiling import timed_work
-
-    monkeypatch.setattr(timed_work, "TOLERANCES", Tolerances(*[math.inf] * 6))
+    monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 6))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from latency.acceptance import (
     Reading,
     SessionTimes,
     Settled,
+    Tolerances,
     agree,
     patience_s,
     reference_drift,
@@ -61,7 +62,7 @@ class Machine:
     def settled(
         self, sessions: int = 2, unit_ms: float | None = 1.0, count: int = 3, patience: float = 60.0
     ) -> Settled:
-        conditions = Conditions(1, 2, unit_ms, sessions, patience, wait=self.wait)
+        conditions = Conditions(1, 2, unit_ms, sessions, patience, Tolerances(), self.wait)
         return settle(self.time_some, count, conditions)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.acceptance import SessionTimes, Tolerances
+from latency import acceptance
+from latency.acceptance import SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from nas.front import build_front, pick, read_front
-from nas.profiling import latency_meter, timed_work
+from nas.profiling import latency_meter
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
@@ -37,7 +38,7 @@ class Machine:
         self.spikes: Callable[[int, str], float] = lambda n, network_id: 1.0
         self.sessions: list[list[str]] = []
         monkeypatch.setattr(latency_meter, "time_session", self)
-        monkeypatch.setattr(timed_work, "TOLERANCES", Tolerances())
+        monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
 
     @staticmethod
     def ms(architecture: Architecture) -> float:

@@ -15,7 +15,6 @@ from latency.acceptance import (
     Conditions,
     SessionTimes,
     Settled,
-    Tolerances,
     patience_s,
     reference_drift,
     settle,
@@ -44,7 +43,6 @@ Maker = Callable[[Architecture], Call]
 WARMUP = 1  # the timer calls each network once more, to see how long a call is
 REFERENCE_COPIES = 3
 SESSION_ROUNDS = 5
-TOLERANCES = Tolerances()
 
 
 def time_session(
@@ -114,7 +112,7 @@ def time_until_accepted(
         with timing(device):  # what rests for the timer does not disturb it
             return wait_for_quiet(most_s, threads, cores)
 
-    conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), TOLERANCES, wait)
+    conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait)
     return settle(one_session, count, conditions)
 
 
