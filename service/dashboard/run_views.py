@@ -12,7 +12,7 @@ from pathlib import Path
 from nas.front import Front, FrontEntry
 from nas.growth import hypervolume_curve, reference
 from nas.live_front import LiveFront, front_so_far
-from nas.report.charts import axis, chart
+from nas.report.charts import axis, chart, hover
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
@@ -125,7 +125,7 @@ def growth_chart(view: RunView) -> Html:
         "x": [number for number, _ in view.curve],
         "y": volumes,
         "line": {"color": "var(--front)", "width": 2.5, "shape": "hv"},
-        "hovertemplate": "%{y:.4f} after %{x} networks<extra></extra>",
+        "hovertemplate": hover("%{y:.4f} after %{x} networks"),
     }
     room = 0.1 * (max(volumes) - min(volumes)) or 0.02
     shown = [max(0.0, min(volumes) - room), min(1.0, max(volumes) + room)]
