@@ -43,10 +43,9 @@ def hypervolume_curve(contents: RunContents, found: LiveFront) -> list[tuple[int
     curve = []
     for number in _marks(len(entries)):
         joined = np.concatenate([best, points[last:number][kept[last:number]]])
-        marks = non_dominated(joined) if len(joined) else np.zeros(0, dtype=np.bool_)
-        if marks[len(best) :].any():  # else nothing was added that the front does not cover
-            best = joined[marks]
-            volume = min(most, hypervolume(best, ones))
+        grown = np.unique(joined[non_dominated(joined)], axis=0) if len(joined) else joined
+        if not np.array_equal(grown, best):  # else the volume is what it was
+            best, volume = grown, min(most, hypervolume(grown, ones))
         curve.append((number, volume))
         last = number
     return curve

@@ -7,10 +7,12 @@ of the rest. Imported where it is used: it brings along what reads runs.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -21,6 +23,10 @@ from nas.live_front import LiveFront, find_network, front_so_far
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import EVENTS_FILE, RunFolder
+from search_spaces.errors import DamagedRunError
+from search_spaces.json_text import UNREADABLE
+
+log = logging.getLogger("service.known_runs")
 
 T = TypeVar("T")
 
@@ -121,6 +127,20 @@ def known_networks(folder: RunFolder, wanted: Sequence[str]) -> RunView:
     found = [entry for one in missing if (entry := find_network(whole, one))]
     observed = (*view.contents.observed, *found)
     return replace(view, contents=replace(view.contents, observed=observed))
+
+
+@contextmanager
+def showing(path: Path) -> Iterator[None]:
+    """Tell of damage where what a run's files say cannot be shown, though it could be read.
+
+    Raises:
+        DamagedRunError: in place of what pictures and words trip over, which the log keeps.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        log.exception("a run cannot be shown", extra={"run": path.name})
+        raise DamagedRunError(f"{path} holds what cannot be shown ({error})") from error
 
 
 def version_of(path: Path) -> tuple[tuple[str, int, int, int], ...]:

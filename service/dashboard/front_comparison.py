@@ -60,7 +60,7 @@ def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
     most = MOST_IN_ALL // len(fronts) // len(first.costs)
     for number, (front, (colour, symbol)) in enumerate(zip(fronts, LOOKS, strict=False), start=1):
         run = front.view.contents
-        front_drawn = drawn(run, most).front
+        front_drawn = drawn(run, most, cost).front
         entries = front_drawn.entries if front_drawn else ()
         # Titles may be alike: the number tells them apart.
         name = f"{number}. {front.title[:LONGEST_NAME]}"

@@ -55,26 +55,28 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
     from service.dashboard import run_views as views  # brings along what reads and plots runs
-    from service.known_runs import known_networks, known_run
+    from service.known_runs import known_networks, known_run, showing
 
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
 
         view = known_networks(folder, [job.pick])
-        networks = shown.network_views(view, [job.pick])
+        with showing(folder.path):
+            networks = shown.network_views(view, [job.pick])
         return {"view": view, "networks": networks, "key": shown.colour_key()}
     view = known_run(folder)
-    return {
-        "view": view,
-        "charts": views.front_charts(view),
-        "table": views.choice_table(view, job.id),
-        "growth": views.growth_chart(view),
-        "stages": views.stages(view, job),
-        "evidence": views.evidence(view),
-        "formats": list(FORMATS),
-        "front_size": views.front_size(view),
-        "measured": view.measured,
-    }
+    with showing(folder.path):
+        return {
+            "view": view,
+            "charts": views.front_charts(view),
+            "table": views.choice_table(view, job.id),
+            "growth": views.growth_chart(view),
+            "stages": views.stages(view, job),
+            "evidence": views.evidence(view),
+            "formats": list(FORMATS),
+            "front_size": views.front_size(view),
+            "measured": view.measured,
+        }
 
 
 def _related(job: Job, context: Context) -> list[Job]:
@@ -100,10 +102,11 @@ def networks(
 ) -> Response:
     """Networks of a run side by side."""
     from service.dashboard import network_views as views
-    from service.known_runs import known_networks
+    from service.known_runs import known_networks, showing
 
-    wanted = list(dict.fromkeys(id))[:MOST_CARDS]
-    shown = views.network_views(known_networks(folder_of(job, context), wanted), wanted)
+    folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
+    with showing(folder.path):
+        shown = views.network_views(known_networks(folder, wanted), wanted)
     if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
     finished = job.kind is Kind.search and job.state is State.succeeded

@@ -57,23 +57,27 @@ def front_charts(view: RunView) -> Html:
     """A chart for each cost; a click on a point shows its network."""
     if view.contents.front is None:
         return missing("The quality of no network was measured yet.")
-    run = drawn(view.contents, most_drawn(view.contents))
-    charts = [cost_chart(run, cost, view.final) for cost in run.costs]
-    return join(tag("div", charts, class_="charts"), _drawn_of(view, run))
+    run, most = view.contents, most_drawn(view.contents)
+    charts = [cost_chart(drawn(run, most, cost), cost, view.final) for cost in run.costs]
+    return join(tag("div", charts, class_="charts"), _left_out(view, most))
 
 
-def drawn(run: RunContents, most: int) -> RunContents:
-    """A run whose front has about so many networks.
+def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:
+    """A run whose front has about so many networks, spread over it.
 
-    All those on the lines of its charts are among them, what the request picks, and what was
-    retrained.
+    What the request picks, and what was retrained, is among them.
+
+    Args:
+        run: one that has a front.
+        most: how many of the front.
+        cost: with all networks on the line of the front in the chart of that cost.
     """
     assert run.front is not None
     entries = run.front.entries
     if len(entries) <= most:
         return run
     kept = {one.id for one in run.retrained}
-    for cost in run.costs:
+    if cost is not None:
         known = [entry for entry in entries if cost in entry.values]
         points = np.array([[entry.value(cost), entry.value(QUALITY)] for entry in known])
         edge = [one for one, on_line in zip(known, non_dominated(points), strict=True) if on_line]
@@ -84,20 +88,19 @@ def drawn(run: RunContents, most: int) -> RunContents:
     return replace(run, spec=spec, front=replace(run.front, entries=sample(entries, most, kept)))
 
 
-def _drawn_of(view: RunView, run: RunContents) -> Html:
-    """A sentence where a chart does not show all that is known."""
-    assert run.front is not None and view.contents.front is not None
-    front, whole = len(run.front.entries), len(view.contents.front.entries)
+def _left_out(view: RunView, most: int) -> Html:
+    """A sentence where the charts do not show all that is known."""
+    assert view.contents.front is not None
+    front, observed = len(view.contents.front.entries), len(view.contents.observed)
     told = []
-    if front < whole:
+    if front > most:
         told.append(
-            f"{front:,} of the {whole:,} networks of the front, all on its lines among them"
+            f"Of the {front:,} networks of the front each chart shows those on its line and "
+            f"{most:,} others, spread over it."
         )
-    if len(run.observed) < view.observed:
-        told.append(f"{len(run.observed):,} of the {view.observed:,} that were observed")
-    if not told:
-        return Html("")
-    return tag("p", f"Drawn are {' and '.join(told)}.", class_="small")
+    if observed < view.observed:
+        told.append(f"Of the {view.observed:,} that were observed {observed:,} are drawn.")
+    return tag("p", " ".join(told), class_="small") if told else Html("")
 
 
 def choice_table(view: RunView, job: str) -> Html:
