@@ -31,7 +31,7 @@ log = logging.getLogger("service.known_runs")
 T = TypeVar("T")
 
 MOST_DRAWN, MOST_IN_ALL = 300, 450  # networks of a kind, in one chart and in all of a page
-MOST_KEPT = 50_000  # networks of all runs together, each of one to five kilobytes
+MOST_KEPT = 30_000  # networks of all runs together, each of one to five kilobytes
 STRIPES = 16
 
 _CONTENTS = (".json", ".jsonl", ".toml")

@@ -15,6 +15,7 @@ from nas.cli.app import app
 from nas.cli.consoles import err, out, print_json, say, tell, tell_error
 from nas.cli.sheets import Folding
 from nas.cli.tables import table
+from nas.listeners.results import stage_results
 from nas.live_front import front_so_far
 from nas.report.charts import bars, chart, hover
 from nas.report.markup import Html
@@ -22,7 +23,7 @@ from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
 from service.dashboard.front_comparison import Compared, comparison
-from service.dashboard.run_views import RunView
+from service.known_runs import RunView
 from tests import run_fixture
 from tests.cli_fakes import own_entry_points
 from tests.report_cases import charts
@@ -200,6 +201,14 @@ def test_a_network_with_a_tag_for_an_id_is_no_tag_in_a_report(tmp_path: Path) ->
     ]
     assert any(text.startswith("<b>&lt;img src=x&gt;&amp;</b>") for text in texts)
     assert not any("<img" in text for text in texts)
+
+
+def test_what_is_logged_is_no_markup(tmp_path: Path) -> None:
+    folder = run_fixture.finished_run(tmp_path / "run")
+    run_fixture.rewrite(folder, "pareto.json", ("front", 0, "id"), "a|b <img src=x>")
+    logged = stage_results(folder, "front").texts["front"]
+    assert "| a\\|b &lt;img src=x&gt; |" in logged
+    assert "--- | ---" in logged
 
 
 def test_only_one_module_makes_consoles() -> None:

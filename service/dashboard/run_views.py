@@ -96,7 +96,7 @@ def _left_out(view: RunView, most: int) -> Html:
     if front > most:
         told.append(
             f"Of the {front:,} networks of the front each chart shows those on its line and "
-            f"{most:,} others, spread over it."
+            f"{most:,} spread over it."
         )
     if observed < view.observed:
         told.append(f"Of the {view.observed:,} that were observed {observed:,} are drawn.")
