@@ -25,6 +25,7 @@ from nas.pareto import hypervolume, knee_index, non_dominated
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.json_text import UNREADABLE, finite_number
 
 FRONT_FILE = "pareto.json"
 SCHEMA = 1
@@ -130,12 +131,12 @@ class Front:
                 raise ValueError("the front is empty")
             return cls(
                 objectives=objectives,
-                reference=tuple(_number(item["reference"]) for item in data["objectives"]),
+                reference=tuple(finite_number(item["reference"]) for item in data["objectives"]),
                 entries=entries,
-                hypervolume=_number(data["hypervolume"]),
+                hypervolume=finite_number(data["hypervolume"]),
                 predicted_for=foreign,
             )
-        except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
+        except (*UNREADABLE, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
 
 
@@ -159,20 +160,14 @@ def _entry(
     architecture = Architecture.from_json(item["architecture"])
     if not isinstance(item["id"], str):
         raise ValueError(f"{item['id']!r} is not an id")
-    measured = {name: _number(value) for name, value in item["measured"].items()}
-    predicted = {name: _number(value) for name, value in item["predicted"].items()}
+    measured = {name: finite_number(value) for name, value in item["measured"].items()}
+    predicted = {name: finite_number(value) for name, value in item["predicted"].items()}
     for objective in objectives:
         known = objective.name in measured
         if not known and not (objective.name in foreign and objective.name in predicted):
             raise ValueError(f"the network {architecture.id} has no measured {objective.name}")
     doubtful = {str(name): str(why) for name, why in item.get("doubtful", {}).items()}
     return FrontEntry(item["id"], architecture, measured, predicted, doubtful)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
-    return value
 
 
 def value_told(entry: Mapping[str, Any], name: str) -> str:

@@ -38,13 +38,15 @@ def hypervolume_curve(contents: RunContents, found: LiveFront) -> list[tuple[int
     limits = contents.spec.limits
     kept = [all(e.value(name) <= most for name, most in limits.items()) for e in entries]
     points = points_of(entries, found.objectives) / np.array(reference(contents, found))
-    ones, last, best = np.ones(points.shape[1]), 0, points[:0]
+    ones, last, best, volume = np.ones(points.shape[1]), 0, points[:0], 0.0
     most = 1.0 if found.front is None else found.front.hypervolume
     curve = []
     for number in _marks(len(entries)):
-        best = np.concatenate([best, points[last:number][kept[last:number]]])
-        best = best[non_dominated(best)] if len(best) else best
-        curve.append((number, min(most, hypervolume(best, ones)) if len(best) else 0.0))
+        joined = np.concatenate([best, points[last:number][kept[last:number]]])
+        grown = np.unique(joined[non_dominated(joined)], axis=0) if len(joined) else joined
+        if not np.array_equal(grown, best):  # else the volume is what it was
+            best, volume = grown, min(most, hypervolume(grown, ones))
+        curve.append((number, volume))
         last = number
     return curve
 

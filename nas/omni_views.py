@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture, omni_spans
 from search_spaces.errors import DamagedRunError, UsageError
+from search_spaces.json_text import UNREADABLE
 
 SCHEMA = 1
 FOLDER = "attention"
@@ -160,7 +161,7 @@ def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
         return None
     try:
         return OmniViews.from_json(folder.read_json(name))
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except UNREADABLE as error:
         raise DamagedRunError(
             f"{folder.path / name} is damaged ({error}); nas show {folder.path} --attention "
             f"{identity} makes it anew"

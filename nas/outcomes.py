@@ -6,7 +6,6 @@ what it is worth. It is not tried again in this run; searchers are told that it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from nas.run.events import ArchitectureMeasured, EvaluationFailed, Event
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
+from search_spaces.json_text import parse_json
 
 FAILED = "failed"
 JOURNALS = ("observations.jsonl", "verification.jsonl")
@@ -64,8 +64,10 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
     """The whole lines of a journal that are those of failures."""
     text = file.read_text("utf-8", "replace") if file.exists() else ""
     for line in text[: text.rfind("\n") + 1].splitlines():
+        if f'"{FAILED}"' not in line:  # most are not, and reading them takes long
+            continue
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except ValueError:
             continue
         if isinstance(values, dict) and failed(values):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
@@ -56,6 +56,10 @@ class DecoderLayer:
                 "a decoder layer needs all of cross_attention, cross_num_heads and ende_connect, "
                 f"or none of them (decoder-only); given {cross}"
             )
+
+
+# Looked up once: networks are read by the ten thousand.
+_FIELDS = {kind: fields(kind) for kind in (EncoderLayer, DecoderLayer)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Architecture:
 
 
 def _check_layer(layer: EncoderLayer | DecoderLayer) -> None:
-    for field in fields(layer):
+    for field in _FIELDS[type(layer)]:
         value = getattr(layer, field.name)
         if value is None and field.default is None:
             continue
@@ -186,10 +190,15 @@ def _check_size(name: str, value: object) -> None:
 
 
 def _stack_json(stack: EncoderStack | DecoderStack) -> dict[str, Any]:
-    layers = [{k: v for k, v in asdict(layer).items() if v is not None} for layer in stack.layers]
+    layers = [_layer_json(layer) for layer in stack.layers]
     memory = stack.memory_length if isinstance(stack, DecoderStack) else 0
     rest = {"memory_length": memory} if memory else {}
     return {"embed_dim": stack.embed_dim, "layers": layers, **rest}
+
+
+def _layer_json(layer: EncoderLayer | DecoderLayer) -> dict[str, Any]:
+    values = ((field.name, getattr(layer, field.name)) for field in _FIELDS[type(layer)])
+    return {name: value for name, value in values if value is not None}
 
 
 def _encoder_from_json(data: object) -> EncoderStack:

@@ -46,6 +46,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         openapi_url=None,
         lifespan=_closing(store, reader),
         redirect_slashes=False,
+        dependencies=[Depends(problems.plain_query)],
     )
     app.state.context = Context(
         settings=settings,

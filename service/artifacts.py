@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
-from nas.run.folder import checksum
+from search_spaces.json_text import parse_json
 from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300
@@ -36,6 +33,8 @@ def find_artifact(folder: Path, name: str) -> Path | None:
     parts = name.split("/")
     if len(name) > LONGEST_PATH or "\\" in name or "\0" in name:
         return None
+    if not name.isascii() and name != name.encode("utf-8", "replace").decode():
+        return None  # no answer could tell a name that is no text
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
     if parts[0] == WORKERS:
@@ -47,23 +46,6 @@ def find_artifact(folder: Path, name: str) -> Path | None:
             return None
     inside = path.resolve().is_relative_to(folder.resolve())
     return path if inside and path.is_file() else None
-
-
-def digest_header(path: Path) -> str:
-    """The checksum of a file for the header ``Repr-Digest``.
-
-    Source: RFC 9530.
-    """
-    status = path.stat()
-    return (
-        f"sha-256=:{base64.b64encode(_sha256(path, status.st_mtime_ns, status.st_size)).decode()}:"
-    )
-
-
-@lru_cache(maxsize=1024)
-def _sha256(path: Path, changed_ns: int, size: int) -> bytes:
-    del changed_ns, size  # a file that has changed is another one
-    return bytes.fromhex(checksum(path))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -78,7 +60,7 @@ def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for record in sorted((folder / "stages").glob("*.json")):
         try:
-            outputs = json.loads(record.read_text(encoding="utf-8"))["outputs"]
+            outputs = parse_json(record.read_text(encoding="utf-8"))["outputs"]
             found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged record records nothing
@@ -91,7 +73,7 @@ def _exported(sums: Path, folder: Path) -> dict[str, tuple[str, str]]:
     """The checksums that an export has brought along."""
     where = sums.parent.relative_to(folder).as_posix()
     try:
-        files = json.loads(sums.read_text(encoding="utf-8"))["sha256"]
+        files = parse_json(sums.read_text(encoding="utf-8"))["sha256"]
         return {f"{where}/{name}": ("export", str(sha256)) for name, sha256 in files.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}  # as above

@@ -6,6 +6,7 @@ into the body, or by the name of the parameter.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -47,6 +48,13 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str
     errors: list[FieldError] = []
+
+
+class _Document(JSONResponse):
+    """JSON in ASCII, which can name what a client sent even where that is no text."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 class ProblemError(Exception):
@@ -95,7 +103,7 @@ def problem_response(
         detail=clipped(detail),
         errors=[_short(error) for error in errors[:MOST_ERRORS]],
     )
-    return JSONResponse(
+    return _Document(
         document.model_dump(exclude_defaults=True),
         status_code=status,
         media_type=MEDIA_TYPE,
@@ -181,6 +189,19 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
             )
         case _:
             return problem_response(422, str(error))
+
+
+async def plain_query(request: Request) -> None:
+    """Refuse the character NUL in the address: no database keeps or looks for it.
+
+    Bodies need none of this: every text of theirs has a pattern or is kept as JSON.
+
+    Raises:
+        ProblemError: 422, naming the parameter.
+    """
+    for name, value in request.query_params.multi_items():
+        if "\0" in name or "\0" in value:
+            raise ProblemError(422, "a parameter holds the character NUL; leave it out", name[:80])
 
 
 async def _reused(_: Request, error: Exception) -> JSONResponse:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.cli.spaces import power_of_ten
 from nas.cli.tables import gene_rows
+from nas.report import words
 from nas.run.presets import PRESETS
+from nas.stages.base import size_text
 from search_spaces import dump_space, load_space, space_names
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.costs import CONVENTIONS, cost
+from search_spaces.counts import exponent, power_of_ten
 from search_spaces.operators import largest
+from search_spaces.space import SearchSpace
 
 DIGITS = load_space("digits")
 NETWORK = DIGITS.decode(largest(DIGITS))[0]
@@ -257,3 +261,18 @@ def test_cost_refuses_wrong_options(arch: str, change: list[str], message: str) 
 )
 def test_powers_of_ten(size: int, text: str) -> None:
     assert power_of_ten(size) == text
+
+
+@pytest.mark.parametrize("power", [0, 1, 22, 23, 308, 309, 5000])
+def test_the_power_of_ten_of_numbers_that_cannot_be_written(power: int) -> None:
+    assert exponent(10**power) == power
+    assert exponent(10 ** (power + 1) - 1) == power
+    assert exponent(7 * 10**power) == power
+    assert words.count(7 * 10 ** (power + 10)).startswith("7.0 × 10")
+
+
+@pytest.mark.parametrize("power", [11, 12, 40, 400, 5000])
+def test_a_stage_tells_the_size_of_any_space(power: int) -> None:
+    space = SimpleNamespace(size=25 * 10 ** (power - 1))
+    text = f"{space.size:,}" if power < 12 else f"2.5 × 10^{power}"
+    assert size_text(cast(SearchSpace, space)) == text

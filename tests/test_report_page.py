@@ -105,7 +105,8 @@ def test_text_from_files_stays_text(run: RunFolder) -> None:
 def test_hovers_carry_no_markup_of_their_own(run: RunFolder) -> None:
     rewrite(run, "pareto.json", ("front", 0, "id"), HOSTILE)
     page = render(read_contents(run))
-    assert html.escape(HOSTILE) in trace(page, "front-latency_ms", "front, measured")["text"][0]
+    text = trace(page, "front-latency_ms", "front, measured")["text"][0]
+    assert html.escape(HOSTILE, quote=False) in text
 
 
 # -- pruning and reproduction -------------------------------------------------------------------

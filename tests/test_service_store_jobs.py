@@ -14,7 +14,7 @@ from service.store import Store
 from service.store.listing import Filter
 from service.store.submissions import IdempotencyError
 from tests import store_cases
-from tests.service_cases import claim, must, submission
+from tests.service_cases import SMOKE, claim, must, submission
 from tests.store_cases import in_state, states, submit
 
 shared, store = store_cases.shared, store_cases.store
@@ -111,6 +111,19 @@ def test_a_listed_job_is_told_as_one_that_is_checked(store: Store) -> None:
     assert json.loads(bytes(job_json.whole(jobs[0]).body)) == json.loads(
         JobOut.of(jobs[0]).model_dump_json()
     )
+
+
+def test_a_list_does_not_read_what_was_requested(store: Store) -> None:
+    long = {**SMOKE, "space_toml": "#" * 900_000}
+    search = submit(store, request=long)
+    format = {"pick": "best", "format": "onnx"}
+    made = submit(store, kind=Kind.export, spec=None, run=search.run, pick="1" * 12, request=format)
+    export, whole = store.jobs.list(Filter(), 10)
+    assert (export.id, export.request) == (made.id, format)
+    assert (whole.id, whole.request) == (search.id, {})
+    assert must(store.jobs.get(search.id)).request == long
+    for listing in (store.jobs._whole, store.jobs._short):
+        assert sum(len(str(row)) for row in listing.newest(Filter(), 10)) < 5_000
 
 
 # -- cancelling, retrying, deleting ---------------------------------------------------------------

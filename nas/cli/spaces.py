@@ -18,6 +18,7 @@ from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
+from search_spaces.counts import power_of_ten
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
@@ -112,17 +113,6 @@ def cost(
         lengths += f", {costs.target_length} target tokens"
     say(f"{architecture.id}: {network(architecture)}")
     out().print(cost_table(costs, f"Convention {convention}, {lengths}"))
-
-
-def power_of_ten(size: int) -> str:
-    """``12345678`` → ``1.2 × 10^7``; small numbers as they are."""
-    if size < 10_000:
-        return str(size)
-    exponent = len(str(size)) - 1
-    tenths = (size + 5 * 10 ** (exponent - 2)) // 10 ** (exponent - 1)
-    if tenths == 100:
-        tenths, exponent = 10, exponent + 1
-    return f"{tenths // 10}.{tenths % 10} × 10^{exponent}"
 
 
 def _ends(space: SearchSpace) -> dict[str, tuple[Architecture, int, int]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import JustifyMethod
 from rich.table import Table
-from rich.text import Text
 
 from nas.cli.scores import called, digits, headline, test_score
 from nas.cli.sheets import Folding, Sheet
@@ -103,8 +102,7 @@ def failed_table(networks: Iterable[FailedNetwork]) -> Table:
     made = table("Could not be evaluated", ["id", "what", "tries", "reason"], right=["tries"])
     for one in networks:
         failure = one.failure
-        reason = Text(failure.reason)  # a library's words, brackets and all
-        made.add_row(one.architecture.id, failure.kind, str(failure.tries), reason)
+        made.add_row(one.architecture.id, failure.kind, str(failure.tries), failure.reason)
     return made
 
 

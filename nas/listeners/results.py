@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ def _card(card: Mapping[str, Any]) -> Results:
         (point["observations"], _fidelity("ranker/curve", point["fidelity"]))
         for point in card["curve"]
     ]
-    return Results([(0, values), *curve], {"ranker": card["ranker"]}, [CARD_FILE])
+    return Results([(0, values), *curve], {"ranker": _markdown(card["ranker"])}, [CARD_FILE])
 
 
 def _fidelity(prefix: str, fidelity: Mapping[str, Any]) -> dict[str, float]:
@@ -87,7 +88,7 @@ def _front(front: Mapping[str, Any]) -> Results:
     names = [objective["name"] for objective in front["objectives"]]
     rows = [[entry["id"], *(value_told(entry, name) for name in names)] for entry in front["front"]]
     table = [["id", *names], ["---"] * (len(names) + 1), *rows]
-    markdown = "\n".join(f"| {' | '.join(row)} |" for row in table)
+    markdown = "\n".join(f"| {' | '.join(map(_markdown, row))} |" for row in table)
     # Apart from what FrontUpdated tells on the way, which a session that resumes may miss.
     values = {
         "front/final_hypervolume": float(front["hypervolume"]),
@@ -104,6 +105,11 @@ def _retrained(folder: RunFolder, stage: str) -> Results:
         if name.startswith(("test_", "valid_")) and isinstance(value, int | float)
     }
     return Results([(0, scores)], files=[file])
+
+
+def _markdown(text: str) -> str:
+    """Data as Markdown that stands in one cell of a table."""
+    return html.escape(text, quote=False).replace("|", "\\|")
 
 
 def _plain(name: str) -> str:

@@ -1,11 +1,13 @@
 """Interactive charts as plain plotly JSON, drawn in the browser by ``page.js``.
 
 Colours are names of CSS variables (``var(--front)``), so that one place decides them and a dark
-page has other ones. Text of hovers is read as markup by plotly: escape what comes from files.
+page has other ones. Plotly reads every text as markup, so `chart` escapes all that is not `Html`
+already.
 """
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +19,8 @@ Trace = dict[str, Any]
 SIGNIFICANT = 6
 # Where the largest value is so many times the smallest, equal ratios deserve equal room.
 LOG_RATIO = 10.0
+# What plotly only passes on.
+UNREAD = ("customdata",)
 
 
 def chart(
@@ -35,7 +39,7 @@ def chart(
         caption: what is to be seen.
         height_rem: of the drawing.
     """
-    data = json.dumps({"data": _rounded(traces), "layout": _rounded(layout)}, sort_keys=True)
+    data = json.dumps({"data": _plotted(traces), "layout": _plotted(layout)}, sort_keys=True)
     # Inside a script element only these could end it or begin a comment.
     safe = data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     drawing = tag(
@@ -57,6 +61,21 @@ def axis(title: str, values: Sequence[float] = (), **more: Any) -> dict[str, Any
     return {"title": {"text": title}, "automargin": True, **scale, **more}
 
 
+def escape(text: str) -> Html:
+    """Data as what plotly reads; markup stays as it is. Plotly knows no entity of quotes."""
+    return text if isinstance(text, Html) else Html(html.escape(text, quote=False))
+
+
+def hover(template: str, extra: str = "") -> Html:
+    """What is shown at a point.
+
+    Args:
+        template: plotly's, which is markup.
+        extra: data beside it.
+    """
+    return Html(f"{template}<extra>{escape(extra)}</extra>")
+
+
 def bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], colour: str) -> Trace:
     """Horizontal bars, the first on top."""
     return {
@@ -72,12 +91,14 @@ def bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], co
     }
 
 
-def _rounded(value: Any) -> Any:
-    """The same with floats of six significant digits, which no eye can tell apart."""
+def _plotted(value: Any) -> Any:
+    """The same with text escaped, and floats of six digits, which no eye can tell apart."""
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT}g}")
+    if isinstance(value, str):
+        return escape(value)
     if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: part if key in UNREAD else _plotted(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
+        return [_plotted(part) for part in value]
     return value

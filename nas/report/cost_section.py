@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nas.report import words
-from nas.report.charts import Trace, axis, bars, chart
+from nas.report.charts import Trace, axis, bars, chart, hover
 from nas.report.contents import Epoch, RunContents, stage_label
 from nas.report.markup import Html, missing, paragraph, section, tag
 
@@ -102,5 +102,5 @@ def _line(name: str, points: Sequence[tuple[int, float]], colour: str, markers: 
         "x": [epoch for epoch, _ in points],
         "y": [number for _, number in points],
         "line": {"color": colour, "width": 2},
-        "hovertemplate": "%{y:.4f} at epoch %{x}<extra>" + name + "</extra>",
+        "hovertemplate": hover("%{y:.4f} at epoch %{x}", name),
     }

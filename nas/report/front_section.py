@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from nas.front import Front, FrontEntry
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.pareto import non_dominated
 from nas.report import words
-from nas.report.charts import Trace, axis, chart
+from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 
@@ -129,7 +128,7 @@ def _points(
         "y": [y for _, y, _ in drawn],
         "text": [_hover(run, entry, name) for _, _, entry in drawn],
         "customdata": [entry.id for _, _, entry in drawn],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": hover("%{text}"),
         "marker": dict(marker),
     }
 
@@ -223,15 +222,15 @@ def _value(entry: FrontEntry, name: str) -> float | None:
     return entry.measured.get(name, entry.predicted.get(name))
 
 
-def _hover(run: RunContents, entry: FrontEntry, kind: str) -> str:
-    lines = [f"<b>{html.escape(entry.id)}</b> ({kind})", words.outline(entry.architecture)]
+def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
+    lines = [Html(f"<b>{escape(entry.id)}</b> ({escape(kind)})"), words.outline(entry.architecture)]
     lines += words.layer_lines(entry.architecture)
     for name in SHOWN_IN_HOVER:
         number = _value(entry, name)
         if number is not None:
             guess = "" if name in entry.measured else " (predicted)"
             lines.append(f"{run.label(name)}: {words.value(name, number)}{guess}")
-    return "<br>".join(lines)
+    return Html("<br>".join(map(escape, lines)))
 
 
 # -- table --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nas.profiling.attention_crossing import Crossing, LatencyByLength, latencies_by_length
 from nas.profiling.device_profile import CarriedProfile
 from nas.report import words
-from nas.report.charts import Trace, axis, chart
+from nas.report.charts import Trace, axis, chart, hover
 from nas.report.markup import Html
 
 COLOURS = {"softmax": "var(--softmax)", "linear": "var(--linear)", "omni": "var(--omni)"}
@@ -63,5 +63,5 @@ def _line(lines: LatencyByLength, kind: str) -> Trace:
         "x": list(lines.lengths),
         "y": list(lines.latency_ms[kind]),
         "line": {"color": COLOURS.get(kind, "var(--ink)"), "width": 2},
-        "hovertemplate": "%{y:.3g} ms at %{x} tokens<extra>" + kind + "</extra>",
+        "hovertemplate": hover("%{y:.3g} ms at %{x} tokens", kind),
     }

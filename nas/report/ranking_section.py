@@ -11,10 +11,10 @@ from nas.holding import PREDICTED_STDS
 from nas.objectives import LATENCY, QUALITY
 from nas.ranking.report_card import Fidelity, ReportCard
 from nas.report import words
-from nas.report.charts import Trace, axis, bars, chart
+from nas.report.charts import Trace, axis, bars, chart, escape, hover
 from nas.report.contents import RunContents
 from nas.report.length_charts import length_charts
-from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
 
 MOST_FEATURES = 20
 BASELINES = {
@@ -97,7 +97,7 @@ def _curve(card: ReportCard) -> Html:
             "y": list(values),
             "line": {"color": colour, "width": 2.5, "dash": dash},
             "marker": {"size": 9, "symbol": symbol},
-            "hovertemplate": "%{y:.3f} with %{x} observations<extra>" + name + "</extra>",
+            "hovertemplate": hover("%{y:.3f} with %{x} observations", name),
         }
 
     points = [point.fidelity for point in card.curve]
@@ -269,7 +269,7 @@ def _agreement(
         "x": predicted,
         "y": measured,
         "text": [_hover(entry, metric) for _, _, entry in pairs],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": hover("%{text}"),
         "marker": {"color": "var(--softmax)", "size": 8, "opacity": 0.85},
     }
     layout: Mapping[str, Any] = {
@@ -280,8 +280,10 @@ def _agreement(
     return chart(name, [line, dots], layout, caption)
 
 
-def _hover(entry: FrontEntry, metric: str) -> str:
+def _hover(entry: FrontEntry, metric: str) -> Html:
     values = (words.value(metric, part.get(metric)) for part in (entry.predicted, entry.measured))
     predicted, measured = values
-    name = join(tag("b", entry.id), tag("br"), words.outline(entry.architecture))
-    return f"{name}<br>predicted {predicted}, measured {measured}"
+    outline = escape(words.outline(entry.architecture))
+    return Html(
+        f"<b>{escape(entry.id)}</b><br>{outline}<br>predicted {predicted}, measured {measured}"
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +29,7 @@ from nas.run.vetoes import checked_vetoes
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.json_text import UNREADABLE, finite_number, parse_json
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 
@@ -92,7 +91,7 @@ class _Reader:
         text = self.text(name) or ""
         whole = text[: text.rfind("\n") + 1].splitlines()
         return [
-            self.parsed(f"{name}, line {number}", lambda line=line: parse(json.loads(line)))  # type: ignore[misc]
+            self.parsed(f"{name}, line {number}", lambda line=line: parse(parse_json(line)))  # type: ignore[misc]
             for number, line in enumerate(whole, start=1)
         ]
 
@@ -118,7 +117,7 @@ class _Reader:
         """What `parse` gives; whatever it trips over means that the file is damaged."""
         try:
             return parse()
-        except (NasError, ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+        except (*UNREADABLE, NasError, OSError) as error:
             path = self._folder.path
             raise DamagedRunError(
                 f"{path}/{name} is damaged ({error}); nas resume {path} makes it anew"
@@ -128,18 +127,12 @@ class _Reader:
 # -- one file each ------------------------------------------------------------------------------
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
-    return value
-
-
 def _maybe(value: Any) -> float | None:
-    return None if value is None else _number(value)
+    return None if value is None else finite_number(value)
 
 
 def _numbers(data: Any) -> dict[str, float]:
-    return {str(name): _number(value) for name, value in data.items()}
+    return {str(name): finite_number(value) for name, value in data.items()}
 
 
 def _sizes(data: Any) -> dict[str, int]:
@@ -150,7 +143,7 @@ def _history(data: Any) -> tuple[Epoch, ...]:
     return tuple(
         Epoch(
             int(line["epoch"]),
-            _number(line["train_loss"]),
+            finite_number(line["train_loss"]),
             _maybe(line.get("probe_loss")),
             _maybe(line.get("tau")),
         )
@@ -193,7 +186,7 @@ def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> 
 
 def _memory(reader: _Reader) -> KnownCost:
     lines = reader.journal(
-        "memory/observed.jsonl", lambda line: (str(line["id"]), _number(line[MEMORY]))
+        "memory/observed.jsonl", lambda line: (str(line["id"]), finite_number(line[MEMORY]))
     )
     return KnownCost(
         MEMORY, dict(lines), reader.json("memory/predictor.json", LatencyPredictor.from_json)
@@ -264,14 +257,14 @@ def _audit(data: Any, space: SearchSpace) -> Audit:
 
 def _cut(data: Any) -> Cut:
     cut = Cut(**{**data, "evidence": _evidence(data["evidence"])})
-    _number(cut.hypervolume_ratio)
-    _number(cut.share)
+    finite_number(cut.hypervolume_ratio)
+    finite_number(cut.share)
     return cut
 
 
 def _evidence(data: Any) -> Evidence:
     lift = Lift(**_numbers(data["lift"]))  # type: ignore[arg-type]
-    effects = tuple(_number(effect) for effect in data["predicted_effects"])
+    effects = tuple(finite_number(effect) for effect in data["predicted_effects"])
     observed = (_maybe(data["observed_effect"]), _maybe(data["observed_t"]))
     return Evidence(lift, effects, *observed)
 
@@ -306,7 +299,7 @@ def _result(data: Any) -> Retrained:
 
 def _scores(data: Any, split: str) -> dict[str, float]:
     names = [name for name in data if name.startswith(split)]
-    return {name.removeprefix(split): _number(data[name]) for name in names}
+    return {name.removeprefix(split): finite_number(data[name]) for name in names}
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:

@@ -7,6 +7,7 @@ import re
 
 from nas.objectives import QualityMetric
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.counts import exponent
 from search_spaces.settings import Task
 from search_spaces.space import Choice
 
@@ -113,7 +114,7 @@ def count(number: int) -> str:
     """A whole number in full; the astronomical ones as a power of ten."""
     if number < _LARGEST_EXACT:
         return f"{number:,}"
-    power = len(str(number)) - 1
+    power = exponent(number)
     return f"{number // 10 ** (power - 1) / 10:.1f} × 10{_raised(power)}"
 
 

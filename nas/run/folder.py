@@ -26,6 +26,7 @@ from nas.run.spec import SearchSpec, build_spec
 from nas.run.vetoes import Vetoes, checked_vetoes
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
+from search_spaces.json_text import finite_number, parse_json
 
 SPEC_FILE = "spec.json"
 EVENTS_FILE = "events.jsonl"
@@ -97,7 +98,7 @@ class RunFolder:
         if not file.is_file():
             raise UsageError(f"{path} is no run folder: it has no {SPEC_FILE}; see nas runs")
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            values = parse_json(file.read_text(encoding="utf-8"))
             if values.pop("sha256", None) != _digest_of(values):
                 raise ValueError("its content does not fit its sha256")
             return cls(path, build_spec(**values))
@@ -170,9 +171,11 @@ class RunFolder:
         if not file.exists():
             return None
         try:
-            record = StageRecord(**json.loads(file.read_text(encoding="utf-8")))
+            record = StageRecord(**parse_json(file.read_text(encoding="utf-8")))
             if record.stage != stage or not isinstance(record.outputs, dict):
                 raise ValueError("it is not the record of that stage")
+            if finite_number(record.seconds) < 0:
+                raise ValueError("it took less than no time")
             return record
         except (ValueError, TypeError, OSError) as error:
             raise DamagedRunError(
@@ -237,7 +240,7 @@ class RunFolder:
             DamagedRunError: when it is missing or not JSON.
         """
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
+            return parse_json((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DamagedRunError(
                 f"{self.path / name} cannot be read ({error}); nas resume {self.path} makes it anew"
@@ -275,7 +278,7 @@ class RunFolder:
         rows = []
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                rows.append(json.loads(line))
+                rows.append(parse_json(line.decode()))
             except ValueError as error:
                 raise DamagedRunError(f"{file}, line {number} is not JSON") from error
         return rows

@@ -22,6 +22,7 @@ from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
 from search_spaces.architecture import Architecture
+from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, NasError
 from search_spaces.loading import parse_space
 from search_spaces.measurement import Measurement
@@ -172,4 +173,4 @@ class Run(OpenedRun):
 
 def size_text(space: SearchSpace) -> str:
     """How many networks a space holds, for a line on the screen."""
-    return f"{space.size:,}" if space.size < 10**12 else f"{space.size:.2e}"
+    return f"{space.size:,}" if space.size < 10**12 else power_of_ten(space.size)

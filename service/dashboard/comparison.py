@@ -11,7 +11,7 @@ from service.auth import Token
 from service.dashboard.pages import Page, page
 from service.jobs import Job, Kind
 from service.problems import ProblemError
-from service.routes.results import folder_of
+from service.routes.results import folder_of, reads_runs
 from service.schemas import JobId
 
 MOST_FRONTS = 6
@@ -20,6 +20,7 @@ router = APIRouter(route_class=Page)
 
 
 @router.get("/compare")
+@reads_runs
 def compare(
     request: Request,
     token: AnyRole,
@@ -34,8 +35,8 @@ def compare(
 
 
 def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
-    from service.dashboard import run_views as views
     from service.dashboard.front_comparison import Compared, comparison
+    from service.known_runs import known_run  # brings along what reads runs
 
     shown, left_out = [], []
     for job in jobs:
@@ -43,7 +44,7 @@ def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
             left_out.append((job, "it is the training of one network and has no front"))
             continue
         try:
-            view = views.read_run(folder_of(job, context))
+            view = known_run(folder_of(job, context))
         except ProblemError as error:
             left_out.append((job, error.detail))
             continue

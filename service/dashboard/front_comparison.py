@@ -10,8 +10,10 @@ from nas.objectives import QUALITY
 from nas.report.charts import Trace, axis, chart
 from nas.report.front_section import TICKS, front_traces
 from nas.report.markup import Html, missing, tag
-from service.dashboard.run_views import RunView
+from service.dashboard.run_views import drawn
+from service.known_runs import MOST_IN_ALL, RunView
 
+LONGEST_NAME = 40  # characters in a legend
 # As many as fronts are compared; a symbol of its own for those who see no colours.
 LOOKS = (
     ("var(--softmax)", "circle"),
@@ -54,24 +56,21 @@ def comparison(fronts: Sequence[Compared]) -> Html:
 
 def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
     traces: list[Trace] = []
+    first = fronts[0].view.contents
+    most = MOST_IN_ALL // len(fronts) // len(first.costs)
     for number, (front, (colour, symbol)) in enumerate(zip(fronts, LOOKS, strict=False), start=1):
         run = front.view.contents
-        entries = run.front.entries if run.front else ()
-        # Titles may be alike, and plotly reads names as markup: the number tells them apart.
-        name = f"{number}. {_plain(front.title)}"
+        front_drawn = drawn(run, most, cost).front
+        entries = front_drawn.entries if front_drawn else ()
+        # Titles may be alike: the number tells them apart.
+        name = f"{number}. {front.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
-    first = fronts[0].view.contents
     layout: dict[str, Any] = {
         "xaxis": axis(first.label(cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")),
         "yaxis": axis(first.label(QUALITY), _all(traces, "y"), tickformat="~g"),
     }
     caption = f"The fronts, {first.called(QUALITY)} against {first.called(cost)}: lower is better."
     return chart(f"compare-{cost}", traces, layout, caption, 28)
-
-
-def _plain(text: str) -> str:
-    """A title short enough for a legend and without what plotly takes for markup."""
-    return "".join(" " if character in "<>&" else character for character in text)[:40]
 
 
 def _all(traces: Sequence[Trace], coordinate: str) -> list[float]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.access import AnyJob, Context, InContext, authenticate_reader
+from service.access import AnyJob, InContext, authenticate_reader
 from service.auth import Role, Token
 from service.dashboard.pages import Page, page
 from service.dashboard.session import log_in
-from service.jobs import Job, Kind, State
+from service.jobs import Kind, State
 from service.problems import ProblemError
-from service.routes.results import folder_of
+from service.responses import tagged
+from service.routes.results import folder_of, reads_runs
 from service.schemas import JobId, Text
 from service.store.listing import Filter
 
@@ -74,20 +75,19 @@ def _filter(viewer: Token, chosen: dict[str, str], before: str | None) -> Filter
 
 
 @router.get("/jobs/{job_id}/curve.svg")
-def curve(job: AnyJob, context: InContext) -> Response:
+@reads_runs
+def curve(
+    request: Request,
+    job: AnyJob,
+    context: InContext,
+    event: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+) -> Response:
     """How the hypervolume of a search has grown, as a small line."""
     from service.dashboard.run_views import sparkline  # brings along what plots reports
+    from service.known_runs import known_run
 
-    svg = sparkline(_curve(job, context))
-    # The address names the job's last event, so what it shows never changes.
-    headers = {"Cache-Control": "private, max-age=86400"}
-    return Response(svg, media_type="image/svg+xml; charset=utf-8", headers=headers)
-
-
-def _curve(job: Job, context: Context) -> Any:
-    from nas.growth import hypervolume_curve
-    from nas.live_front import front_so_far
-    from nas.report.reading import read_contents
-
-    contents = read_contents(folder_of(job, context))
-    return hypervolume_curve(contents, front_so_far(contents))
+    svg = sparkline(known_run(folder_of(job, context)).curve)
+    # What an address shows that names the last event of a job which has ended never changes.
+    lasting = job.state.ended and event == job.last_seq
+    keep = "max-age=86400" if lasting else "no-cache"
+    return tagged(request, svg.encode(), "image/svg+xml; charset=utf-8", f"private, {keep}")

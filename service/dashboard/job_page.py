@@ -16,7 +16,7 @@ from service.problems import ProblemError
 from service.result_schemas import ArtifactOut
 from service.routes import jobs
 from service.routes import networks as follow_ups
-from service.routes.results import REPORT, folder_of
+from service.routes.results import REPORT, folder_of, reads_runs
 from service.schemas import ExportRequest, NetworkRequest
 from service.store.listing import Filter
 from supernet.export.formats import FORMATS
@@ -24,11 +24,13 @@ from supernet.export.formats import FORMATS
 LAST_EVENTS = 100
 MOST_CARDS = 12
 MOST_JOBS = 100
+MOST_FILES = 500
 
 router = APIRouter(prefix="/jobs/{job_id}", route_class=Page)
 
 
 @router.get("")
+@reads_runs
 def show(request: Request, job: AnyJob, context: InContext) -> Response:
     """A job as it stands; a script asks for it again while the job goes on."""
     files = _files(job, context)
@@ -38,7 +40,8 @@ def show(request: Request, job: AnyJob, context: InContext) -> Response:
         job=job,
         related=_related(job, context),
         events=context.store.events.after(job.id, job.last_seq - LAST_EVENTS, LAST_EVENTS)[::-1],
-        files=files,
+        files=files[:MOST_FILES],
+        all_files=len(files),
         report=any(file.path == REPORT for file in files),
         retryable=job.state in (State.failed, State.cancelled),
         **_run_parts(job, context),
@@ -52,24 +55,28 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
     from service.dashboard import run_views as views  # brings along what reads and plots runs
+    from service.known_runs import known_networks, known_run, showing
 
-    view = views.read_run(folder)
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
 
-        networks = shown.network_views(view, [job.pick])
+        view = known_networks(folder, [job.pick])
+        with showing(folder.path):
+            networks = shown.network_views(view, [job.pick])
         return {"view": view, "networks": networks, "key": shown.colour_key()}
-    return {
-        "view": view,
-        "charts": views.front_charts(view),
-        "table": views.choice_table(view, job.id),
-        "growth": views.growth_chart(view),
-        "stages": views.stages(view, job),
-        "evidence": views.evidence(view),
-        "formats": list(FORMATS),
-        "front_size": views.front_size(view),
-        "measured": views.measured_count(view),
-    }
+    view = known_run(folder)
+    with showing(folder.path):
+        return {
+            "view": view,
+            "charts": views.front_charts(view),
+            "table": views.choice_table(view, job.id),
+            "growth": views.growth_chart(view),
+            "stages": views.stages(view, job),
+            "evidence": views.evidence(view),
+            "formats": list(FORMATS),
+            "front_size": views.front_size(view),
+            "measured": view.measured,
+        }
 
 
 def _related(job: Job, context: Context) -> list[Job]:
@@ -86,6 +93,7 @@ def _files(job: Job, context: Context) -> list[ArtifactOut]:
 
 
 @router.get("/networks")
+@reads_runs
 def networks(
     request: Request,
     job: AnyJob,
@@ -94,10 +102,11 @@ def networks(
 ) -> Response:
     """Networks of a run side by side."""
     from service.dashboard import network_views as views
-    from service.dashboard.run_views import read_run
+    from service.known_runs import known_networks, showing
 
-    view = read_run(folder_of(job, context))
-    shown = views.network_views(view, list(dict.fromkeys(id))[:MOST_CARDS])
+    folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
+    with showing(folder.path):
+        shown = views.network_views(known_networks(folder, wanted), wanted)
     if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
     finished = job.kind is Kind.search and job.state is State.succeeded

@@ -14,7 +14,7 @@ from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
 from nas.report.omni_section import explanation, omni_view
 from nas.retraining.shortfall import shortfall
-from service.dashboard.run_views import RunView
+from service.known_runs import RunView
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLR
         open_to_all=context_of(request).settings.no_auth,
         **values,
     )
-    return HTMLResponse(text, status_code=status, headers=HEADERS)
+    body = text.encode("utf-8", "replace")  # a name of a file need not be text
+    return HTMLResponse(body, status_code=status, headers=HEADERS)
 
 
 class Page(Route):
@@ -104,9 +105,12 @@ async def _form(request: Request) -> dict[str, list[str]]:
     check_same_origin(request)
     body = await request.body()
     try:
-        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise ProblemError(422, f"this is no form: {error}") from error
+    if any("\0" in text for name, values in form.items() for text in (name, *values)):
+        raise ProblemError(422, "a field holds the character NUL; leave it out")
+    return form
 
 
 Form = Annotated[dict[str, list[str]], Depends(_form)]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from nas.front import Front, FrontEntry
-from nas.growth import hypervolume_curve, reference
-from nas.live_front import LiveFront, front_so_far
-from nas.report.charts import axis, chart
+import numpy as np
+
+from nas.front import FrontEntry
+from nas.objectives import QUALITY
+from nas.pareto import non_dominated
+from nas.report.charts import axis, chart, hover
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
@@ -20,38 +21,16 @@ from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
-from nas.report.reading import read_contents
-from nas.run.folder import RunFolder
 from service.jobs import Job, State
+from service.known_runs import MOST_DRAWN, RunView, most_drawn, sample
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
+MOST_LISTED = 100  # networks in the table
 SKETCH = (
     "<style>polyline{fill:none;stroke:#0072b2;stroke-width:2}circle{fill:#0072b2}"
     "@media(prefers-color-scheme:dark){polyline{stroke:#56b4e9}circle{fill:#56b4e9}}</style>"
 )
-
-
-@dataclass(frozen=True)
-class RunView:
-    """A run and what is known of its front.
-
-    Attributes:
-        contents: with the front so far as its front, once anything was measured.
-        found: the same front and all that was measured.
-        curve: hypervolume over measured networks.
-        path: the run's folder.
-    """
-
-    contents: RunContents
-    found: LiveFront
-    curve: list[tuple[int, float]]
-    path: Path
-
-    @property
-    def final(self) -> bool:
-        """Whether the front is the run's result."""
-        return self.found.front is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +50,6 @@ class StageView:
     share: float
 
 
-def read_run(folder: RunFolder) -> RunView:
-    """Read a run, finished or not."""
-    contents = read_contents(folder)
-    found = front_so_far(contents)
-    curve = hypervolume_curve(contents, found)
-    if found.front is None and found.entries:
-        corner = tuple(reference(contents, found))
-        front = Front(found.objectives, corner, found.entries, curve[-1][1])
-        contents = replace(contents, front=front)
-    return RunView(contents, found, curve, folder.path)
-
-
 # -- the front ----------------------------------------------------------------------------------
 
 
@@ -90,8 +57,50 @@ def front_charts(view: RunView) -> Html:
     """A chart for each cost; a click on a point shows its network."""
     if view.contents.front is None:
         return missing("The quality of no network was measured yet.")
-    charts = [cost_chart(view.contents, cost, view.final) for cost in view.contents.costs]
-    return tag("div", charts, class_="charts")
+    run, most = view.contents, most_drawn(view.contents)
+    charts = [cost_chart(drawn(run, most, cost), cost, view.final) for cost in run.costs]
+    return join(tag("div", charts, class_="charts"), _left_out(view, most))
+
+
+def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:
+    """A run whose front has about so many networks, spread over it.
+
+    What the request picks, and what was retrained, is among them.
+
+    Args:
+        run: one that has a front.
+        most: how many of the front.
+        cost: with all networks on the line of the front in the chart of that cost.
+    """
+    assert run.front is not None
+    entries = run.front.entries
+    if len(entries) <= most:
+        return run
+    kept = {one.id for one in run.retrained}
+    if cost is not None:
+        known = [entry for entry in entries if cost in entry.values]
+        points = np.array([[entry.value(cost), entry.value(QUALITY)] for entry in known])
+        edge = [one for one, on_line in zip(known, non_dominated(points), strict=True) if on_line]
+        kept |= {entry.id for entry in sample(edge, MOST_DRAWN)}
+    picked = run.picked
+    spec = run.spec if picked is None else run.spec.model_copy(update={"pick": picked.id})
+    kept |= set() if picked is None else {picked.id}
+    return replace(run, spec=spec, front=replace(run.front, entries=sample(entries, most, kept)))
+
+
+def _left_out(view: RunView, most: int) -> Html:
+    """A sentence where the charts do not show all that is known."""
+    assert view.contents.front is not None
+    front, observed = len(view.contents.front.entries), len(view.contents.observed)
+    told = []
+    if front > most:
+        told.append(
+            f"Of the {front:,} networks of the front each chart shows those on its line and "
+            f"{most:,} spread over it."
+        )
+    if observed < view.observed:
+        told.append(f"Of the {view.observed:,} that were observed {observed:,} are drawn.")
+    return tag("p", " ".join(told), class_="small") if told else Html("")
 
 
 def choice_table(view: RunView, job: str) -> Html:
@@ -111,7 +120,22 @@ def choice_table(view: RunView, job: str) -> Html:
         link = tag("a", entry.id, href=f"/jobs/{job}/networks?id={entry.id}", data_network=entry.id)
         return join(Html(box.removesuffix("</input>")), " ", link)
 
-    return front_table(view.contents, named)
+    run = drawn(view.contents, MOST_LISTED)
+    assert run.front is not None
+    told = Html("")
+    if len(run.front.entries) < len(view.contents.front.entries):
+        address = f"/api/v1/jobs/{job}/front"
+        told = tag(
+            "p",
+            f"The table has {len(run.front.entries):,} of the {len(view.contents.front.entries):,} "
+            "networks of the front, spread over it. All of them: ",
+            tag("a", "CSV", href=f"{address}?format=csv"),
+            ", ",
+            tag("a", "JSON", href=address),
+            ".",
+            class_="small",
+        )
+    return join(front_table(run, named), told)
 
 
 def growth_chart(view: RunView) -> Html:
@@ -125,7 +149,7 @@ def growth_chart(view: RunView) -> Html:
         "x": [number for number, _ in view.curve],
         "y": volumes,
         "line": {"color": "var(--front)", "width": 2.5, "shape": "hv"},
-        "hovertemplate": "%{y:.4f} after %{x} networks<extra></extra>",
+        "hovertemplate": hover("%{y:.4f} after %{x} networks"),
     }
     room = 0.1 * (max(volumes) - min(volumes)) or 0.02
     shown = [max(0.0, min(volumes) - room), min(1.0, max(volumes) + room)]
@@ -219,8 +243,3 @@ def evidence(view: RunView) -> Html:
 def front_size(view: RunView) -> int:
     """How many networks are on the front."""
     return 0 if view.contents.front is None else len(view.contents.front.entries)
-
-
-def measured_count(view: RunView) -> int:
-    """Of how many networks the quality was measured."""
-    return len({entry.id for entry in (*view.contents.observed, *view.contents.verified)})

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Header, Path, Query, Response
+import anyio.to_thread
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from nas.front import FRONT_FILE, Front, FrontEntry, read_front
@@ -14,7 +20,8 @@ from nas.objectives import Objective
 from nas.omni_views import read_views
 from nas.run.folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
-from service.artifacts import digest_header, find_artifact, list_artifacts
+from service.artifacts import find_artifact, list_artifacts
+from service.downloads import Download
 from service.job_json import as_json
 from service.jobs import Job
 from service.problems import ProblemError
@@ -27,6 +34,9 @@ from service.result_schemas import (
     OmniViewsOut,
 )
 
+T = TypeVar("T")
+
+READING = 2  # threads that read runs
 REPORT = "report.html"
 # The report brings its own scripts and pictures along; it may do nothing else, and nothing with
 # the rights of this site.
@@ -38,6 +48,27 @@ REPORT_POLICY = (
 NetworkPath = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")]
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["results"])
+
+
+_reading: RunVar[CapacityLimiter] = RunVar("_reading")
+
+
+def reads_runs(endpoint: Callable[..., T]) -> Callable[..., Awaitable[T]]:
+    """A route that reads whole runs, which may take seconds, in one of few threads for that.
+
+    Others find a thread then however many of these are asked for, and no more runs than that are
+    in memory as a whole.
+    """
+
+    @functools.wraps(endpoint)
+    async def waiting(**given: Any) -> T:
+        threads = _reading.get(None)
+        if threads is None:
+            threads = CapacityLimiter(READING)
+            _reading.set(threads)
+        return await anyio.to_thread.run_sync(partial(endpoint, **given), limiter=threads)
+
+    return waiting
 
 
 def folder_of(job: Job, context: Context) -> RunFolder:
@@ -62,6 +93,7 @@ def folder_of(job: Job, context: Context) -> RunFolder:
     response_model=FrontOut,
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
+@reads_runs
 def front(
     job: AnyJob,
     context: InContext,
@@ -97,13 +129,14 @@ def _front_of(
     if (folder.path / FRONT_FILE).is_file():
         front = read_front(folder)
         return front, front.objectives, front.entries
-    from nas.live_front import live_front  # brings along what plots reports
+    from service.known_runs import known_run  # brings along what reads runs
 
-    found = live_front(folder)
+    found = known_run(folder).found
     return found.front, found.objectives, found.entries
 
 
 @router.get("/architectures/{arch_id}", response_model=ArchitectureOut)
+@reads_runs
 def architecture(
     job: AnyJob,
     context: InContext,
@@ -111,15 +144,15 @@ def architecture(
 ) -> Response:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
-    from nas.report.reading import read_contents
     from nas.retraining.shortfall import shortfall
+    from service.known_runs import known_networks
 
     folder = folder_of(job, context)
-    contents = read_contents(folder)
-    entry = find_network(contents, arch_id)
+    view = known_networks(folder, [arch_id])
+    entry = find_network(view.contents, arch_id)
     if entry is None:
         raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
-    members = () if contents.front is None else contents.front.entries
+    members = view.found.front.entries if view.found.front else ()
     result = folder.path / "retrained" / arch_id / "result.json"
     name = result.relative_to(folder.path).as_posix()
     retrained = folder.read_json(name) if result.is_file() else None
@@ -146,13 +179,13 @@ def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniView
 
 
 @router.get("/report", response_class=FileResponse)
-def report(job: AnyJob, context: InContext) -> Response:
+def report(request: Request, job: AnyJob, context: InContext) -> Response:
     """The report of a finished search, as one page."""
     file = find_artifact(folder_of(job, context).path, REPORT)
     if file is None:
         raise ProblemError(404, f"the job {job.id} has no report yet")
     headers = {"Content-Security-Policy": REPORT_POLICY}
-    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+    return Download(request, file, "text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/artifacts", response_model=list[ArtifactOut])
@@ -162,16 +195,12 @@ def artifacts(job: AnyJob, context: InContext) -> Response:
 
 
 @router.get("/artifacts/{path:path}", response_class=FileResponse)
-def artifact(job: AnyJob, context: InContext, path: str) -> Response:
-    """A file of the job's run, or a range of it; its checksum is in `Repr-Digest`."""
+def artifact(request: Request, job: AnyJob, context: InContext, path: str) -> Response:
+    """A file of the job's run as it is now, or a range of it; its checksum is in `Repr-Digest`."""
     file = find_artifact(folder_of(job, context).path, path)
     if file is None:
         raise ProblemError(404, f"the job {job.id} has no file {path[:100]!r}")
-    digest = digest_header(file)
-    headers = {"Repr-Digest": digest, "ETag": f'"{digest[9:-1]}"', "Accept-Ranges": "bytes"}
-    return FileResponse(
-        file, media_type="application/octet-stream", filename=file.name, headers=headers
-    )
+    return Download(request, file, "application/octet-stream", file.name)
 
 
 def _entry(entry: FrontEntry) -> EntryOut:

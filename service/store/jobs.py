@@ -12,7 +12,7 @@ from service.store.changes import change, write_events
 from service.store.database import Database
 from service.store.listing import Filter, Listing
 from service.store.prepared import Prepared, Row
-from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, job_of
+from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, SHORT_COLUMNS, job_of
 from service.store.submissions import Submission, Submissions
 from service.store.tables import events, jobs, runs
 
@@ -26,7 +26,7 @@ class JobStore:
         self._by_id = Prepared(
             database, select(*JOB_COLUMNS).where(jobs.c.id == bindparam("identity"))
         )
-        self._whole = Listing(database, JOB_COLUMNS)
+        self._whole = Listing(database, SHORT_COLUMNS)
         self._short = Listing(database, LISTED_COLUMNS)
 
     def submit(self, given: Submission) -> tuple[Job, bool]:
@@ -39,7 +39,10 @@ class JobStore:
         return job_of(rows[0]) if rows else None
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
-        """The newest jobs that fit, newest first; their moments to the microsecond."""
+        """The newest jobs that fit, newest first; their moments to the microsecond.
+
+        What was requested is told of exports alone.
+        """
         return [job_of(row) for row in self._whole.newest(wanted, limit)]
 
     def listed(self, wanted: Filter, limit: int) -> Sequence[Row]:

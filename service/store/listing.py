@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Integer,
     Select,
@@ -63,7 +62,7 @@ class Listing:
         columns: to select.
     """
 
-    def __init__(self, database: Database, columns: Sequence[Column[Any]]) -> None:
+    def __init__(self, database: Database, columns: Sequence[ColumnElement[Any]]) -> None:
         self._database = database
         self._columns = columns
         self._prepared: dict[tuple[frozenset[str], int], Prepared] = {}

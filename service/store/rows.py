@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from sqlalchemy import case
+
 from service.jobs import Job, JobEvent, Kind, State, Summary
 from service.store.tables import jobs
 
@@ -15,6 +17,12 @@ JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
 LISTED_COLUMNS = [
     column for column in JOB_COLUMNS if column.name not in ("request", "events_offset", "losses")
 ]
+
+
+# As whole jobs, but what was requested only of exports, whose format a list shows: a search's may
+# be as long as a request.
+_REQUEST = case((jobs.c.kind == Kind.export.value, jobs.c.request), else_="{}").label("request")
+SHORT_COLUMNS = [_REQUEST if column.name == "request" else column for column in JOB_COLUMNS]
 
 
 def job_of(row: Mapping[Any, Any]) -> Job:
