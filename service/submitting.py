@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import Header, Response
@@ -14,9 +16,12 @@ from service.auth import Role, Token
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
 from service.schemas import JobOut, NetworkRequest
+from service.settings import Settings
+from service.store.owners import NoRoomError, QueueFullError, Quotas
 from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
+QUEUE_S = "60"  # after which a job of a full queue may have begun
 
 KNOWN: dict[int | str, dict[str, Any]] = {
     200: {"model": JobOut, "description": "The job that this Idempotency-Key already stands for."}
@@ -39,16 +44,35 @@ def add_job(submission: Submission, context: Context) -> tuple[Job, bool]:
         The job, and whether it is new.
 
     Raises:
-        ProblemError: 507 while the runs fill their quota.
+        ProblemError: 429 with too many jobs waiting, 507 while a quota is full.
     """
-    settings = context.settings
-    if context.store.retention.total() >= settings.quota_bytes:
-        raise ProblemError(
-            507,
-            f"the runs fill their {settings.quota_gib:g} GiB and nothing more can be deleted by "
-            "itself; delete finished jobs, or ask an administrator for a larger quota",
-        )
-    return context.store.jobs.submit(submission)
+    with within_quotas():
+        return context.store.jobs.submit(submission, quotas(context.settings))
+
+
+def quotas(settings: Settings) -> Quotas:
+    """What each owner, and all together, may have; administrators are owners like others."""
+    return Quotas(
+        queued=settings.queued_per_owner,
+        database_bytes=settings.database_bytes_per_owner,
+        owner_disk_bytes=settings.owner_quota_bytes,
+        disk_bytes=settings.quota_bytes,
+    )
+
+
+@contextmanager
+def within_quotas() -> Iterator[None]:
+    """Tell a client which quota is full.
+
+    Raises:
+        ProblemError: 429 when jobs that wait are too many, 507 when there is no room.
+    """
+    try:
+        yield
+    except QueueFullError as error:
+        raise ProblemError(429, str(error), headers={"Retry-After": QUEUE_S}) from None
+    except NoRoomError as error:
+        raise ProblemError(507, str(error)) from None
 
 
 def told(job: Job, new: bool) -> Response:
@@ -102,7 +126,7 @@ def follow_up(
     """Add a job about a network of a finished search.
 
     Raises:
-        ProblemError: 403 for a priority that the token may not ask for, 507 without space.
+        ProblemError: 403 for a priority that the token may not ask for; 429 and 507 as `add_job`.
     """
     submission = Submission(
         kind=kind,

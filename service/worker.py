@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -26,8 +27,8 @@ log = logging.getLogger("service.worker")
 
 
 def worker_name() -> str:
-    """Host and process, and something that tells two starts of one number apart."""
-    return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(2).hex()}"[:128]
+    """A name that tells owners of jobs nothing of the machine."""
+    return f"worker-{secrets.token_hex(4)}"
 
 
 class Worker:
@@ -38,10 +39,13 @@ class Worker:
         self._settings = settings
         self._runner = runner
         self._name = name
+        self._host = socket.gethostname()[:128]
         self._beaten = self._kept_house = -1e9
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set; a job in hand is then given back."""
+        where = {"worker": self._name, "host": self._host, "process": os.getpid()}
+        log.info("worker begins", extra=where)
         while not stopping.is_set():
             try:
                 worked = self.work_once(stopping)
@@ -58,6 +62,7 @@ class Worker:
         """Take one job and see it to its end; False when there was none."""
         self._beat(None)
         settings = self._settings
+        asked_at = time.monotonic()
         job = self._store.leases.claim(
             self._name,
             stale_s=settings.stale_s,
@@ -68,7 +73,8 @@ class Worker:
             return False
         log.info("job taken", extra={"job": job.id, "attempt": job.attempt})
         try:
-            job = Attempt(job, self._store, settings, self._runner, stopping, self._beat).finish()
+            given = job, self._store, settings, self._runner, stopping, self._beat, asked_at
+            job = Attempt(*given).finish()
         except LeaseLostError as lost:
             log.warning("job lost", extra={"job": job.id, "reason": str(lost)})
             return True
@@ -78,7 +84,8 @@ class Worker:
     def _beat(self, job: str | None) -> None:
         now = time.monotonic()
         if now - self._beaten >= self._settings.heartbeat_s:
-            self._store.workers.beat(self._name, job)
+            self._store.workers.beat(self._name, job, self._host)
+            self._store.leases.look(self._settings.stale_s)
             self._beaten = now
 
     def _keep_house(self) -> None:

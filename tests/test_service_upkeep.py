@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
+from nas.run.folder import LOCK_FILE, locked
 from search_spaces.errors import UsageError
-from service.jobs import Action, Job, State, Summary
+from service.jobs import Action, Job, JobStateError, Kind, State, Summary
 from service.progress import summarise
-from service.retention import disk_bytes, make_room
+from service.retention import delete_job, disk_bytes, make_room
 from service.settings import GIB, Settings
 from service.store import Store, open_store
-from service.store.database import Database
+from service.store.database import Database, DatabaseFullError
 from service.store.jobs import JobStore
 from service.store.listing import Filter
 from service.store.migrate import current, downgrade, upgrade
@@ -53,7 +56,7 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
     for _ in range(2):
         upgrade(database)
         upgrade(database)
-        assert current(database) == "0002"
+        assert current(database) == "0003"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
 
@@ -101,8 +104,8 @@ class Disk:
         self.store = store
         self.home = home
 
-    def run(self, end: Action | None) -> Job:
-        job = self.store.jobs.submit(submission())[0]
+    def run(self, end: Action | None, owner: str = "alice") -> Job:
+        job = self.store.jobs.submit(submission(owner))[0]
         if end is not None:
             job = self.store.leases.end(must(claim(self.store)), end)
         folder = self.home / "runs" / job.run
@@ -114,7 +117,8 @@ class Disk:
 
     def left(self, job: Job) -> list[str]:
         folder = self.home / "runs" / job.run
-        return sorted(path.name for path in folder.rglob("*") if path.is_file())
+        files = (path.name for path in folder.rglob("*") if path.is_file())
+        return sorted(name for name in files if name != LOCK_FILE)
 
     def make_room(self, runs: float) -> None:
         make_room(self.store, Settings(home=self.home, quota_gib=runs * 1_000_000 / GIB))
@@ -167,6 +171,119 @@ def test_what_belongs_to_no_job_is_swept_up(disk: Disk) -> None:
     disk.make_room(10)
     assert sorted(p.name for p in (disk.home / "runs").iterdir()) == sorted([known.run, "young"])
     assert not (disk.home / "trash" / "left").exists()
+
+
+def test_an_owner_above_its_quota_makes_room_of_its_own(disk: Disk) -> None:
+    his = disk.run(Action.fail, "bob")
+    mine = [disk.run(Action.fail), disk.run(Action.succeed)]
+    settings = Settings(home=disk.home, quota_gib_per_owner=1_100_000 / GIB)
+    make_room(disk.store, settings)
+    assert [disk.left(job) for job in (his, *mine)] == [BOTH, [], BOTH]
+
+
+def test_a_run_that_is_held_is_left_for_later(disk: Disk) -> None:
+    bad, good = disk.run(Action.fail), disk.run(Action.succeed)
+    with locked(disk.home / "runs" / bad.run), locked(disk.home / "runs" / good.run):
+        disk.make_room(0.1)
+        assert [disk.left(job) for job in (bad, good)] == [BOTH, BOTH]
+        assert disk.store.retention.kept(bad.run) == "all"
+    disk.make_room(0.1)
+    assert [disk.left(job) for job in (bad, good)] == [[], ["pareto.json"]]
+
+
+@pytest.mark.parametrize(("end", "left"), [(Action.fail, []), (Action.succeed, ["pareto.json"])])
+def test_what_a_killed_process_said_and_did_not_do_is_done(
+    disk: Disk, end: Action, left: list[str]
+) -> None:
+    job = disk.run(end)
+    assert disk.store.retention.shrink(job.run, "nothing" if end is Action.fail else "results")
+    disk.make_room(0.1)
+    assert disk.left(job) == left
+
+
+def test_two_workers_that_tidy_at_once_do_not_disturb_each_other(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = disk.run(Action.fail)
+    orphan, trash = disk.home / "runs" / "orphan", disk.home / "trash"
+    (trash / "left").mkdir(parents=True)
+    orphan.mkdir()
+    os.utime(orphan, (0, 0))
+    known = disk.store.retention.known
+
+    def meanwhile(names: Collection[str]) -> set[str]:
+        shutil.rmtree(orphan)  # the other one was faster
+        return known(names)
+
+    monkeypatch.setattr(disk.store.retention, "known", meanwhile)
+    disk.make_room(0.1)
+    assert (disk.left(bad), list(trash.iterdir())) == ([], [])
+
+
+# -- deleting -------------------------------------------------------------------------------------
+
+
+def test_deleting_a_search_deletes_the_logs_of_all_its_jobs(disk: Disk) -> None:
+    settings, search = Settings(home=disk.home), disk.run(Action.succeed)
+    other = disk.run(Action.succeed)
+    retraining, _ = disk.store.jobs.submit(submission(kind=Kind.retrain, spec=None, run=search.run))
+    disk.store.jobs.cancel(retraining.id, 20.0)
+    settings.logs.mkdir()
+    for job in (search, retraining, other):
+        (settings.logs / f"{job.id}.log").write_text("secret")
+    assert delete_job(disk.store, settings, search.id) is not None
+    assert [path.name for path in settings.logs.iterdir()] == [f"{other.id}.log"]
+    assert [path.name for path in settings.runs.iterdir()] == [other.run]
+    assert delete_job(disk.store, settings, search.id) is None
+
+
+def test_a_job_that_has_not_ended_keeps_its_files(disk: Disk) -> None:
+    settings, waiting = Settings(home=disk.home), disk.run(None)
+    with pytest.raises(JobStateError, match="cancel it first"):
+        delete_job(disk.store, settings, waiting.id)
+    assert disk.left(waiting) == BOTH
+
+
+def test_deleting_works_on_a_full_disk(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, job = Settings(home=disk.home), disk.run(Action.fail)
+    folder, delete = settings.runs / job.run, disk.store.jobs.delete
+
+    def without_room(identity: str) -> Job | None:
+        if folder.exists():
+            raise DatabaseFullError("database or disk is full")
+        return delete(identity)
+
+    monkeypatch.setattr(disk.store.jobs, "delete", without_room)
+    assert delete_job(disk.store, settings, job.id) is not None
+    assert disk.store.jobs.get(job.id) is None and not folder.exists()
+
+
+def test_a_full_disk_deletes_nothing_of_a_job_that_goes_on(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, job = Settings(home=disk.home), disk.run(Action.fail)
+    disk.store.jobs.retry(job.id)
+
+    def without_room(identity: str) -> Job | None:
+        raise DatabaseFullError("database or disk is full")
+
+    monkeypatch.setattr(disk.store.jobs, "delete", without_room)
+    with pytest.raises(JobStateError, match="queued"):
+        delete_job(disk.store, settings, job.id)
+    assert disk.left(job) == BOTH
+
+
+def test_a_folder_without_room_for_a_new_name_is_deleted_where_it_is(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, job = Settings(home=disk.home), disk.run(Action.fail)
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    delete_job(disk.store, settings, job.id)
+    assert list(settings.runs.iterdir()) == []
 
 
 # -- journals -------------------------------------------------------------------------------------
