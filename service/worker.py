@@ -44,7 +44,7 @@ class Worker:
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set; a job in hand is then given back."""
-        where = {"worker": self._name, "host": self._host, "process": os.getpid()}
+        where = {"worker": self._name, "host": self._host, "pid": os.getpid()}
         log.info("worker begins", extra=where)
         while not stopping.is_set():
             try:
@@ -56,7 +56,10 @@ class Worker:
                 worked = False
             if not worked:
                 stopping.wait(self._settings.poll_s)
-        self._store.workers.leave(self._name)
+        try:
+            self._store.workers.leave(self._name)
+        except DatabaseAwayError as error:  # it will be missed soon enough
+            log.warning("left without a word", extra={"error": str(error)[:200]})
 
     def work_once(self, stopping: threading.Event) -> bool:
         """Take one job and see it to its end; False when there was none."""

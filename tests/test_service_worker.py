@@ -4,77 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+import socket
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.run.spec import build_spec
-from search_spaces.loading import dump_space, load_space
-from service import attempt
-from service.jobs import Action, Job, Kind, LeaseLostError, State
+from service.jobs import Action, Job, Kind, State
 from service.runner import Outcome
-from service.settings import Settings
-from service.store import Store, open_store
 from service.store.database import DatabaseAwayError
-from service.watchdog import Watchdog
 from service.worker import Worker, worker_name
+from tests import worker_cases
 from tests.service_cases import (
     STALE_S,
-    Clock,
-    Done,
     Endless,
     InstantRunner,
     claim,
-    fresh_store,
     must,
-    postgres_url,
-    submission,
 )
+from tests.worker_cases import Shop
 
-PATIENCE_S = 60.0  # before a test that hangs fails instead
-
-
-class Shop:
-    """A store, a worker and a runner."""
-
-    def __init__(self, home: Path, store: Store, clock: Clock) -> None:
-        self.settings = Settings(home=home, heartbeat_s=0.001, poll_s=0.001, stop_grace_s=0)
-        self.store = store
-        self.clock = clock
-        self.runner = InstantRunner()
-        self.worker = Worker(store, self.settings, self.runner, "w1")
-        self.stopping = threading.Event()
-        space = load_space("digits")
-        self.spec = build_spec(
-            space_toml=dump_space(space), dataset="digits", budget=budget_for(space, "smoke", {})
-        ).model_dump_json()
-
-    def submit(self, **values: object) -> Job:
-        return self.store.jobs.submit(submission(**{"spec": self.spec, **values}))[0]
-
-    def work(self) -> bool:
-        return self.worker.work_once(self.stopping)
-
-    def get(self, job: Job) -> Job:
-        return must(self.store.jobs.get(job.id))
-
-    def names(self, job: Job) -> list[str]:
-        return [event.name for event in self.store.events.after(job.id, 0, 100)]
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(attempt, "AGAIN_S", 0.0)
-    clock = Clock()
-    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}", clock=clock) as store:
-        yield Shop(tmp_path, store, clock)
+shop = worker_cases.shop
 
 
 def test_without_work_there_is_none(shop: Shop) -> None:
@@ -222,98 +173,6 @@ def test_a_database_that_is_away_for_a_moment_is_asked_again(
     assert shop.get(job).state is State.succeeded
 
 
-# -- a database that is gone ----------------------------------------------------------------------
-
-
-class Guarded(Endless):
-    """A process that tells when it is stopped."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: None)
-        self.told = threading.Event()
-
-    def stop(self, grace_s: float) -> None:
-        self.stopped = True
-        self.told.set()
-
-
-@pytest.mark.parametrize("where", ["leases", "workers"])
-def test_the_watchdog_does_not_hang_with_the_database(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    job, process = shop.submit(), Guarded()
-    monkeypatch.setattr(shop.runner, "start", lambda job, folder: process)
-
-    def hang(*_: object) -> Job:
-        """The call comes back only after the process was stopped, by whom it does not matter."""
-        assert process.told.wait(PATIENCE_S)
-        raise DatabaseAwayError("after very long")
-
-    beat = shop.store.workers.beat
-    if where == "leases":
-        monkeypatch.setattr(shop.store.leases, "beat", hang)
-    else:
-        monkeypatch.setattr(shop.store.workers, "beat", lambda *a: hang() if a[1] else beat(*a))
-    hasty = shop.settings.model_copy(update={"stale_s": 0.5})
-    Worker(shop.store, hasty, shop.runner, "w1").work_once(shop.stopping)
-    assert process.stopped
-    assert (shop.get(job).state, shop.get(job).attempt) == (State.running, 1)
-
-
-def test_a_lease_that_is_confirmed_in_time_is_kept() -> None:
-    process = Guarded()
-    with Watchdog(PATIENCE_S, time.monotonic()) as watchdog:
-        watchdog.guard(process)
-        watchdog.check()
-    assert not process.stopped
-
-
-def test_a_lease_that_is_lost_stays_lost() -> None:
-    process = Guarded()
-    with Watchdog(PATIENCE_S, time.monotonic() - PATIENCE_S) as watchdog:
-        with pytest.raises(LeaseLostError):
-            while True:
-                watchdog.guard(process)
-        watchdog.confirm(time.monotonic())
-        with pytest.raises(LeaseLostError, match="did not confirm"):
-            watchdog.check()
-
-
-@pytest.mark.postgres
-def test_a_lock_that_nobody_gives_up_does_not_keep_a_job_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = Guarded()
-    with postgres_url() as url, fresh_store(url, timeout_s=0.1) as store:
-        other = open_store(url, PATIENCE_S)
-        shop = Shop(tmp_path, store, Clock())
-        shop.submit()
-        hasty = shop.settings.model_copy(update={"stale_s": 1.0})
-        with ExitStack() as held:
-
-            def start(job: Job, folder: Path) -> Guarded:
-                connection = held.enter_context(other.database.writing())
-                connection.execute(text("SELECT id FROM jobs FOR UPDATE"))
-                return process
-
-            monkeypatch.setattr(shop.runner, "start", start)
-            Worker(store, hasty, shop.runner, "w1").work_once(shop.stopping)
-        other.database.close()
-    assert process.stopped
-
-
-def test_the_second_process_of_a_job_is_stopped_with_its_worker(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop.submit()
-    busy, second = Done(Outcome(ok=False, busy=True)), Guarded()
-    second.meanwhile = lambda: claim(shop.store, "w2", stale_s=-1.0)
-    processes: list[Done] = [busy, second]
-    monkeypatch.setattr(shop.runner, "start", lambda job, folder: processes.pop(0))
-    shop.work()
-    assert second.stopped
-
-
 # -- what is told of workers ----------------------------------------------------------------------
 
 
@@ -330,7 +189,10 @@ def test_owners_are_not_told_the_name_of_the_machine(
     assert [one.host for one in shop.store.workers.alive(20.0)] == ["secret-host"]
 
 
-def test_a_worker_works_until_it_is_asked_to_end(shop: Shop) -> None:
+def test_a_worker_works_until_it_is_asked_to_end(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "service")
     jobs = [shop.submit() for _ in range(3)]
     last = shop.runner.start
 
@@ -344,3 +206,4 @@ def test_a_worker_works_until_it_is_asked_to_end(shop: Shop) -> None:
     assert [shop.get(job).state for job in jobs] == [State.succeeded] * 3
     assert shop.store.workers.alive(20.0) == []
     assert Action.release not in shop.names(jobs[-1])
+    assert vars(caplog.records[0])["host"] == socket.gethostname()
