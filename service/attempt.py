@@ -25,6 +25,7 @@ from service.watchdog import Watchdog
 LOOK_S = 0.25  # between two looks at a job's process and its events
 AGAIN_S = 0.5  # before the database, or a run that somebody else holds, is tried again
 GIVE_UP = 0.8  # of the time after which a silent worker counts as gone
+HELD_S = 5.0  # for which such a run is tried again before others' jobs go first
 DISK_S = 30.0
 
 T = TypeVar("T")
@@ -70,7 +71,8 @@ class Attempt:
         """Do the job.
 
         Returns:
-            The job as it was left: ended, or waiting again because the worker has to end.
+            The job as it was left: ended, or waiting again because the worker has to end or a
+            process of an earlier attempt, perhaps a frozen one, still holds the run.
 
         Raises:
             LeaseLostError: when it was given to another worker.
@@ -127,6 +129,7 @@ class Attempt:
             self._append([], journal.stat().st_size if begun else 0)
 
     def _follow(self, child: Child) -> Job:
+        held_until = time.monotonic() + HELD_S
         while True:
             outcome = child.wait(LOOK_S)
             self._watchdog.check()
@@ -134,6 +137,8 @@ class Attempt:
                 ended = self._after(outcome)
                 if ended is not None:
                     return ended
+                if time.monotonic() > held_until:
+                    return self._end(Action.release, why="another process still holds its run")
                 self._stopping.wait(AGAIN_S)
                 child = self._start()
             self._tell()
@@ -179,9 +184,9 @@ class Attempt:
         self._patiently(lambda: self._store.retention.note(self._job.run, size))
         self._weighed = time.monotonic()
 
-    def _end(self, action: Action, error: str | None = None) -> Job:
+    def _end(self, action: Action, error: str | None = None, why: str = "") -> Job:
         self._weigh()
-        return self._keep(lambda: self._store.leases.end(self._job, action, error))
+        return self._keep(lambda: self._store.leases.end(self._job, action, error, why))
 
     def _keep(self, call: Callable[[], Job]) -> Job:
         """Write something that only the holder of the job may write."""

@@ -14,7 +14,7 @@ import threading
 import time
 
 from service.attempt import Attempt
-from service.jobs import LeaseLostError
+from service.jobs import LeaseLostError, State
 from service.retention import make_room
 from service.runner import Runner
 from service.settings import Settings
@@ -22,6 +22,7 @@ from service.store import Store
 from service.store.database import DatabaseAwayError
 
 HOUSEKEEPING_S = 60.0
+HELD_AGAIN_S = 60.0  # before a job whose run was held is taken by this worker again
 
 log = logging.getLogger("service.worker")
 
@@ -40,6 +41,7 @@ class Worker:
         self._runner = runner
         self._name = name
         self._host = socket.gethostname()[:128]
+        self._held: dict[str, float] = {}  # job → when it may be tried again
         self._beaten = self._kept_house = -1e9
 
     def run(self, stopping: threading.Event) -> None:
@@ -66,11 +68,13 @@ class Worker:
         self._beat(None)
         settings = self._settings
         asked_at = time.monotonic()
+        self._held = {one: again for one, again in self._held.items() if again > asked_at}
         job = self._store.leases.claim(
             self._name,
             stale_s=settings.stale_s,
             jobs_per_owner=settings.jobs_per_owner,
             max_losses=settings.max_losses,
+            passing=self._held.keys(),
         )
         if job is None:
             return False
@@ -81,6 +85,8 @@ class Worker:
         except LeaseLostError as lost:
             log.warning("job lost", extra={"job": job.id, "reason": str(lost)})
             return True
+        if job.state is State.queued:
+            self._held[job.id] = time.monotonic() + HELD_AGAIN_S
         log.info("job left", extra={"job": job.id, "state": job.state, "attempt": job.attempt})
         return True
 

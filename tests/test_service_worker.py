@@ -141,6 +141,28 @@ def test_a_run_that_is_still_held_is_waited_for(shop: Shop) -> None:
     assert len(runner.ran) == 3
 
 
+def test_a_run_that_stays_held_keeps_no_worker_from_other_jobs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a frozen worker holds it; both jobs are one owner's."""
+    monkeypatch.setattr("service.attempt.HELD_S", 0.0)
+    held, other = shop.submit(), shop.submit()
+
+    class Held(InstantRunner):
+        def start(self, job: Job, folder: Path):  # type: ignore[no-untyped-def]
+            self.outcome = Outcome(ok=job.id != held.id, busy=job.id == held.id)
+            return super().start(job, folder)
+
+    worker = Worker(shop.store, shop.settings, Held(), "w1")
+    assert worker.work_once(shop.stopping) and worker.work_once(shop.stopping)
+    assert not worker.work_once(shop.stopping)
+    assert [shop.get(job).state for job in (held, other)] == [State.queued, State.succeeded]
+    told = [dict(event.data) for event in shop.store.events.after(held.id, 0, 10)]
+    assert told[-1]["reason"] == "another process still holds its run"
+    assert Worker(shop.store, shop.settings, Held(), "w2").work_once(shop.stopping)
+    assert shop.get(held).attempt == 2  # others try it too
+
+
 def test_a_retraining_tells_its_own_events_only(shop: Shop) -> None:
     search = shop.submit()
     shop.work()

@@ -10,7 +10,7 @@ run, so that a worker that is paused while it claims keeps no other job from bei
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select, update
@@ -53,7 +53,13 @@ class LeaseStore:
         return self._signs.look({row[0]: tuple(row[1:]) for row in rows}, stale_s)
 
     def claim(
-        self, worker: str, *, stale_s: float, jobs_per_owner: int, max_losses: int
+        self,
+        worker: str,
+        *,
+        stale_s: float,
+        jobs_per_owner: int,
+        max_losses: int,
+        passing: Collection[str] = (),
     ) -> Job | None:
         """Take the next job: one whose worker gave no sign of life, or the first that waits.
 
@@ -64,6 +70,7 @@ class LeaseStore:
             stale_s: seconds without a sign of life after which a worker counts as gone.
             jobs_per_owner: how many jobs of one owner may run at once.
             max_losses: how many workers may die over a job; then it fails.
+            passing: jobs that are to wait, since their runs are still held.
         """
         gone = self.look(stale_s)
         if not gone and not self._any_waits():
@@ -80,7 +87,7 @@ class LeaseStore:
                 values = _taken(worker, now) | {"losses": jobs.c.losses + 1}
                 why = f"{left.worker} gave no sign of life"
                 return change(connection, now, Action.reclaim, left, values, why=why)
-            first = _next_waiting(connection, jobs_per_owner)
+            first = _next_waiting(connection, jobs_per_owner, passing)
             return None if first is None else _take(connection, now, first, worker)
 
     def _any_waits(self) -> bool:
@@ -128,8 +135,8 @@ class LeaseStore:
             write_events(connection, changed, changed.beat_at or 0.0, told)
             return changed
 
-    def end(self, job: Job, action: Action, error: str | None = None) -> Job:
-        """Let go of a job: succeed, fail, stop or release.
+    def end(self, job: Job, action: Action, error: str | None = None, why: str = "") -> Job:
+        """Let go of a job: succeed, fail, stop or release; `why` is for the event.
 
         Raises:
             LeaseLostError: when it is no longer ours.
@@ -139,7 +146,7 @@ class LeaseStore:
             values: dict[str, Any] = {"error": error}
             if action is not Action.release:
                 values["ended_at"] = now
-            changed = change(connection, now, action, job, values, why=error or "")
+            changed = change(connection, now, action, job, values, why=error or why)
             if changed is None:
                 raise LeaseLostError(f"{job.id} is no longer held by {job.worker}")
             return changed
@@ -178,13 +185,15 @@ def _abandoned(connection: Connection, gone: Mapping[str, Hashable]) -> Iterator
             yield job_of(columns)
 
 
-def _next_waiting(connection: Connection, jobs_per_owner: int) -> Job | None:
+def _next_waiting(
+    connection: Connection, jobs_per_owner: int, passing: Collection[str] = ()
+) -> Job | None:
     """The first job that may run, its owner and its run held for this transaction.
 
     Whether an owner has jobs enough is asked again once it is held: by then another worker may
     have claimed one of its jobs, which the statement that found the job could not see.
     """
-    passed_over: set[str] = set()
+    passed_over = set(passing)
     found: Job | None = None
     while True:
         running = connection.execute(select(jobs.c.owner, jobs.c.run).where(_RUNNING)).all()
