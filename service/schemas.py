@@ -13,14 +13,9 @@ from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
 Choice = int | str
-# Of a setting; a text is what a form or a command line gives for a number.
-Number = (
-    float
-    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
-    | Annotated[str, Field(max_length=100)]
-    | bool
-    | None
-)
+Name = Annotated[str, Field(max_length=100)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Number = float | Whole | Name | bool | None
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]

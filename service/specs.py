@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from nas.cli.options import setting_names
 from nas.run.presets import budget_for
@@ -18,7 +17,6 @@ from service.problems import ProblemError
 from service.schemas import JobRequest, SpaceSource
 
 MAX_DEPTH = 6  # a space needs three
-MAX_SPACE_BYTES = 64_000  # the longest that is shipped takes a tenth
 
 
 def read_space(given: SpaceSource, catalog: Catalog) -> SearchSpace:
@@ -75,26 +73,6 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
     if given.limits or given.quality != "loss":
         _check_reach(spec, space)
     return spec, space
-
-
-def kept_request(given: JobRequest, spec: SearchSpec) -> dict[str, Any]:
-    """A request as it is kept: without what only its writer needs, such as comments.
-
-    Raises:
-        ProblemError: 422 when the space is too long even so.
-    """
-    request = given.model_dump(exclude_defaults=True, mode="json")
-    if given.space_toml is not None:
-        if len(spec.space_toml.encode()) > MAX_SPACE_BYTES:
-            raise ProblemError(
-                422,
-                f"the space takes {len(spec.space_toml.encode()):,} bytes without its comments; "
-                f"{MAX_SPACE_BYTES:,} are the most",
-                "/space_toml",
-            )
-        request["space_toml"] = spec.space_toml
-        request.pop("restrict", None)  # it is in the space by now
-    return request
 
 
 def _check_reach(spec: SearchSpec, space: SearchSpace) -> None:

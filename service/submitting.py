@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -15,12 +16,13 @@ from service.access import Context
 from service.auth import Role, Token
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
-from service.schemas import JobOut, NetworkRequest
+from service.schemas import JobOut, JobRequest, NetworkRequest
 from service.settings import Settings
 from service.store.owners import NoRoomError, QueueFullError, Quotas
 from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
+MAX_SPACE_BYTES = 64_000  # the longest that is shipped takes a tenth
 QUEUE_S = "60"  # after which a job of a full queue may have begun
 
 KNOWN: dict[int | str, dict[str, Any]] = {
@@ -35,6 +37,31 @@ Key = Annotated[
         description="Sent again with the same request, it gives the job that is there already.",
     ),
 ]
+
+
+def kept_request(given: JobRequest, spec: str) -> dict[str, Any]:
+    """A request as it is kept: without what only its writer needs, such as comments.
+
+    Args:
+        given: the request of a search.
+        spec: what was made of it, as JSON.
+
+    Raises:
+        ProblemError: 422 when the space is too long even so.
+    """
+    request = given.model_dump(exclude_defaults=True, mode="json")
+    if given.space_toml is not None:
+        toml = str(json.loads(spec)["space_toml"])
+        if len(toml.encode()) > MAX_SPACE_BYTES:
+            raise ProblemError(
+                422,
+                f"the space takes {len(toml.encode()):,} bytes without its comments; "
+                f"{MAX_SPACE_BYTES:,} are the most",
+                "/space_toml",
+            )
+        request["space_toml"] = toml
+        request.pop("restrict", None)  # it is in the space by now
+    return request
 
 
 def add_job(submission: Submission, context: Context) -> tuple[Job, bool]:

@@ -15,7 +15,7 @@ from service.jobs import Job, Kind, State
 from service.problems import ProblemError
 from service.retention import delete_job
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
-from service.specs import kept_request, read_request
+from service.specs import read_request
 from service.store.listing import Filter
 from service.store.submissions import Submission
 from service.submitting import (
@@ -23,6 +23,7 @@ from service.submitting import (
     Key,
     add_job,
     checked_priority,
+    kept_request,
     quotas,
     told,
     within_quotas,
@@ -53,11 +54,12 @@ def begin_search(
             `checked_priority`.
     """
     spec, space = read_request(given, context.catalog)
+    text = spec.model_dump_json()
     submission = Submission(
         kind=Kind.search,
         owner=token.name,
-        request=kept_request(given, spec),
-        spec=spec.model_dump_json(),
+        request=kept_request(given, text),
+        spec=text,
         space=space.name[:200],
         dataset=spec.dataset[:200],
         preset=spec.preset,
