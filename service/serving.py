@@ -33,6 +33,7 @@ def prepare(settings: Settings) -> tuple[Store, str | None]:
     make_home(settings)
     store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
+    store.database.reserve.keep()
     if settings.no_auth or store.tokens.count():
         return store, None
     token, secret = new_token(FIRST, Role.admin)

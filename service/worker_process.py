@@ -27,6 +27,7 @@ def run_worker(settings: Settings, stopping: threading.Event | None = None) -> N
     make_home(settings)
     store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
+    store.database.reserve.keep()
     try:
         Worker(store, settings, ProcessRunner(settings), worker_name()).run(stopping)
     finally:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from service.auth import Role, digest_of, new_token
 from service.jobs import State
 from service.store import Store
 from service.store.database import DatabaseFullError
+from service.store.reserve import Reserve
 from service.store.tables import runs
 from tests import store_cases
 from tests.service_cases import fresh_store
@@ -88,6 +92,40 @@ def test_a_full_disk_is_told_apart(store: Store) -> None:
             connection.execute(runs.insert().values(id="big", spec="x" * 1_000_000))
         finally:
             connection.exec_driver_sql(f"PRAGMA max_page_count = {2**31}")
+
+
+def test_jobs_are_cancelled_and_deleted_with_the_room_that_is_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}") as store:
+        reserve, job = tmp_path / "service.db-reserve", submit(store)
+        writing = store.database.writing
+
+        @contextmanager
+        def without_room() -> Iterator[Connection]:
+            if reserve.exists():
+                raise DatabaseFullError("database or disk is full")
+            with writing() as connection:
+                yield connection
+
+        for call in (lambda: store.jobs.cancel(job.id, 20.0), lambda: store.jobs.delete(job.id)):
+            store.database.reserve.keep()
+            assert reserve.stat().st_blocks * 512 >= 2**21
+            monkeypatch.setattr(store.database, "writing", without_room)
+            assert call() is not None
+            with pytest.raises(DatabaseFullError):
+                submit(store)  # nobody else gets it
+            monkeypatch.setattr(store.database, "writing", writing)
+
+
+def test_without_room_none_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    Reserve(str(tmp_path / "service.db")).keep()
+    Reserve(None).keep()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nobody_else_reads_the_database(tmp_path: Path) -> None:

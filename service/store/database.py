@@ -13,9 +13,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, make_url
@@ -29,6 +29,9 @@ from sqlalchemy.exc import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from search_spaces.errors import NasError, UsageError
+from service.store.reserve import Reserve
+
+T = TypeVar("T")
 
 TIMEOUT_S = 5.0  # as `Settings.database_timeout_s`
 POOL_SIZE, POOL_OVERFLOW = 10, 20
@@ -60,6 +63,7 @@ class Database:
         self.engine = _engine(url, timeout_s)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._timeout_s = timeout_s
+        self.reserve = Reserve(self.engine.url.database if self.is_sqlite else None)
         self._one_writer = threading.Lock()
         # Each statement of a reader stands for itself, so a transaction around it is only a cost:
         # two more round trips to PostgreSQL. SQLite's are begun in `_sqlite`, by writers alone.
@@ -91,6 +95,20 @@ class Database:
             connection.begin(),
         ):
             yield connection
+
+    def even_when_full(self, call: Callable[[], T]) -> T:
+        """Do what makes room, or leads to it, with the room that is kept for that.
+
+        Raises:
+            DatabaseFullError: when that is not enough.
+        """
+        try:
+            return call()
+        except DatabaseFullError:
+            self.reserve.free()
+        done = call()
+        self.reserve.keep()
+        return done
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -74,6 +74,9 @@ class JobStore:
         Raises:
             JobStateError: when it has ended otherwise.
         """
+        return self._database.even_when_full(lambda: self._cancel(identity, stale_s))
+
+    def _cancel(self, identity: str, stale_s: float) -> Job | None:
         with self._database.writing() as connection:
             now = self._database.now()
             row = connection.execute(
@@ -152,6 +155,9 @@ class JobStore:
             JobStateError: when it, or another job on its run, has not ended.
             DatabaseFullError: when there is no room even for that.
         """
+        return self._database.even_when_full(lambda: self._delete(identity))
+
+    def _delete(self, identity: str) -> Job | None:
         with self._database.writing() as connection:
             job = _one(connection, identity)
             if job is None:
