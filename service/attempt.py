@@ -105,6 +105,7 @@ class Attempt:
     def _start(self) -> Child:
         """Start the job's process in its run folder, which another one may have moved away."""
         self._make_folder()
+        self._watchdog.check()
         self._child = child = self._runner.start(self._job, self._folder)
         self._watchdog.guard(child)
         return child

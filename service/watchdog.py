@@ -65,6 +65,7 @@ class Watchdog:
             LeaseLostError: when it was not confirmed in time.
         """
         with self._changed:
+            self._expired = self._expired or time.monotonic() >= self._until
             if self._expired:
                 raise LeaseLostError(
                     f"the database did not confirm the lease for {self._lease_s:g} s"

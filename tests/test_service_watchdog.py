@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from service.attempt import Attempt
 from service.jobs import Job, LeaseLostError, State
 from service.runner import Outcome
 from service.store import open_store
@@ -17,7 +18,7 @@ from service.store.database import DatabaseAwayError
 from service.watchdog import Watchdog
 from service.worker import Worker
 from tests import worker_cases
-from tests.service_cases import Clock, Done, Endless, claim, fresh_store, postgres_url
+from tests.service_cases import Clock, Done, Endless, claim, fresh_store, must, postgres_url
 from tests.worker_cases import Shop
 
 shop = worker_cases.shop
@@ -71,11 +72,21 @@ def test_a_lease_that_is_lost_stays_lost() -> None:
     process = Guarded()
     with Watchdog(PATIENCE_S, time.monotonic() - PATIENCE_S) as watchdog:
         with pytest.raises(LeaseLostError):
-            while True:
-                watchdog.guard(process)
+            watchdog.guard(process)
         watchdog.confirm(time.monotonic())
         with pytest.raises(LeaseLostError, match="did not confirm"):
             watchdog.check()
+
+
+def test_a_worker_that_wakes_too_late_starts_nothing(shop: Shop) -> None:
+    """It was frozen between its claim and the start of the job's process."""
+    shop.submit()
+    job = must(claim(shop.store))
+    late = time.monotonic() - PATIENCE_S
+    given = job, shop.store, shop.settings, shop.runner, shop.stopping, lambda _: None, late
+    with pytest.raises(LeaseLostError):
+        Attempt(*given).finish()
+    assert shop.runner.ran == []
 
 
 @pytest.mark.postgres
