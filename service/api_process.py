@@ -20,7 +20,9 @@ def main() -> None:
     """Answer requests until the process at the other end of stdin is gone."""
     log_to_stderr()
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
-    server = uvicorn.Server(server_config(settings, open_store(settings.url)))
+    server = uvicorn.Server(
+        server_config(settings, open_store(settings.url, settings.database_timeout_s))
+    )
 
     def wait() -> None:
         while sys.stdin.buffer.read(1024):

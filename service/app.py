@@ -36,7 +36,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         settings: of the service.
         store: opened from the settings unless given.
     """
-    store = store or open_store(settings.url)
+    store = store or open_store(settings.url, settings.database_timeout_s)
     metrics = Metrics()
     reader = SpaceReader(settings)
     app = FastAPI(

@@ -20,10 +20,12 @@ from service.settings import Settings
 from service.store import Store
 from service.store.database import DatabaseAwayError
 from service.tail import read_new
+from service.watchdog import Watchdog
 
 LOOK_S = 0.25  # between two looks at a job's process and its events
 AGAIN_S = 0.5  # before the database, or a run that somebody else holds, is tried again
 GIVE_UP = 0.8  # of the time after which a silent worker counts as gone
+HELD_S = 5.0  # for which such a run is tried again before others' jobs go first
 DISK_S = 30.0
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class Attempt:
         runner: starts the job's process.
         stopping: set when the worker has to end.
         beat: the worker's own sign of life.
+        claimed_at: when the job was asked for, by the monotonic clock.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Attempt:
         runner: Runner,
         stopping: threading.Event,
         beat: Callable[[str | None], None],
+        claimed_at: float,
     ) -> None:
         self._job = job
         self._store = store
@@ -59,66 +63,85 @@ class Attempt:
         self._stopping = stopping
         self._beat = beat
         self._folder = settings.runs / job.run
-        self._beaten = self._weighed = time.monotonic()
+        self._child: Child | None = None
+        self._beaten = self._weighed = claimed_at
+        self._watchdog = Watchdog(GIVE_UP * settings.stale_s, claimed_at)
 
     def finish(self) -> Job:
         """Do the job.
 
         Returns:
-            The job as it was left: ended, or waiting again because the worker has to end.
+            The job as it was left: ended, or waiting again because the worker has to end or a
+            process of an earlier attempt, perhaps a frozen one, still holds the run.
 
         Raises:
             LeaseLostError: when it was given to another worker.
         """
-        if self._job.cancel_requested:
-            return self._end(Action.stop)
-        try:
-            self._prepare()
-            self._tell()
-            return self._work()
-        except LeaseLostError:
-            raise
-        except NasError as error:
-            return self._end(Action.fail, self._hidden(error))
-        except Exception as error:
-            # Whatever is wrong with this job, the worker is needed for others.
-            log.exception("a job could not be worked on", extra={"job": self._job.id})
-            what = f"this should not have happened: {type(error).__name__}: {error}"
-            return self._end(Action.fail, self._hidden(what))
+        with self._watchdog:
+            if self._job.cancel_requested:
+                return self._end(Action.stop)
+            try:
+                self._prepare()
+                self._tell()
+                return self._work()
+            except LeaseLostError:
+                raise
+            except NasError as error:
+                return self._end(Action.fail, self._hidden(error))
+            except Exception as error:
+                # Whatever is wrong with this job, the worker is needed for others.
+                log.exception("a job could not be worked on", extra={"job": self._job.id})
+                what = f"this should not have happened: {type(error).__name__}: {error}"
+                return self._end(Action.fail, self._hidden(what))
 
     def _work(self) -> Job:
-        child = self._runner.start(self._job, self._folder)
         try:
-            return self._follow(child)
+            return self._follow(self._start())
         except BaseException:
-            child.stop(0.0)
+            if self._child is not None:
+                self._child.stop(0.0)
             raise
+
+    def _start(self) -> Child:
+        """Start the job's process in its run folder, which another one may have moved away."""
+        self._make_folder()
+        self._watchdog.check()
+        self._child = child = self._runner.start(self._job, self._folder)
+        self._watchdog.guard(child)
+        return child
 
     def _hidden(self, error: object) -> str:
         """A sentence that does not tell where the server keeps things."""
         return str(error).replace(str(self._settings.home), "HOME")
 
-    def _prepare(self) -> None:
+    def _make_folder(self) -> None:
         """Make the run folder, or take it up again."""
         if self._job.kind is Kind.search:
             text = self._patiently(lambda: self._store.jobs.spec(self._job.run))
             RunFolder.create(self._folder, build_spec(**json.loads(text)))
         else:
             RunFolder.open(self._folder)
+
+    def _prepare(self) -> None:
+        self._make_folder()
         if self._job.events_offset < 0:
             journal = self._folder / EVENTS_FILE
             begun = self._job.kind is not Kind.search and journal.exists()
             self._append([], journal.stat().st_size if begun else 0)
 
     def _follow(self, child: Child) -> Job:
+        held_until = time.monotonic() + HELD_S
         while True:
             outcome = child.wait(LOOK_S)
+            self._watchdog.check()
             if outcome is not None:
                 ended = self._after(outcome)
                 if ended is not None:
                     return ended
+                if time.monotonic() > held_until:
+                    return self._end(Action.release, why="another process still holds its run")
                 self._stopping.wait(AGAIN_S)
-                child = self._runner.start(self._job, self._folder)
+                child = self._start()
             self._tell()
             self._give_signs()
             if self._job.cancel_requested or self._stopping.is_set():
@@ -162,15 +185,16 @@ class Attempt:
         self._patiently(lambda: self._store.retention.note(self._job.run, size))
         self._weighed = time.monotonic()
 
-    def _end(self, action: Action, error: str | None = None) -> Job:
+    def _end(self, action: Action, error: str | None = None, why: str = "") -> Job:
         self._weigh()
-        return self._keep(lambda: self._store.leases.end(self._job, action, error))
+        return self._keep(lambda: self._store.leases.end(self._job, action, error, why))
 
     def _keep(self, call: Callable[[], Job]) -> Job:
         """Write something that only the holder of the job may write."""
         sent = time.monotonic()
         self._job = self._patiently(call)
         self._beaten = sent
+        self._watchdog.confirm(sent)
         return self._job
 
     def _patiently(self, call: Callable[[], T]) -> T:
@@ -178,7 +202,6 @@ class Attempt:
         while True:
             try:
                 return call()
-            except DatabaseAwayError as error:
-                if time.monotonic() - self._beaten > GIVE_UP * self._settings.stale_s:
-                    raise LeaseLostError("the database did not answer for too long") from error
+            except DatabaseAwayError:
+                self._watchdog.check()
                 time.sleep(AGAIN_S)

@@ -2,7 +2,8 @@
 
 It tells what happens through the run's ``events.jsonl``, and why it failed in the last line on
 stderr. It ends at once when whoever started it is gone, so that a job whose worker was killed is
-not worked on twice.
+not worked on twice, and when a newer attempt at the job is there (`service.fencing`), should its
+worker be frozen.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
 from search_spaces.errors import NasError, RunConflictError
+from service.fencing import FencedFolder
 from service.jobs import Kind
 
 FAILED, BUSY = 1, 75
@@ -93,7 +95,9 @@ def main(arguments: list[str]) -> int:
     path, kind, pick, orders = arguments
     end_with_parent()
     try:
-        for _ in work(RunFolder.open(Path(path)), Kind(kind), pick, json.loads(orders)):
+        given = json.loads(orders)
+        folder = FencedFolder.of(Path(path), given["job"], given["attempt"])
+        for _ in work(folder, Kind(kind), pick, given):
             pass
     except RunConflictError as error:
         return _failed(error, BUSY)

@@ -134,8 +134,8 @@ def _check_workers(settings: Settings) -> None:
         NasError: when there is none.
     """
     with _store(settings.home) as store:
-        found = [worker.name for worker in store.workers.alive(settings.stale_s)]
-    mine = [name for name in found if name.startswith(f"{socket.gethostname()}-")]
+        found = store.workers.alive(settings.stale_s)
+    mine = [worker.name for worker in found if worker.host == socket.gethostname()[:128]]
     if not mine:
         raise NasError(
             f"no worker of this machine gave a sign of life in the last {settings.stale_s:g} s; "
@@ -193,10 +193,11 @@ def revoke_token(
 def _store(home: Path | None) -> Iterator[Store]:
     settings: Settings = read_settings(home=home)
     with installed():
+        from service.homes import make_home
         from service.store import open_store
         from service.store.migrate import upgrade
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.url)
+    make_home(settings)
+    store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
     try:
         yield store

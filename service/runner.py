@@ -63,13 +63,13 @@ class ProcessRunner:
             "NAS_CACHE_DIR": str(settings.cache),
             "PYTHONPATH": os.pathsep.join(paths),
         }
-        settings.logs.mkdir(parents=True, exist_ok=True)
+        settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = settings.logs / f"{job.id}.log"
         with log.open("ab") as stream:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", settings.runner, str(folder), job.kind, job.pick),
-                    json.dumps(_orders(job, settings)),
+                    json.dumps({"job": job.id, "attempt": job.attempt, **_orders(job, settings)}),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=stream,
@@ -82,7 +82,7 @@ class ProcessRunner:
 
 
 def _orders(job: Job, settings: Settings) -> dict[str, Any]:
-    """What a job's process needs to know besides its run, kind and network."""
+    """What a job's process needs to know besides its run, kind, network and attempt."""
     if job.kind is Kind.export:
         return {name: job.request[name] for name in ("format", "weights")}
     if job.kind is Kind.search:

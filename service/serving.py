@@ -15,6 +15,7 @@ from service.app import create_app
 from service.auth import Role, digest_of, new_token
 from service.connections import protocol
 from service.crew import Crew, Post
+from service.homes import make_home
 from service.logs import log_to_stderr
 from service.settings import Settings
 from service.store import Store, open_store
@@ -30,11 +31,10 @@ def prepare(settings: Settings) -> tuple[Store, str | None]:
     Returns:
         The store, and the first token where there was none before.
     """
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("runs", "data", "spaces", "logs", "cache"):
-        (settings.home / name).mkdir(exist_ok=True)
-    store = open_store(settings.url)
+    make_home(settings)
+    store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
+    store.database.reserve.keep()
     if settings.no_auth or store.tokens.count():
         return store, None
     token, secret = new_token(FIRST, Role.admin)

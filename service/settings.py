@@ -15,7 +15,7 @@ from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 HINTS = {
     "trusted_proxies": "; give addresses and networks with commas between them, for example "
     "127.0.0.1,10.0.0.0/8"
@@ -34,6 +34,8 @@ class Settings(BaseModel):
         home: folder of the database, the runs, registered data sets and spaces, and timings.
             All API processes and workers of a service need the same one.
         database_url: SQLAlchemy's; a file in `home` unless given.
+        database_timeout_s: seconds after which a database that does not answer counts as away, and
+            a transaction that stands still is undone.
         host: address the API listens on.
         port: its port; 0 for any free one.
         api_processes: processes that answer requests; one uses one core.
@@ -48,6 +50,10 @@ class Settings(BaseModel):
         jobs_per_owner: jobs of one owner that run at once.
         max_losses: workers that may die over a job before it counts as failed.
         quota_gib: disk space of all runs; see docs/service.md for what is deleted above it.
+        quota_gib_per_owner: disk space of one owner's runs; only that of all is limited unless
+            given.
+        queued_per_owner: jobs of one owner that may wait at once.
+        database_mib_per_owner: what the requests and events of one owner's jobs may take.
         max_body_bytes: largest body of a request.
         requests_per_minute: of one token; others wait.
         failed_logins_per_minute: of one address.
@@ -65,6 +71,7 @@ class Settings(BaseModel):
 
     home: Path = Field(default_factory=default_home)
     database_url: str | None = Field(default=None, repr=False)
+    database_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
     api_processes: Annotated[int, Field(ge=1, le=64)] = 1
@@ -78,6 +85,9 @@ class Settings(BaseModel):
     jobs_per_owner: Annotated[int, Field(ge=1)] = 2
     max_losses: Annotated[int, Field(ge=1)] = 10
     quota_gib: Annotated[float, Field(gt=0)] = 20.0
+    quota_gib_per_owner: Annotated[float, Field(gt=0)] | None = None
+    queued_per_owner: Annotated[int, Field(ge=1)] = 100
+    database_mib_per_owner: Annotated[float, Field(gt=0)] = 256.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
@@ -116,6 +126,11 @@ class Settings(BaseModel):
         return self.home / "logs"
 
     @property
+    def trash(self) -> Path:
+        """Where folders are moved before their files are deleted."""
+        return self.home / "trash"
+
+    @property
     def cache(self) -> Path:
         """Where timings are kept between runs."""
         return self.home / "cache"
@@ -124,6 +139,17 @@ class Settings(BaseModel):
     def quota_bytes(self) -> int:
         """The quota in bytes."""
         return int(self.quota_gib * GIB)
+
+    @property
+    def owner_quota_bytes(self) -> int | None:
+        """The quota of one owner in bytes, if there is one."""
+        given = self.quota_gib_per_owner
+        return None if given is None else int(given * GIB)
+
+    @property
+    def database_bytes_per_owner(self) -> int:
+        """What one owner's jobs may take of the database, in bytes."""
+        return int(self.database_mib_per_owner * MIB)
 
     @property
     def address(self) -> str:

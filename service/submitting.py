@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import Header, Response
@@ -13,10 +16,14 @@ from service.access import Context
 from service.auth import Role, Token
 from service.jobs import Job, Kind, State
 from service.problems import ProblemError
-from service.schemas import JobOut, NetworkRequest
+from service.schemas import JobOut, JobRequest, NetworkRequest
+from service.settings import Settings
+from service.store.owners import NoRoomError, QueueFullError, Quotas
 from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
+MAX_SPACE_BYTES = 64_000  # the longest that is shipped takes a tenth
+QUEUE_S = "60"  # after which a job of a full queue may have begun
 
 KNOWN: dict[int | str, dict[str, Any]] = {
     200: {"model": JobOut, "description": "The job that this Idempotency-Key already stands for."}
@@ -32,6 +39,31 @@ Key = Annotated[
 ]
 
 
+def kept_request(given: JobRequest, spec: str) -> dict[str, Any]:
+    """A request as it is kept: without what only its writer needs, such as comments.
+
+    Args:
+        given: the request of a search.
+        spec: what was made of it, as JSON.
+
+    Raises:
+        ProblemError: 422 when the space is too long even so.
+    """
+    request = given.model_dump(exclude_defaults=True, mode="json")
+    if given.space_toml is not None:
+        toml = str(json.loads(spec)["space_toml"])
+        if len(toml.encode()) > MAX_SPACE_BYTES:
+            raise ProblemError(
+                422,
+                f"the space takes {len(toml.encode()):,} bytes without its comments; "
+                f"{MAX_SPACE_BYTES:,} are the most",
+                "/space_toml",
+            )
+        request["space_toml"] = toml
+        request.pop("restrict", None)  # it is in the space by now
+    return request
+
+
 def add_job(submission: Submission, context: Context) -> tuple[Job, bool]:
     """Add a job, or find the one that its key already stands for.
 
@@ -39,16 +71,35 @@ def add_job(submission: Submission, context: Context) -> tuple[Job, bool]:
         The job, and whether it is new.
 
     Raises:
-        ProblemError: 507 while the runs fill their quota.
+        ProblemError: 429 with too many jobs waiting, 507 while a quota is full.
     """
-    settings = context.settings
-    if context.store.retention.total() >= settings.quota_bytes:
-        raise ProblemError(
-            507,
-            f"the runs fill their {settings.quota_gib:g} GiB and nothing more can be deleted by "
-            "itself; delete finished jobs, or ask an administrator for a larger quota",
-        )
-    return context.store.jobs.submit(submission)
+    with within_quotas():
+        return context.store.jobs.submit(submission, quotas(context.settings))
+
+
+def quotas(settings: Settings) -> Quotas:
+    """What each owner, and all together, may have; administrators are owners like others."""
+    return Quotas(
+        queued=settings.queued_per_owner,
+        database_bytes=settings.database_bytes_per_owner,
+        owner_disk_bytes=settings.owner_quota_bytes,
+        disk_bytes=settings.quota_bytes,
+    )
+
+
+@contextmanager
+def within_quotas() -> Iterator[None]:
+    """Tell a client which quota is full.
+
+    Raises:
+        ProblemError: 429 when jobs that wait are too many, 507 when there is no room.
+    """
+    try:
+        yield
+    except QueueFullError as error:
+        raise ProblemError(429, str(error), headers={"Retry-After": QUEUE_S}) from None
+    except NoRoomError as error:
+        raise ProblemError(507, str(error)) from None
 
 
 def told(job: Job, new: bool) -> Response:
@@ -102,7 +153,7 @@ def follow_up(
     """Add a job about a network of a finished search.
 
     Raises:
-        ProblemError: 403 for a priority that the token may not ask for, 507 without space.
+        ProblemError: 403 for a priority that the token may not ask for; 429 and 507 as `add_job`.
     """
     submission = Submission(
         kind=kind,

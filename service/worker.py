@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
 
 from service.attempt import Attempt
-from service.jobs import LeaseLostError
+from service.jobs import LeaseLostError, State
 from service.retention import make_room
 from service.runner import Runner
 from service.settings import Settings
@@ -21,13 +22,14 @@ from service.store import Store
 from service.store.database import DatabaseAwayError
 
 HOUSEKEEPING_S = 60.0
+HELD_AGAIN_S = 60.0  # before a job whose run was held is taken by this worker again
 
 log = logging.getLogger("service.worker")
 
 
 def worker_name() -> str:
-    """Host and process, and something that tells two starts of one number apart."""
-    return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(2).hex()}"[:128]
+    """A name that tells owners of jobs nothing of the machine."""
+    return f"worker-{secrets.token_hex(4)}"
 
 
 class Worker:
@@ -38,10 +40,14 @@ class Worker:
         self._settings = settings
         self._runner = runner
         self._name = name
+        self._host = socket.gethostname()[:128]
+        self._held: dict[str, float] = {}  # job → when it may be tried again
         self._beaten = self._kept_house = -1e9
 
     def run(self, stopping: threading.Event) -> None:
         """Work until `stopping` is set; a job in hand is then given back."""
+        where = {"worker": self._name, "host": self._host, "pid": os.getpid()}
+        log.info("worker begins", extra=where)
         while not stopping.is_set():
             try:
                 worked = self.work_once(stopping)
@@ -52,33 +58,43 @@ class Worker:
                 worked = False
             if not worked:
                 stopping.wait(self._settings.poll_s)
-        self._store.workers.leave(self._name)
+        try:
+            self._store.workers.leave(self._name)
+        except DatabaseAwayError as error:  # it will be missed soon enough
+            log.warning("left without a word", extra={"error": str(error)[:200]})
 
     def work_once(self, stopping: threading.Event) -> bool:
         """Take one job and see it to its end; False when there was none."""
         self._beat(None)
         settings = self._settings
+        asked_at = time.monotonic()
+        self._held = {one: again for one, again in self._held.items() if again > asked_at}
         job = self._store.leases.claim(
             self._name,
             stale_s=settings.stale_s,
             jobs_per_owner=settings.jobs_per_owner,
             max_losses=settings.max_losses,
+            passing=self._held.keys(),
         )
         if job is None:
             return False
         log.info("job taken", extra={"job": job.id, "attempt": job.attempt})
         try:
-            job = Attempt(job, self._store, settings, self._runner, stopping, self._beat).finish()
+            given = job, self._store, settings, self._runner, stopping, self._beat, asked_at
+            job = Attempt(*given).finish()
         except LeaseLostError as lost:
             log.warning("job lost", extra={"job": job.id, "reason": str(lost)})
             return True
+        if job.state is State.queued:
+            self._held[job.id] = time.monotonic() + HELD_AGAIN_S
         log.info("job left", extra={"job": job.id, "state": job.state, "attempt": job.attempt})
         return True
 
     def _beat(self, job: str | None) -> None:
         now = time.monotonic()
         if now - self._beaten >= self._settings.heartbeat_s:
-            self._store.workers.beat(self._name, job)
+            self._store.workers.beat(self._name, job, self._host)
+            self._store.leases.look(self._settings.stale_s)
             self._beaten = now
 
     def _keep_house(self) -> None:

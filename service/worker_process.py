@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 
+from service.homes import make_home
 from service.logs import log_to_stderr
 from service.runner import ProcessRunner
 from service.settings import Settings
@@ -23,9 +24,10 @@ def run_worker(settings: Settings, stopping: threading.Event | None = None) -> N
     stopping = stopping or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.url)
+    make_home(settings)
+    store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
+    store.database.reserve.keep()
     try:
         Worker(store, settings, ProcessRunner(settings), worker_name()).run(stopping)
     finally:

@@ -46,14 +46,30 @@ SMOKE = {"space": "digits", "preset": "smoke", "seed": 1}
 
 
 @contextmanager
-def fresh_store(url: str) -> Iterator[Store]:
+def fresh_store(url: str, **values: Any) -> Iterator[Store]:
     """A store over an empty database with its tables."""
-    store = open_store(url)
+    store = open_store(url, **values)
     upgrade(store.database)
     try:
         yield store
     finally:
         store.database.close()
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def watch(self, seconds: float, look: Callable[[], object]) -> None:
+        """Let so many seconds pass, with a look after each of them."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            look()
 
 
 @contextmanager

@@ -164,12 +164,14 @@ def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_check_names_the_workers_of_this_machine(server: Server) -> None:
+    for worker in server.store.workers.alive(20.0):
+        server.store.workers.leave(worker.name)
     none = nas("worker", "--check")
     assert none.exit_code == 1 and "nas worker starts one" in none.stderr
-    server.store.workers.beat("elsewhere-1-ab", None)
+    server.store.workers.beat("worker-1", None, "elsewhere")
     assert nas("worker", "--check").exit_code == 1
-    mine = f"{socket.gethostname()}-1-ab"
-    server.store.workers.beat(mine, None)
+    server.store.workers.beat("worker-2", None, socket.gethostname())
     found = nas("worker", "--check")
-    server.store.workers.leave(mine)
-    assert found.exit_code == 0 and found.stdout.strip() == mine
+    for name in ("worker-1", "worker-2"):
+        server.store.workers.leave(name)
+    assert found.exit_code == 0 and found.stdout.strip() == "worker-2"

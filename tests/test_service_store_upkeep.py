@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from service.auth import Role, digest_of, new_token
 from service.jobs import State
-from service.store import Store, database
-from service.store.database import DatabaseAwayError
+from service.store import Store
+from service.store.database import DatabaseFullError
+from service.store.reserve import Reserve
+from service.store.tables import runs
 from tests import store_cases
-from tests.service_cases import claim, must
+from tests.service_cases import fresh_store
 from tests.store_cases import in_state, submit
 
 shared, store = store_cases.shared, store_cases.store
@@ -55,11 +61,9 @@ def test_only_ended_runs_are_made_smaller(store: Store) -> None:
     for job in (failed, waiting):
         store.retention.note(job.run, 10)
     assert store.retention.total() == 20
-    assert store.retention.candidates("nothing") == [failed.run]
-    with store.retention.shrinking(failed.run, "nothing") as allowed:
-        assert allowed
-    with store.retention.shrinking(waiting.run, "nothing") as allowed:
-        assert not allowed
+    assert store.retention.candidates("nothing") == [(failed.run, "all")]
+    assert store.retention.shrink(failed.run, "nothing")
+    assert not store.retention.shrink(waiting.run, "nothing")
     assert (store.retention.kept(failed.run), store.retention.kept(waiting.run)) == (
         "nothing",
         "all",
@@ -69,22 +73,64 @@ def test_only_ended_runs_are_made_smaller(store: Store) -> None:
 # -- the disk -------------------------------------------------------------------------------------
 
 
-def test_nothing_is_told_before_it_is_on_the_disk(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_told_is_on_the_disk(store: Store) -> None:
     if not store.database.is_sqlite:
         pytest.skip("PostgreSQL does so by itself")
-    synced: list[int] = []
-    monkeypatch.setattr(database, "_sync", synced.append)
-    job = submit(store)
-    must(claim(store))
-    assert len(synced) == 2
+    with store.database.writing() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
 
-    def refuse(_: int) -> None:
-        raise OSError("no space")
 
-    monkeypatch.setattr(database, "_sync", refuse)
-    with pytest.raises(DatabaseAwayError, match="no space"):
-        submit(store)
-    with pytest.raises(DatabaseAwayError, match="no space"):
-        store.jobs.cancel(job.id, 20.0)
+def test_a_full_disk_is_told_apart(store: Store) -> None:
+    if not store.database.is_sqlite:
+        pytest.skip("a limit of pages is SQLite's")
+    submit(store)
+    with pytest.raises(DatabaseFullError), store.database.writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        try:
+            connection.execute(runs.insert().values(id="big", spec="x" * 1_000_000))
+        finally:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {2**31}")
+
+
+def test_jobs_are_cancelled_and_deleted_with_the_room_that_is_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}") as store:
+        reserve, job = tmp_path / "service.db-reserve", submit(store)
+        writing = store.database.writing
+
+        @contextmanager
+        def without_room() -> Iterator[Connection]:
+            if reserve.exists():
+                raise DatabaseFullError("database or disk is full")
+            with writing() as connection:
+                yield connection
+
+        for call in (lambda: store.jobs.cancel(job.id, 20.0), lambda: store.jobs.delete(job.id)):
+            store.database.reserve.keep()
+            assert reserve.stat().st_blocks * 512 >= 2**21
+            monkeypatch.setattr(store.database, "writing", without_room)
+            assert call() is not None
+            with pytest.raises(DatabaseFullError):
+                submit(store)  # nobody else gets it
+            monkeypatch.setattr(store.database, "writing", writing)
+
+
+def test_without_room_none_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    Reserve(str(tmp_path / "service.db")).keep()
+    Reserve(None).keep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_else_reads_the_database(tmp_path: Path) -> None:
+    file = tmp_path / "service.db"
+    file.touch(mode=0o644)
+    with fresh_store(f"sqlite:///{file}"):
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("service.db", "service.db-wal", "service.db-shm"), 0o600)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,18 +12,16 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from search_spaces.errors import UsageError
-from service.jobs import Action, Job, State, Summary
+from service.jobs import Summary
 from service.progress import summarise
-from service.retention import disk_bytes, make_room
-from service.settings import GIB, Settings
-from service.store import Store, open_store
+from service.store import open_store
 from service.store.database import Database
 from service.store.jobs import JobStore
 from service.store.listing import Filter
 from service.store.migrate import current, downgrade, upgrade
 from service.store.tables import metadata
 from service.tail import read_new
-from tests.service_cases import claim, fresh_store, must, postgres_url, submission
+from tests.service_cases import postgres_url
 
 # -- migrations -----------------------------------------------------------------------------------
 
@@ -53,7 +50,7 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
     for _ in range(2):
         upgrade(database)
         upgrade(database)
-        assert current(database) == "0002"
+        assert current(database) == "0003"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
 
@@ -89,84 +86,6 @@ def test_a_database_of_the_future_is_left_alone(database: Database) -> None:
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="postgresql://"):
         open_store(url)
-
-
-# -- retention ------------------------------------------------------------------------------------
-
-
-class Disk:
-    """Runs of a megabyte each, half of it the supernet."""
-
-    def __init__(self, home: Path, store: Store) -> None:
-        self.store = store
-        self.home = home
-
-    def run(self, end: Action | None) -> Job:
-        job = self.store.jobs.submit(submission())[0]
-        if end is not None:
-            job = self.store.leases.end(must(claim(self.store)), end)
-        folder = self.home / "runs" / job.run
-        for name in ("supernet/last.pt", "pareto.json"):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b"x" * 500_000)
-        self.store.retention.note(job.run, disk_bytes(folder))
-        return job
-
-    def left(self, job: Job) -> list[str]:
-        folder = self.home / "runs" / job.run
-        return sorted(path.name for path in folder.rglob("*") if path.is_file())
-
-    def make_room(self, runs: float) -> None:
-        make_room(self.store, Settings(home=self.home, quota_gib=runs * 1_000_000 / GIB))
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}") as store:
-        yield Disk(tmp_path, store)
-
-
-BOTH = ["last.pt", "pareto.json"]
-
-
-def test_within_the_quota_nothing_is_deleted(disk: Disk) -> None:
-    jobs = [disk.run(Action.fail), disk.run(Action.succeed)]
-    disk.make_room(2.1)
-    assert [disk.left(job) for job in jobs] == [BOTH, BOTH]
-
-
-def test_the_oldest_failures_go_first(disk: Disk) -> None:
-    good, old, new = disk.run(Action.succeed), disk.run(Action.stop), disk.run(Action.fail)
-    disk.make_room(2.1)
-    assert [disk.left(job) for job in (good, old, new)] == [BOTH, [], BOTH]
-    assert disk.store.retention.kept(old.run) == "nothing"
-
-
-def test_results_are_never_deleted(disk: Disk) -> None:
-    good, bad, waiting = disk.run(Action.succeed), disk.run(Action.fail), disk.run(None)
-    disk.make_room(0.1)
-    assert [disk.left(job) for job in (good, bad, waiting)] == [["pareto.json"], [], BOTH]
-    assert disk.store.retention.total() == 1_500_000
-
-
-def test_a_run_that_was_deleted_is_begun_anew(disk: Disk) -> None:
-    job = disk.run(Action.fail)
-    disk.make_room(0.1)
-    disk.store.jobs.retry(job.id)
-    again = must(claim(disk.store))
-    assert (again.state, again.events_offset) == (State.running, 0)
-    assert disk.store.retention.kept(job.run) == "all"
-
-
-def test_what_belongs_to_no_job_is_swept_up(disk: Disk) -> None:
-    known = disk.run(Action.succeed)
-    orphan, young = disk.home / "runs" / "orphan", disk.home / "runs" / "young"
-    for folder in (orphan, young, disk.home / "trash" / "left"):
-        folder.mkdir(parents=True)
-    os.utime(orphan, (0, 0))
-    disk.make_room(10)
-    assert sorted(p.name for p in (disk.home / "runs").iterdir()) == sorted([known.run, "young"])
-    assert not (disk.home / "trash" / "left").exists()
 
 
 # -- journals -------------------------------------------------------------------------------------

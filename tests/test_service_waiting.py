@@ -10,6 +10,7 @@ import pytest
 
 from service.jobs import Job, new_id
 from service.lanes import READING
+from service.store.owners import Quotas
 from service.store.submissions import Submission
 from tests.service_cases import SMOKE, Server
 
@@ -26,10 +27,10 @@ def test_waiting_submissions_leave_readers_their_threads(
         jobs = server.store.jobs
         really = jobs.submit
 
-        def submit(given: Submission) -> tuple[Job, bool]:
+        def submit(given: Submission, quotas: Quotas) -> tuple[Job, bool]:
             entered.release()
             assert go_on.wait(PATIENCE_S)
-            return really(given)
+            return really(given, quotas)
 
         monkeypatch.setattr(jobs, "submit", submit)
         made = [pool.submit(alice.post, "/jobs", json=SMOKE) for _ in range(READING + 1)]

@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.run.spec import build_spec
-from search_spaces.loading import dump_space, load_space
-from service import attempt
 from service.jobs import Action, Job, Kind, State
 from service.runner import Outcome
-from service.settings import Settings
-from service.store import Store
 from service.store.database import DatabaseAwayError
-from service.worker import Worker
-from tests.service_cases import Endless, InstantRunner, claim, fresh_store, must, submission
+from service.worker import Worker, worker_name
+from tests import worker_cases
+from tests.service_cases import (
+    STALE_S,
+    Endless,
+    InstantRunner,
+    claim,
+    must,
+)
+from tests.worker_cases import Shop
 
-
-class Shop:
-    """A store, a worker and a runner."""
-
-    def __init__(self, home: Path, store: Store) -> None:
-        self.settings = Settings(home=home, heartbeat_s=0.001, poll_s=0.001, stop_grace_s=0)
-        self.store = store
-        self.runner = InstantRunner()
-        self.worker = Worker(store, self.settings, self.runner, "w1")
-        self.stopping = threading.Event()
-        space = load_space("digits")
-        self.spec = build_spec(
-            space_toml=dump_space(space), dataset="digits", budget=budget_for(space, "smoke", {})
-        ).model_dump_json()
-
-    def submit(self, **values: object) -> Job:
-        return self.store.jobs.submit(submission(**{"spec": self.spec, **values}))[0]
-
-    def work(self) -> bool:
-        return self.worker.work_once(self.stopping)
-
-    def get(self, job: Job) -> Job:
-        return must(self.store.jobs.get(job.id))
-
-    def names(self, job: Job) -> list[str]:
-        return [event.name for event in self.store.events.after(job.id, 0, 100)]
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(attempt, "AGAIN_S", 0.0)
-    with fresh_store(f"sqlite:///{tmp_path / 'service.db'}") as store:
-        yield Shop(tmp_path, store)
+shop = worker_cases.shop
 
 
 def test_without_work_there_is_none(shop: Shop) -> None:
@@ -148,8 +119,9 @@ def test_what_a_dead_worker_left_untold_is_told_once(shop: Shop) -> None:
     lost = must(claim(shop.store, "dead"))
     folder = RunFolder.create(shop.settings.runs / lost.run, build_spec(**json.loads(shop.spec)))
     (folder.path / "events.jsonl").write_text('{"event": "Note", "message": "a"}\n{"event": "No')
-    expired = shop.settings.model_copy(update={"stale_s": 1e-9})
-    Worker(shop.store, expired, shop.runner, "w2").work_once(shop.stopping)
+    shop.clock.watch(1 + STALE_S, lambda: shop.store.leases.look(STALE_S))
+    assert not shop.work()
+    shop.clock.watch(1, lambda: shop.work())
     assert shop.get(job).state is State.succeeded
     assert shop.names(job).count("Note") == 1
     assert shop.get(job).attempt == 2
@@ -167,6 +139,28 @@ def test_a_run_that_is_still_held_is_waited_for(shop: Shop) -> None:
     runner = Busy()
     Worker(shop.store, shop.settings, runner, "w1").work_once(shop.stopping)
     assert len(runner.ran) == 3
+
+
+def test_a_run_that_stays_held_keeps_no_worker_from_other_jobs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a frozen worker holds it; both jobs are one owner's."""
+    monkeypatch.setattr("service.attempt.HELD_S", 0.0)
+    held, other = shop.submit(), shop.submit()
+
+    class Held(InstantRunner):
+        def start(self, job: Job, folder: Path):  # type: ignore[no-untyped-def]
+            self.outcome = Outcome(ok=job.id != held.id, busy=job.id == held.id)
+            return super().start(job, folder)
+
+    worker = Worker(shop.store, shop.settings, Held(), "w1")
+    assert worker.work_once(shop.stopping) and worker.work_once(shop.stopping)
+    assert not worker.work_once(shop.stopping)
+    assert [shop.get(job).state for job in (held, other)] == [State.queued, State.succeeded]
+    told = [dict(event.data) for event in shop.store.events.after(held.id, 0, 10)]
+    assert told[-1]["reason"] == "another process still holds its run"
+    assert Worker(shop.store, shop.settings, Held(), "w2").work_once(shop.stopping)
+    assert shop.get(held).attempt == 2  # others try it too
 
 
 def test_a_retraining_tells_its_own_events_only(shop: Shop) -> None:
@@ -201,7 +195,26 @@ def test_a_database_that_is_away_for_a_moment_is_asked_again(
     assert shop.get(job).state is State.succeeded
 
 
-def test_a_worker_works_until_it_is_asked_to_end(shop: Shop) -> None:
+# -- what is told of workers ----------------------------------------------------------------------
+
+
+def test_owners_are_not_told_the_name_of_the_machine(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "secret-host")
+    job = shop.submit()
+    name = worker_name()
+    Worker(shop.store, shop.settings, shop.runner, name).work_once(shop.stopping)
+    told = [dict(event.data) for event in shop.store.events.after(job.id, 0, 100)]
+    assert name in json.dumps(told) and "secret" not in json.dumps(told)
+    assert "secret" not in name and str(os.getpid()) not in name
+    assert [one.host for one in shop.store.workers.alive(20.0)] == ["secret-host"]
+
+
+def test_a_worker_works_until_it_is_asked_to_end(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "service")
     jobs = [shop.submit() for _ in range(3)]
     last = shop.runner.start
 
@@ -215,3 +228,4 @@ def test_a_worker_works_until_it_is_asked_to_end(shop: Shop) -> None:
     assert [shop.get(job).state for job in jobs] == [State.succeeded] * 3
     assert shop.store.workers.alive(20.0) == []
     assert Action.release not in shop.names(jobs[-1])
+    assert vars(caplog.records[0])["host"] == socket.gethostname()

@@ -33,6 +33,7 @@ EVENTS_FILE = "events.jsonl"
 DEVICE_PROFILE_FILE = "device_profile.json"
 VETOES_FILE = "vetoes.json"
 DATA_FILE = "data.json"
+LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +115,8 @@ class RunFolder:
         Raises:
             RunConflictError: when another process works on it.
         """
-        lock = FileLock(self.path / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise RunConflictError(
-                f"another process is working on {self.path}; wait for it, or follow it with "
-                f"nas show {self.path}"
-            ) from error
-        try:
+        with locked(self.path):
             yield
-        finally:
-            lock.release()
 
     # -- vetoes -------------------------------------------------------------------------------
 
@@ -294,6 +285,26 @@ class RunFolder:
             stream.write(json.dumps(line).encode() + b"\n")
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a run's folder for this process, whatever is in it.
+
+    Raises:
+        RunConflictError: when another process works on it.
+    """
+    lock = FileLock(path / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RunConflictError(
+            f"another process is working on {path}; wait for it, or follow it with nas show {path}"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def checksum(file: Path) -> str:
     """sha256 of a file."""
     with file.open("rb") as stream:
@@ -307,7 +318,9 @@ def _digest_of(values: Any) -> str:
 def _is_foreign(file: Path) -> bool:
     """Whether a file is not what a process killed while it made the folder leaves behind."""
     ours = file.name.startswith(tuple(f".{name}." for name in (SPEC_FILE, DEVICE_PROFILE_FILE)))
-    return file.name != DEVICE_PROFILE_FILE and not (ours and file.name.endswith(".tmp"))
+    return file.name not in (DEVICE_PROFILE_FILE, LOCK_FILE) and not (
+        ours and file.name.endswith(".tmp")
+    )
 
 
 def _difference(old: SearchSpec, new: SearchSpec) -> str:

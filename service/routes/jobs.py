@@ -13,12 +13,21 @@ from service.auth import Token
 from service.jobs import Job, Kind, State
 from service.lanes import Route
 from service.problems import ProblemError
-from service.retention import discard
+from service.retention import delete_job
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
 from service.specs import Search
 from service.store.listing import Filter
 from service.store.submissions import Submission
-from service.submitting import KNOWN, Key, add_job, checked_priority, told
+from service.submitting import (
+    KNOWN,
+    Key,
+    add_job,
+    checked_priority,
+    kept_request,
+    quotas,
+    told,
+    within_quotas,
+)
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
 
@@ -55,16 +64,17 @@ def begin_search(
         The job, and whether it is new.
 
     Raises:
-        ProblemError: naming the field at fault; 403 or 507 as `add_job` and `checked_priority`.
+        ProblemError: naming the field at fault; 403, 429 or 507 as `add_job` and
+            `checked_priority`.
     """
     found = found or context.spaces.search(given)
     submission = Submission(
         kind=Kind.search,
         owner=token.name,
-        request=given.model_dump(exclude_defaults=True, mode="json"),
+        request=kept_request(given, found.spec),
         spec=found.spec,
-        space=found.space,
-        dataset=found.dataset,
+        space=found.space[:200],
+        dataset=found.dataset[:200],
         preset=found.preset,
         title=given.title,
         priority=checked_priority(given.priority, token),
@@ -112,16 +122,15 @@ def cancel(job: AnyJob, token: Submitter, context: InContext) -> JobOut:
 @router.post("/{job_id}/retry", response_model=JobOut)
 def retry(job: AnyJob, token: Submitter, context: InContext) -> JobOut:
     """Let a failed or cancelled job go on where it stopped."""
-    return JobOut.of(_still(context.store.jobs.retry(job.id), job))
+    with within_quotas():
+        again = context.store.jobs.retry(job.id, quotas(context.settings))
+    return JobOut.of(_still(again, job))
 
 
 @router.delete("/{job_id}", status_code=204)
 def delete(job: AnyJob, token: Submitter, context: InContext) -> None:
-    """Delete an ended job; with a search its files and the retrainings of its networks."""
-    deleted = _still(context.store.jobs.delete(job.id), job)
-    if deleted.kind is Kind.search:
-        discard(context.settings, context.settings.runs / deleted.run)
-    (context.settings.logs / f"{deleted.id}.log").unlink(missing_ok=True)
+    """Delete an ended job; with a search its files and all jobs about its networks."""
+    _still(delete_job(context.store, context.settings, job.id), job)
 
 
 def _still(job: Job | None, before: Job) -> Job:

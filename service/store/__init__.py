@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.store.database import Database
+from service.store.database import TIMEOUT_S, Database
 from service.store.events import EventStore
 from service.store.jobs import JobStore
 from service.store.leases import LeaseStore
@@ -25,7 +27,6 @@ class Store:
         leases: what workers do with jobs.
         events: what happened to jobs.
         tokens: who may use the service.
-        retention: how much space runs take.
         workers: who does the work.
         retention: how much space the runs take.
     """
@@ -39,17 +40,24 @@ class Store:
     retention: RetentionStore
 
 
-def open_store(url: str) -> Store:
+def open_store(
+    url: str, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic
+) -> Store:
     """Open the database; its tables are made by `service.store.migrate.upgrade`.
+
+    Args:
+        url: SQLAlchemy's.
+        timeout_s: seconds after which a database that does not answer counts as away.
+        clock: seconds that only grow, by which signs of life are watched.
 
     Raises:
         UsageError: for a URL that names no database we can use.
     """
-    database = Database(url)
+    database = Database(url, timeout_s)
     return Store(
         database,
         JobStore(database),
-        LeaseStore(database),
+        LeaseStore(database, clock),
         EventStore(database),
         TokenStore(database),
         WorkerStore(database),

@@ -69,21 +69,21 @@ def write_events(
     connection: Connection, job: Job, now: float, told: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write the events whose numbers `job.last_seq` has already been raised by."""
-    rows = event_rows(job, now, told)
-    if rows:
-        connection.execute(insert(events), rows)
-
-
-def event_rows(job: Job, now: float, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of those events."""
     first = job.last_seq - len(told) + 1
-    return [
+    rows = [
         {
             "job": job.id,
             "seq": first + place,
             "time": float(data.get("time", now)),
             "attempt": job.attempt,
-            "data": json.dumps({k: v for k, v in data.items() if k != "time"}),
+            "data": event_text(data),
         }
         for place, data in enumerate(told)
     ]
+    if rows:
+        connection.execute(insert(events), rows)
+
+
+def event_text(data: Mapping[str, Any]) -> str:
+    """An event as it is kept; its time has a column."""
+    return json.dumps({name: value for name, value in data.items() if name != "time"})

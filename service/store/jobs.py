@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
 
 from service.jobs import Action, Job, JobStateError, Kind, State
 from service.store.changes import change, write_events
 from service.store.database import Database
 from service.store.listing import Filter, Listing
+from service.store.owners import Quotas
 from service.store.prepared import Prepared, Row
 from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, SHORT_COLUMNS, job_of
 from service.store.submissions import Submission, Submissions
 from service.store.tables import events, jobs, runs
+
+NO_QUOTAS = Quotas()
 
 
 class JobStore:
@@ -29,9 +32,9 @@ class JobStore:
         self._whole = Listing(database, SHORT_COLUMNS)
         self._short = Listing(database, LISTED_COLUMNS)
 
-    def submit(self, given: Submission) -> tuple[Job, bool]:
+    def submit(self, given: Submission, quotas: Quotas = NO_QUOTAS) -> tuple[Job, bool]:
         """Add a job; see `Submissions.submit`."""
-        return self._submissions.submit(given)
+        return self._submissions.submit(given, quotas)
 
     def get(self, identity: str) -> Job | None:
         """The job of that id."""
@@ -74,6 +77,9 @@ class JobStore:
         Raises:
             JobStateError: when it has ended otherwise.
         """
+        return self._database.even_when_full(lambda: self._cancel(identity, stale_s))
+
+    def _cancel(self, identity: str, stale_s: float) -> Job | None:
         with self._database.writing() as connection:
             now = self._database.now()
             row = connection.execute(
@@ -90,7 +96,9 @@ class JobStore:
                 return job
             if job.state.ended:
                 raise JobStateError(f"the job has {job.state} and cannot be cancelled any more")
-            gone = job.beat_at is None or job.beat_at < moment - stale_s
+            # Also when its last sign is of the future: then the clock was set back. Should it be
+            # alive, it can write nothing any more, and stops.
+            gone = job.beat_at is None or abs(moment - job.beat_at) > stale_s
             if job.state is State.queued or gone:
                 values = {"ended_at": now, "attempt": jobs.c.attempt + 1, "cancel_requested": True}
                 return change(connection, now, Action.cancel, job, values)
@@ -106,11 +114,12 @@ class JobStore:
             write_events(connection, job, moment, [{"event": "CancelRequested"}])
             return job
 
-    def retry(self, identity: str) -> Job | None:
+    def retry(self, identity: str, quotas: Quotas = NO_QUOTAS) -> Job | None:
         """Let a failed or cancelled job wait again; it goes on where it stopped.
 
         Raises:
             JobStateError: when it is in another state.
+            QueueFullError: when its owner has too many jobs waiting.
         """
         with self._database.writing() as connection:
             job = _locked(connection, identity)
@@ -120,34 +129,74 @@ class JobStore:
                 raise JobStateError(
                     f"the job is {job.state}; only failed and cancelled jobs can be retried"
                 )
+            quotas.check_queue(connection, job.owner)
             values = {"cancel_requested": False, "error": None, "ended_at": None, "losses": 0}
             return change(connection, self._database.now(), Action.retry, job, values)
+
+    def on_run(self, run: str) -> Sequence[str]:
+        """The ids of all jobs on a run, that of its search among them."""
+        query = select(jobs.c.id).where(jobs.c.run == run).order_by(jobs.c.id)
+        with self._database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def check_deletable(self, identity: str) -> Job | None:
+        """See that a job can be deleted.
+
+        Raises:
+            JobStateError: when it, or another job on its run, has not ended.
+        """
+        with self._database.reading() as connection:
+            job = _one(connection, identity)
+            if job is not None:
+                _check_ended(job, connection.execute(_deleted_with(job)).all())
+            return job
 
     def delete(self, identity: str) -> Job | None:
         """Delete an ended job with its events, and with a search the jobs on its run.
 
         Raises:
             JobStateError: when it, or another job on its run, has not ended.
+            DatabaseFullError: when there is no room even for that.
         """
-        with self._database.claiming() as connection:
-            job = _locked(connection, identity)
+        return self._database.even_when_full(lambda: self._delete(identity))
+
+    def _delete(self, identity: str) -> Job | None:
+        with self._database.writing() as connection:
+            job = _one(connection, identity)
             if job is None:
                 return None
-            mine = jobs.c.run == job.run if job.kind is Kind.search else jobs.c.id == identity
-            rows = connection.execute(select(jobs.c.id, jobs.c.state).where(mine)).all()
-            for other, state in rows:
-                if not State(state).ended:
-                    name = "the job" if other == identity else f"its job {other}"
-                    raise JobStateError(f"{name} is {state}; cancel it first")
-            connection.execute(delete(events).where(events.c.job.in_([one for one, _ in rows])))
-            connection.execute(delete(jobs).where(mine))
+            # In this order everywhere: the run, then its jobs. Nobody gets a job of it meanwhile.
+            connection.execute(select(runs.c.id).where(runs.c.id == job.run).with_for_update())
+            found = connection.execute(_deleted_with(job).with_for_update()).all()
+            _check_ended(job, found)
+            ids = [one for one, _ in found]
+            connection.execute(delete(events).where(events.c.job.in_(ids)))
+            connection.execute(delete(jobs).where(jobs.c.id.in_(ids)))
             if job.kind is Kind.search:
                 connection.execute(delete(runs).where(runs.c.id == job.run))
             return job
 
 
-def _locked(connection: Any, identity: str) -> Job | None:
+def _one(connection: Connection, identity: str) -> Job | None:
+    row = connection.execute(select(*JOB_COLUMNS).where(jobs.c.id == identity)).one_or_none()
+    return None if row is None else job_of(row._mapping)
+
+
+def _locked(connection: Connection, identity: str) -> Job | None:
     row = connection.execute(
         select(*JOB_COLUMNS).where(jobs.c.id == identity).with_for_update()
     ).one_or_none()
     return None if row is None else job_of(row._mapping)
+
+
+def _deleted_with(job: Job) -> Select[str, str]:
+    """Id and state of a job, and of all that goes with it."""
+    mine = jobs.c.run == job.run if job.kind is Kind.search else jobs.c.id == job.id
+    return select(jobs.c.id, jobs.c.state).where(mine).order_by(jobs.c.id)
+
+
+def _check_ended(job: Job, found: Iterable[Any]) -> None:
+    for other, state in found:
+        if not State(state).ended:
+            name = "the job" if other == job.id else f"its job {other}"
+            raise JobStateError(f"{name} is {state}; cancel it first")

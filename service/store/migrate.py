@@ -14,7 +14,8 @@ from search_spaces.errors import UsageError
 from service.store.database import Database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-MIGRATING = 7_321_002  # as `database.CLAIMING`
+MIGRATING = 7_321_002  # any number that nothing else in the database locks on
+PATIENCE_S = 60  # for another process that migrates, in place of the time-outs of every day
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
@@ -43,6 +44,9 @@ def _run(database: Database, revision: str, *, up: bool) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     with database.writing() as connection:
         if not database.is_sqlite:  # two processes may start at the same time
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            for name in ("lock_timeout", "idle_in_transaction_session_timeout"):
+                connection.execute(text(f"SET LOCAL {name} = '{PATIENCE_S}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
         found = MigrationContext.configure(connection).get_current_revision()
         if found is not None and found not in known:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import func, select, update
 
@@ -14,9 +13,11 @@ from service.store.tables import jobs, runs
 # What is left of a run's files.
 ALL, RESULTS, NOTHING = "all", "results", "nothing"
 
+# From which states, and from what is left; from the same again, should a process have been killed
+# between saying so and doing it.
 _MAY_SHRINK = {
-    NOTHING: ((State.failed, State.cancelled), (ALL,)),
-    RESULTS: ((State.succeeded,), (ALL,)),
+    NOTHING: ((State.failed, State.cancelled), (ALL, NOTHING)),
+    RESULTS: ((State.succeeded,), (ALL, RESULTS)),
 }
 
 
@@ -26,10 +27,18 @@ class RetentionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def total(self) -> int:
-        """Bytes of all runs."""
+    def total(self, owner: str | None = None) -> int:
+        """Bytes of all runs, or of those of one owner."""
+        query = select(func.sum(runs.c.disk_bytes))
+        if owner is not None:
+            query = query.where(runs.c.owner == owner)
         with self._database.reading() as connection:
-            return int(connection.execute(select(func.sum(runs.c.disk_bytes))).scalar_one() or 0)
+            return int(connection.execute(query).scalar_one() or 0)
+
+    def owners(self) -> Sequence[str]:
+        """Whoever has runs."""
+        with self._database.reading() as connection:
+            return list(connection.execute(select(runs.c.owner).distinct()).scalars())
 
     def note(self, run: str, disk_bytes: int) -> None:
         """Keep how much space a run takes."""
@@ -46,31 +55,39 @@ class RetentionStore:
         with self._database.reading() as connection:
             return set(connection.execute(select(runs.c.id).where(runs.c.id.in_(names))).scalars())
 
-    def candidates(self, level: str) -> Sequence[str]:
-        """Runs that may be made smaller to that level, those that ended first before others."""
+    def candidates(self, level: str, owner: str | None = None) -> Sequence[tuple[str, str]]:
+        """Runs that may be made smaller to that level, those that ended first before others.
+
+        Returns:
+            Each run with what is left of its files so far.
+        """
         states, before = _MAY_SHRINK[level]
         query = (
-            select(jobs.c.run)
+            select(jobs.c.run, runs.c.kept)
             .join(runs, runs.c.id == jobs.c.run)
             .where(jobs.c.kind == Kind.search, jobs.c.state.in_(states))
             .where(runs.c.kept.in_(before), runs.c.disk_bytes > 0)
             .order_by(jobs.c.ended_at)
         )
+        if owner is not None:
+            query = query.where(runs.c.owner == owner)
         with self._database.reading() as connection:
-            return list(connection.execute(query).scalars())
+            return [(run, kept) for run, kept in connection.execute(query)]
 
-    @contextmanager
-    def shrinking(self, run: str, level: str) -> Iterator[bool]:
-        """Mark a run as smaller and let its files be moved away, while nobody can claim a job.
+    def shrink(self, run: str, level: str) -> bool:
+        """Say that a run is smaller from now on, before its files are moved away.
 
-        Yields:
+        Whoever says so holds the run's lock until they are: a job that is claimed meanwhile waits.
+
+        Returns:
             False when one of its jobs waits or runs by now: then nothing may be deleted.
         """
         states, before = _MAY_SHRINK[level]
-        with self._database.claiming() as connection:
-            rows = connection.execute(
-                select(jobs.c.kind, jobs.c.state).where(jobs.c.run == run).with_for_update()
-            ).all()
+        with self._database.writing() as connection:
+            held = select(runs.c.id).where(runs.c.id == run).with_for_update(key_share=True)
+            connection.execute(held)
+            mine = select(jobs.c.kind, jobs.c.state).where(jobs.c.run == run)
+            rows = connection.execute(mine.order_by(jobs.c.id).with_for_update()).all()
             fits = all(State(state).ended for _, state in rows) and any(
                 kind == Kind.search and State(state) in states for kind, state in rows
             )
@@ -82,4 +99,4 @@ class RetentionStore:
                     connection.execute(
                         update(jobs).where(jobs.c.run == run).values(events_offset=0)
                     )
-            yield fits
+            return fits

@@ -49,7 +49,16 @@ runs = Table(
     Column("spec", Text, nullable=False),
     Column("disk_bytes", BigInteger, nullable=False, server_default="0"),
     Column("kept", String(16), nullable=False, server_default="all"),
-    Index(None, "disk_bytes"),  # to add them up without reading the specs
+    Column("owner", String(64), nullable=False, server_default=""),
+    Index(None, "owner", "disk_bytes"),  # to add them up without reading the specs
+)
+
+owners = Table(
+    "owners",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    # Grows with each job of anybody that is claimed: who has the smallest is next.
+    Column("turn", BigInteger, nullable=False, server_default="0"),
 )
 
 jobs = Table(
@@ -83,12 +92,16 @@ jobs = Table(
     Column("request_digest", String(64), nullable=False),
     # What a filter by text looks through: see `service.store.rows.search_text`.
     Column("search", Text, nullable=False, server_default=""),
+    # Of its request, spec and events.
+    Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("owner", "idempotency_key"),
     # In the orders in which jobs are listed.
     Index(None, "state", "id"),
     Index(None, "owner", "id"),
     Index(None, "space", "id"),
     Index(None, "id", "search"),
+    # To count what an owner has without reading the requests.
+    Index(None, "owner", "state", "stored_bytes"),
     # Two jobs never work on one run folder at once, whatever else goes wrong.
     Index(
         "uq_jobs_running_run",
@@ -99,7 +112,7 @@ jobs = Table(
     ),
     Index(None, "run"),
 )
-# In the order in which they are claimed.
+# In the order in which an owner's are claimed.
 Index("ix_jobs_claim", jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
 
 events = Table(
@@ -119,4 +132,5 @@ workers = Table(
     Column("started_at", Double, nullable=False),
     Column("beat_at", Double, nullable=False),
     Column("job", String(32)),
+    Column("host", String(128), nullable=False, server_default=""),
 )
