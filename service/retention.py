@@ -68,13 +68,14 @@ def delete_job(store: Store, settings: Settings, identity: str) -> Job | None:
         JobStateError: when it, or another job on its run, has not ended.
         DatabaseFullError: when that is not enough.
     """
-    job = store.jobs.check_deletable(identity)
+    job = store.jobs.get(identity)
     if job is None:
         return None
     ids = store.jobs.on_run(job.run) if job.kind is Kind.search else [job.id]
     try:
         deleted = store.jobs.delete(identity)
     except DatabaseFullError:
+        store.jobs.check_deletable(identity)
         _remove_files(settings, job, ids)
         deleted = store.jobs.delete(identity)
     if deleted is not None:

@@ -139,8 +139,8 @@ class JobStore:
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def check_deletable(self, identity: str) -> Job | None:
-        """See that a job can be deleted.
+    def check_deletable(self, identity: str) -> None:
+        """See that a job can be deleted, without writing anything.
 
         Raises:
             JobStateError: when it, or another job on its run, has not ended.
@@ -149,7 +149,6 @@ class JobStore:
             job = _one(connection, identity)
             if job is not None:
                 _check_ended(job, connection.execute(_deleted_with(job)).all())
-            return job
 
     def delete(self, identity: str) -> Job | None:
         """Delete an ended job with its events, and with a search the jobs on its run.
