@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import search_spaces
 from experiments.siege.attack import Attack, Finding, refused, survived
-from experiments.siege.ground import MALLORY, PEEPER, Ground, Target
+from experiments.siege.ground import GLUTTON, MALLORY, PEEPER, Ground, Target
 from experiments.siege.wire import CHUNK, pour
 
 AT_ONCE = 6
@@ -52,24 +52,34 @@ def _all_refused(texts: dict[str, str]) -> Callable[[Target], Finding]:
     return attack
 
 
+def choices(**lists: Iterable[int]) -> str:
+    """The space of the digits with other choices of some genes."""
+    lines = []
+    for line in DIGITS.splitlines():
+        gene = line.partition(" = ")[0]
+        lines.append(f"{gene} = {list(lists[gene])}" if gene in lists else line)
+    return "\n".join(lines) + "\n"
+
+
 def many_choices(target: Target) -> Finding:
-    """Spaces with as many choices as there is room for."""
-    line = "ffn_dim = [4, 8, 16, 32, 64]"
-    choices = ", ".join(map(str, range(4, 4 * 15_000, 4)))
-    wide = DIGITS.replace(line, f"ffn_dim = [{choices}]"[:90_000].rpartition(",")[0] + "]")
-    layers = ", ".join(map(str, range(1, 15_000)))
-    deep = DIGITS.replace("num_layers = [1, 2, 3, 4]", f"num_layers = [{layers}]")
-    restrict = {f"encoder.{n}.ffn_dim": list(range(4, 804, 4)) for n in range(200)}
-    kept = target.post(PEEPER, "/spaces/check", {"space": "digits", "restrict": restrict})
-    return survived([check(target, wide), check(target, deep), kept.status])
+    """Spaces with as many choices as there is room for, and as many as are allowed."""
+    most = range(8, 8008, 8)
+    texts = [
+        choices(ffn_dim=range(4, 52_000, 4)),
+        choices(num_layers=range(1, 15_000)),
+        choices(num_layers=range(1, 1001), ffn_dim=most, embed_dim=most),
+        choices(num_layers=[1000], num_heads=range(1, 1001), ffn_dim=most, embed_dim=[8]),
+    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return survived(pool.map(lambda text: check(target, text), texts))
 
 
 def huge_space(target: Target) -> Finding:
     """A space whose number of networks has more than 4,300 digits, checked and searched."""
-    text = DIGITS.replace("num_layers = [1, 2, 3, 4]", "num_layers = [1, 4000]")
-    answers = [check(target, text)]
-    answers.append(target.post(MALLORY, "/jobs", {"space_toml": text, "preset": "smoke"}).status)
-    return refused(answers, REFUSED)
+    sizes = [range(8, 8008, 8), range(1, 65)]
+    text = choices(num_layers=[1, 1000], ffn_dim=sizes[0], num_heads=sizes[1], embed_dim=[8])
+    value = {"space_toml": text, "preset": "smoke", "seed": 1}
+    return refused([check(target, text), target.post(MALLORY, "/jobs", value).status], REFUSED)
 
 
 def nested_json(target: Target) -> Finding:
@@ -104,13 +114,13 @@ def large_requests(ground: Ground) -> Finding:
     answers = []
     for number in range(40):
         value = {**(blank if number % 2 else comment), "preset": "smoke", "seed": 1}
-        answers.append(ground.post(MALLORY, "/jobs", value))
+        answers.append(ground.post(GLUTTON, "/jobs", value))
         if time.monotonic() - began > ground.patience_s:
             break
     grown = ground.database.megabytes() - before
     for answer in answers:
         if answer.status == "201":
-            ground.ask(MALLORY, "POST", f"/api/v1/jobs/{json.loads(answer.body)['id']}/cancel")
+            ground.ask(GLUTTON, "POST", f"/api/v1/jobs/{json.loads(answer.body)['id']}/cancel")
     longest = max(len(answer.body) for answer in answers) / 1e6
     problems = [f"the database has grown by {grown:.0f} MB"] if grown > MOST_GROWN_MB else []
     problems += [f"an answer has {longest:.1f} MB"] if longest > MOST_ANSWERED_MB else []

@@ -8,6 +8,8 @@ from experiments.siege.ground import Camp
 
 _USUAL = {
     "NAS_TRUSTED_PROXIES": tokens.PROXY,
+    "NAS_QUEUED_PER_OWNER": "20",
+    "NAS_DATABASE_MIB_PER_OWNER": "5",
     "NAS_STALE_S": "5",
     "NAS_HEARTBEAT_S": "0.5",
 }

@@ -18,17 +18,19 @@ from experiments.service_process import Service, end
 from experiments.siege.clients import HEALTH, PATIENCE_S, READS, SUBMIT, Seen
 from experiments.siege.databases import Database
 from experiments.siege.job import FRONT
-from experiments.siege.memory import Watch, command_of, parents
+from experiments.siege.memory import Watch, command_of, descendants, megabytes, parents
 from experiments.siege.wire import ATTACKER, Answer, ask
 
-ORDINARY, MALLORY, PEEPER, ADMIN = "ordinary", "mallory", "peeper", "load"
-ROLES = {ORDINARY: "submitter", MALLORY: "submitter", PEEPER: "reader"}
+ORDINARY, MALLORY, GLUTTON = "ordinary", "mallory", "glutton"
+PEEPER, ADMIN = "peeper", "load"
+ROLES = {ORDINARY: "submitter", MALLORY: "submitter", GLUTTON: "submitter", PEEPER: "reader"}
 REQUEST = {"space": "digits", "preset": "smoke", "objectives": ["quality", "flops"]}
 # So that an attack that eats memory ends the service, and not the machine.
 MEMORY_BYTES = 2_500_000_000
 FILES = 400
 PAUSE_S = 0.4  # of an ordinary client between two requests
 LIVES_AGAIN_S = 15.0
+MOST_KEPT_MB = 600.0  # by the API, when an attack is over
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,9 @@ class Ground(Target):
             wrong.append(f"the API has ended by itself with {code}")
         elif not self.until(self.healthy, LIVES_AGAIN_S):
             wrong.append(f"the API did not answer again within {LIVES_AGAIN_S:g} s")
+            self.api.kill()
+        elif (kept := megabytes(descendants([self.api.pid]))) > MOST_KEPT_MB:
+            wrong.append(f"the API keeps {kept:.0f} MB")
             self.api.kill()
         fallen = [w for w in self.workers if w.poll() is not None]
         wrong += [f"a worker has ended by itself with {worker.returncode}" for worker in fallen]

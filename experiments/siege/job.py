@@ -11,19 +11,11 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from experiments.instant_job import end_with_parent, work
-from nas.front import FRONT_FILE, FrontEntry, build_front
-from nas.objectives import OBJECTIVES
-from nas.scoring import network_costs
-from search_spaces.files import write_atomically
-from search_spaces.loading import load_space
-from search_spaces.operators import sample_distinct
 
 QUICK, FRONT, LONG, ENDLESS, LARGE, BULKY, BULKY_ENDLESS = range(1, 8)
 
-STEP_S = {LONG: 2.0, ENDLESS: 6.0, BULKY_ENDLESS: 6.0}
+STEP_S = {LONG: 1.0, ENDLESS: 6.0, BULKY_ENDLESS: 6.0}
 NETWORKS = {FRONT: 40, LARGE: 20_000}
 BALLAST = {BULKY: 4_000_000, BULKY_ENDLESS: 4_000_000}
 NAMES = ("quality", "flops")
@@ -31,6 +23,16 @@ NAMES = ("quality", "flops")
 
 def leave_results(folder: Path, networks: int) -> None:
     """Write the observations of so many networks and their front, with made-up qualities."""
+    # Imported late: most jobs leave nothing, and are to be done in no time.
+    import numpy as np
+
+    from nas.front import FRONT_FILE, FrontEntry, build_front
+    from nas.objectives import OBJECTIVES
+    from nas.scoring import network_costs
+    from search_spaces.files import write_atomically
+    from search_spaces.loading import load_space
+    from search_spaces.operators import sample_distinct
+
     space = load_space("digits")
     rows = sample_distinct(space, np.random.default_rng(networks), networks)
     params, flops = network_costs(space, rows).T.tolist()

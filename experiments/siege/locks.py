@@ -12,7 +12,7 @@ from experiments.siege.ground import MALLORY, Ground
 from experiments.siege.job import LONG, QUICK
 
 POLLING = "polling"
-FREEZES = 12
+FREEZES = 8
 CANCELS = 6
 HOLD_S = 6.0
 CANCEL_PATHS = 2  # every cancel is sent that often at once
@@ -67,7 +67,7 @@ def _cancelled(ground: Ground, job: str) -> bool:
 
 
 ATTACKS = (
-    Attack("frozen-worker", "SIGSTOP of an idle worker, twelve times", frozen_worker, POLLING),
+    Attack("frozen-worker", "SIGSTOP of an idle worker, again and again", frozen_worker, POLLING),
     Attack("held-writes", "a session that lets nobody write, and cancels", held_writes),
     Attack(
         "held-table",

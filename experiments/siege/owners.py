@@ -6,7 +6,7 @@ import json
 import time
 
 from experiments.siege.attack import Attack, Finding, counted, survived
-from experiments.siege.ground import ADMIN, MALLORY, ORDINARY, Ground
+from experiments.siege.ground import ADMIN, GLUTTON, MALLORY, ORDINARY, Ground
 from experiments.siege.job import BULKY, LONG, QUICK
 from experiments.siege.workers import TIGHT
 
@@ -19,7 +19,7 @@ def flood(ground: Ground) -> Finding:
     """Jobs as fast as they are taken; another owner's job is done all the same."""
     began, answers, made = time.monotonic(), [], []
     for _ in range(FLOOD):
-        answer = ground.submit(MALLORY, LONG)
+        answer = ground.submit(GLUTTON, LONG)
         answers.append(answer.status)
         if answer.status == "201":
             made.append(str(json.loads(answer.body)["id"]))
@@ -33,7 +33,7 @@ def flood(ground: Ground) -> Finding:
     if told.status != "200" or told.seconds > SLOWEST_LIST_S:
         problems.append(f"an administrator's list took {told.seconds:.1f} s ({told.status})")
     for job in reversed(made):
-        ground.ask(MALLORY, "POST", f"/api/v1/jobs/{job}/cancel")
+        ground.ask(GLUTTON, "POST", f"/api/v1/jobs/{job}/cancel")
     if made and not ground.reaches(made[0], "cancelled", "succeeded"):
         problems.append("they cannot be cancelled")
     return Finding(f"answered {counted(answers)}", tuple(problems))

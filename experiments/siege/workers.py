@@ -45,7 +45,8 @@ def two_writers(ground: Ground) -> Finding:
         spare.terminate()
         spare.wait(30)
     job = ground.submitted(MALLORY, BULKY_ENDLESS)
-    first = ground.worker_of(job)
+    first, folder = ground.worker_of(job), ground.home / "runs" / job
+    ground.until(lambda: (folder / "ran.jsonl").exists())
     _change(ground, job, "cancel", "cancelled")  # so that its size is known
     _change(ground, job, "retry", "running")
     ground.worker_of(job)
@@ -54,7 +55,6 @@ def two_writers(ground: Ground) -> Finding:
     try:
         _change(ground, job, "cancel", "cancelled")
         ground.new_worker()  # it is idle, and tidies first
-        folder = ground.home / "runs" / job
         deleted = ground.until(lambda: not folder.exists(), 8.0)
         _change(ground, job, "retry", "running", "failed")
         ground.until(lambda: bool(_interleaved(folder)), TAKEN_OVER_S / 2)
@@ -62,6 +62,7 @@ def two_writers(ground: Ground) -> Finding:
         first.send_signal(signal.SIGCONT)
     wrong = _interleaved(folder)
     _change(ground, job, "cancel", "cancelled", "succeeded")
+    ground.ask(MALLORY, "DELETE", f"/api/v1/jobs/{job}")
     was = "deleted" if deleted else "left alone"
     return Finding(f"survived; the held folder was {was}" if not wrong else "", tuple(wrong))
 
