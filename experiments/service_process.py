@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,24 +97,14 @@ class Service:
 
     Args:
         home: its folder.
-        memory_bytes: of addresses that each of its processes may have; as many as it likes for
-            None.
-        files: that each of its processes may have open; as many as ours for None.
+        within: a command that is given each command of the service as its arguments, to run it
+            within limits.
         environment: its settings.
     """
 
-    def __init__(
-        self,
-        home: Path,
-        *,
-        memory_bytes: int | None = None,
-        files: int | None = None,
-        **environment: str,
-    ) -> None:
+    def __init__(self, home: Path, within: Sequence[str] = (), /, **environment: str) -> None:
         self.home = home
-        most = {"-v": memory_bytes and memory_bytes // 1024, "-n": files}
-        limits = [f"ulimit {name} {value} && " for name, value in most.items() if value]
-        self._within = ["sh", "-c", f'{"".join(limits)}exec "$@"', "sh"] if limits else []
+        self._within = within
         self.port = free_port()
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = {

@@ -7,6 +7,7 @@ keeps, and notes in a journal when it asked, how long the answer took, and what 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,34 +121,44 @@ def submit(key: str, line: Line, pause_s: float = 0.2) -> Seen:
     return Seen(SUBMIT, began, seconds, status, job, state)
 
 
-def loops(port: int, token: str, job: str, *, submits: bool) -> Iterator[Callable[[], Seen]]:
-    """What each client does again and again.
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What asks for one thing again and again.
+
+    Attributes:
+        line: its connection.
+        ask: asks once.
+    """
+
+    line: Line
+    ask: Callable[[], Seen]
+
+
+def clients(port: int, token: str, job: str, *, submits: bool) -> Iterator[Client]:
+    """The ordinary clients.
 
     Args:
         port: of the service.
-        token: of the clients.
+        token: of all of them.
         job: that the readers look at; it has ended.
         submits: whether one of them submits jobs.
     """
-
-    def reader(name: str) -> Callable[[], Seen]:
+    for name in READS:
         line = Line(port, token)
-        return lambda: read(name, job, line)
+        yield Client(line, partial(read, name, job, line))
+    if submits:
+        line = Line(port, token)
+        yield Client(line, partial(_submit_next, line, itertools.count(), []))
 
-    yield from map(reader, READS)
-    if not submits:
-        return
-    line, number = Line(port, token), 0
-    again = False
 
-    def submitter() -> Seen:
-        nonlocal number, again
-        number += not again
-        seen = submit(f"siege-{os.getpid()}-{number}", line)
-        again = seen.job is None  # with the same key: it may be there already
-        return seen
-
-    yield submitter
+def _submit_next(line: Line, numbers: Iterator[int], open_keys: list[str]) -> Seen:
+    """Submit one more job, or the last one again, which may be there already, with its key."""
+    if not open_keys:
+        open_keys.append(f"siege-{os.getpid()}-{next(numbers)}")
+    seen = submit(open_keys[0], line)
+    if seen.job is not None:
+        open_keys.clear()
+    return seen
 
 
 def main() -> None:
@@ -161,8 +173,8 @@ def main() -> None:
             with writing, journal.open("a", encoding="utf-8") as stream:
                 stream.write(text)
 
-    for once in loops(**given):
-        threading.Thread(target=go_on, args=(once,), daemon=True).start()
+    for client in clients(**given):
+        threading.Thread(target=go_on, args=(client.ask,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         sys.stdin.read()
     ending.set()

@@ -142,11 +142,12 @@ class Ground(Target):
         self.camp = camp
         home = folder / "home"
         self.database = database(home)
-        limits = {"NAS_REQUESTS_PER_MINUTE": "1200", "NAS_JOBS_PER_OWNER": "2"}
-        settings = {**limits, "NAS_MAX_LOSSES": "10", "NAS_RUNNER": "experiments.siege.job"}
+        settings = {"NAS_REQUESTS_PER_MINUTE": "1200", "NAS_JOBS_PER_OWNER": "2"}
+        settings |= {"NAS_MAX_LOSSES": "10", "NAS_RUNNER": "experiments.siege.job"}
         settings |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
         settings |= {**self.database.environment, **camp.environment}
-        self.service = Service(home, memory_bytes=MEMORY_BYTES, files=FILES, **settings)
+        limits = f'ulimit -v {MEMORY_BYTES // 1024} && ulimit -n {FILES} && exec "$@"'
+        self.service = Service(home, ["sh", "-c", limits, "sh"], **settings)
         super().__init__(self.service.port, home, {ADMIN: self.service.token}, patience_s)
         with ThreadPoolExecutor(len(ROLES)) as pool:
             made = pool.map(lambda name: self.service.new_token(name, ROLES[name]), ROLES)

@@ -27,6 +27,22 @@ def killed_worker(ground: Ground) -> Finding:
     worker.wait()
     ground.workers.remove(worker)
     ground.new_worker()
+    return _done_once(ground, job)
+
+
+def frozen_at_work(ground: Ground) -> Finding:
+    """Freeze a worker at work, whose child goes on; another worker ends its job."""
+    job = ground.submitted(MALLORY, LONG)
+    worker = ground.worker_of(job)
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        return _done_once(ground, job)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+
+
+def _done_once(ground: Ground, job: str) -> Finding:
+    """Wait for a job that is to be taken over to end well, with no step done twice."""
     if not ground.reaches(job, "succeeded", within_s=TAKEN_OVER_S):
         return Finding("", (f"the job is {ground.job(job).get('state')}",))
     found = ground.job(job)
@@ -121,6 +137,7 @@ def _is_orphan(folder: Path) -> bool:
 
 ATTACKS = (
     Attack("killed-worker", "SIGKILL of a worker at work", killed_worker),
+    Attack("frozen-at-work", "SIGSTOP of a worker at work", frozen_at_work),
     Attack("two-writers", "a frozen worker's child, cancel, quota, retry", two_writers, TIGHT),
     Attack("tidying", "two workers that tidy thousands of folders at once", tidying, TIGHT),
 )
