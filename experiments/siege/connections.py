@@ -74,7 +74,7 @@ def _drip(target: Target, head: bytes) -> Finding:
 
     A service that ends them in time ends all of them; how it says so does not matter.
     """
-    deadline = time.monotonic() + 2 * target.patience_s
+    deadline = time.monotonic() + 3 * target.patience_s
     with ExitStack() as stack:
         lines = []
         for _ in range(HALF_OPEN):
