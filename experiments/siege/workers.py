@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.service_load import check_job, interleaved
 from experiments.siege.attack import Attack, Finding
 from experiments.siege.ground import MALLORY, Ground
-from experiments.siege.job import BULKY_ENDLESS, LONG
+from experiments.siege.job import BULKY_ENDLESS, LONG, STEP_S
 
 TIGHT = "tight"
 ORPHANS = 3_000
@@ -73,7 +73,7 @@ def two_writers(ground: Ground) -> Finding:
         ground.new_worker()  # it is idle, and tidies first
         deleted = ground.until(lambda: not folder.exists(), 8.0)
         _change(ground, job, "retry", "running", "failed")
-        ground.until(lambda: bool(_interleaved(folder)), TAKEN_OVER_S / 2)
+        ground.until(lambda: bool(_interleaved(folder)), 2.5 * STEP_S[BULKY_ENDLESS])
     finally:
         first.send_signal(signal.SIGCONT)
     wrong = _interleaved(folder)
