@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.siege.attack import Attack, Finding, survived
 from experiments.siege.ground import MALLORY, Ground, Target
-from experiments.siege.job import FRONT, LARGE, QUICK
+from experiments.siege.job import BULKY, FRONT, LARGE, QUICK
 
 FULL = "full disk"
 DOWNLOADS = 10
@@ -73,8 +73,8 @@ def large_run(target: Target) -> Finding:
 
 
 def full_disk(ground: Ground) -> Finding:
-    """A disk without a byte left: not ready, but alive, and what is there can be deleted."""
-    job = _finished(ground, FRONT)
+    """A disk without a byte left: not ready, but alive, and a run of some size can be deleted."""
+    job = _finished(ground, BULKY)
     ballast = ground.home.parent / "ballast"  # on the same disk
     _fill(ballast)
     problems = []
