@@ -23,8 +23,8 @@ CANCEL_PATHS = 2  # every cancel is sent that often at once
 def frozen_worker(ground: Ground) -> Finding:
     """Freeze one of two idle workers at any moment; the other goes on with new jobs.
 
-    SQLite cannot undo what a stopped process has begun. So there a job may be refused with 503
-    until the worker goes on, when it was frozen inside of a transaction, but it has to be done then.
+    SQLite cannot undo what a stopped process has begun: a job may be refused with 503 there until
+    a worker goes on that was frozen inside a transaction, and has to be done then.
     """
     draw = random.Random(1)
     refusals = 0
