@@ -179,7 +179,7 @@ def check_job(service: Service, job: dict[str, Any]) -> list[str]:
         found.append(f"{job['id']} has {job['state']}: {job['error']}")
     if steps != list(range(1, STEPS + 1)):
         found.append(f"{job['id']} did the steps {steps}")
-    found += [f"{job['id']}: {wrong}" for wrong in _interleaved(lines)]
+    found += [f"{job['id']}: {wrong}" for wrong in interleaved(lines)]
     _, text = service.api().ask("GET", f"/jobs/{job['id']}/events")
     data = [json.loads(m) for m in re.findall(r"^data: (.*)$", text.decode(), re.MULTILINE)][:-1]
     if [event["seq"] for event in data] != list(range(1, job["last_event"] + 1)):
@@ -190,7 +190,7 @@ def check_job(service: Service, job: dict[str, Any]) -> list[str]:
     return found
 
 
-def _interleaved(lines: list[dict[str, Any]]) -> list[str]:
+def interleaved(lines: list[dict[str, Any]]) -> list[str]:
     """Whether a process wrote after another one had begun."""
     holder = None
     for line in lines:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,14 @@ class Service:
 
     Args:
         home: its folder.
+        within: a command that is given each command of the service as its arguments, to run it
+            within limits.
         environment: its settings.
     """
 
-    def __init__(self, home: Path, **environment: str) -> None:
+    def __init__(self, home: Path, within: Sequence[str] = (), /, **environment: str) -> None:
         self.home = home
+        self._within = within
         self.port = free_port()
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = {
@@ -115,10 +118,25 @@ class Service:
         }
         self.log_file = home.parent / "service.log"
         self._log = self.log_file.open("ab")
-        made = self._run("token", "create", "--name", "load", "--role", "admin")
-        self.token = subprocess.run(
-            made, env=self._environment, capture_output=True, text=True, check=True
-        ).stdout.splitlines()[-1]
+        self.token = self.new_token("load", "admin")
+
+    def new_token(self, name: str, role: str) -> str:
+        """The secret of a token that is made."""
+        return self.command("token", "create", "--name", name, "--role", role).splitlines()[-1]
+
+    def command(self, *arguments: str, **environment: str) -> str:
+        """What a command that ends by itself prints.
+
+        Raises:
+            CalledProcessError: when it fails.
+        """
+        return subprocess.run(
+            self._run(*arguments),
+            env=self._environment | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     def api(self) -> Api:
         """A client."""
@@ -145,9 +163,8 @@ class Service:
         """Wait for the API to answer."""
         self.api().surely("GET", "/jobs?limit=1")
 
-    @staticmethod
-    def _run(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "nas.cli.app", *arguments]
+    def _run(self, *arguments: str) -> list[str]:
+        return [*self._within, sys.executable, "-m", "nas.cli.app", *arguments]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
