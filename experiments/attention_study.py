@@ -94,10 +94,10 @@ def restricted(space: SearchSpace, kinds: Sequence[str]) -> SearchSpace:
     return space.restrict({"encoder.attention": kinds})
 
 
-def costs_of(asked: Oracle, work: Path, space: str) -> dict[str, Costs]:
+def costs_of(asked: Oracle, work: Path, space: str, timed: bool) -> dict[str, Costs]:
     """What a network costs, by name of the cost; rows are those of the whole space."""
     costs: dict[str, Costs] = {"FLOPs": lambda rows: network_costs(asked.space, rows)[:, 1:]}
-    for workload in WORKLOADS[space]:
+    for workload in WORKLOADS[space] if timed else ():
         costs[f"ms at {workload.label}"] = predicted_ms(asked.space, workload, work)
     return costs
 
@@ -256,11 +256,14 @@ def main() -> int:
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
+    parser.add_argument(
+        "--untimed", action="store_true", help="FLOPs alone, on a machine that does other work"
+    )
     options = parser.parse_args()
     work = Path(options.work) / options.space
     train_supernet(options.space, SIZES[options.space].settings, work)
     asked = oracle(str(work))
-    costs = costs_of(asked, work, options.space)
+    costs = costs_of(asked, work, options.space, timed=not options.untimed)
     found: dict[str, dict[str, Genotypes]] = {}
     for cost, price in costs.items():
         for name, kinds in KINDS.items():
