@@ -29,8 +29,8 @@ UNITS = {"validation loss": "nats", "latency": "ms", "peak memory": "MB"}
 SCORES = {
     "accuracy": "accuracy",
     "bleu": "BLEU",
-    "perplexity": "perplexity",
-    "word_perplexity": "perplexity per word",
+    "perplexity": "perplexity per token",
+    "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
 }
 
