@@ -222,17 +222,15 @@ def trained_table(
     return table
 
 
-def show(
-    fronts: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], console: Console
-) -> None:
-    """Print both tables."""
-    view = Table(title="hypervolume of each space's front, as a share of the common front's")
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """Both tables of the numbers that are written to the results."""
+    fronts, trained = content["fronts"], content["winners"]
+    shares_view = Table(title="hypervolume of each space's front, as a share of the common front's")
     for head in ("cost", *KINDS):
-        view.add_column(head)
+        shares_view.add_column(head)
     for cost in dict.fromkeys(row["cost"] for row in fronts):
         shares = {row["space"]: row["hypervolume"] for row in fronts if row["cost"] == cost}
-        view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
-    console.print(view)
+        shares_view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
     view = Table(title=f"winners from scratch, {len(SEEDS)} seeds")
     for head in ("space", "winner", "FLOPs", "inherited loss", "test accuracy", "± seeds"):
         view.add_column(head)
@@ -246,7 +244,7 @@ def show(
             f"{accuracy.mean():.4f}",
             f"{accuracy.std(ddof=1):.4f}",
         )
-    console.print(view)
+    return [shares_view, view]
 
 
 def main() -> int:
@@ -273,8 +271,9 @@ def main() -> int:
     fronts = fronts_table(asked, found, costs)
     epochs = options.epochs or RunFolder.open(work / "run").spec.budget.retrain.epochs
     trained = trained_table(asked, found["FLOPs"], work, epochs, options.workers)
-    show(fronts, trained, Console(width=140))
     content = {"space": options.space, "fronts": fronts, "epochs": epochs, "winners": trained}
+    for table in tables(content):
+        Console(width=140).print(table)
     file = RESULTS / f"attention_study_{options.space}.json"
     write_atomically(file, json.dumps(content, indent=1) + "\n")
     return 0
