@@ -144,7 +144,7 @@ def retrained_file(run: RunFolder) -> str:
         ({"test_bleu": 31.237, "valid_bleu": 30.0}, "reached a BLEU of 31.24 on the test split"),
         (
             {"test_perplexity": 1234.5, "valid_perplexity": 9.0},
-            "reached a perplexity per token of 1,234.50 on the test split",
+            "reached a perplexity of 1,234.50 on the test split",
         ),
         (
             {
@@ -153,7 +153,7 @@ def retrained_file(run: RunFolder) -> str:
                 "test_perplexity_per_word": 80.0,
                 "test_bits_per_character": 1.5,
             },
-            "of 12.30 (perplexity per word 80.00, bits per character 1.50) on the test split",
+            "of 12.30 (per token; perplexity per word 80.00, bits per character 1.50) on the test split",
         ),
     ],
 )

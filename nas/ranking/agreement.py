@@ -24,7 +24,10 @@ def tau_interval(scores: ArrayLike, losses: ArrayLike) -> tuple[float, float] | 
     half a pair short of agreement.
 
     ``python -m experiments.tau_coverage`` draws data of which tau is known (normal, skewed with
-    growing noise, uniform; τ 0.12 to 0.84) and counts how often the interval holds it.
+    growing noise, uniform; τ of 0.12 to 0.84). Of 1,000 draws the interval holds it in 0.939 to
+    0.996 with 16 to 64 networks and in 0.935 to 0.998 with 8: it is too wide where tau is large,
+    and hardly ever too narrow. Resampled networks, which were used before, gave 0.926 to 0.994 and
+    0.866 to 0.976.
 
     Args:
         scores: ``(N,)``.

@@ -120,7 +120,7 @@ def _reached(result: Retrained) -> list[str | Html]:
         for name in ("perplexity_per_word", "bits_per_character")
         if name in result.test_scores
     ]
-    more = f" ({', '.join(others)})" if others else ""
+    more = f" (per token; {', '.join(others)})" if others else ""
     score = tag("strong", f"{words.SCORES[result.headline]} of {text}")
     return ["reached a ", score, f"{more} on the test split"]
 

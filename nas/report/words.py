@@ -29,7 +29,7 @@ UNITS = {"validation loss": "nats", "latency": "ms", "peak memory": "MB"}
 SCORES = {
     "accuracy": "accuracy",
     "bleu": "BLEU",
-    "perplexity": "perplexity per token",
+    "perplexity": "perplexity",
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
 }
