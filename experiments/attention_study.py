@@ -94,10 +94,10 @@ def restricted(space: SearchSpace, kinds: Sequence[str]) -> SearchSpace:
     return space.restrict({"encoder.attention": kinds})
 
 
-def costs_of(asked: Oracle, work: Path, space: str) -> dict[str, Costs]:
+def costs_of(asked: Oracle, work: Path, space: str, timed: bool) -> dict[str, Costs]:
     """What a network costs, by name of the cost; rows are those of the whole space."""
     costs: dict[str, Costs] = {"FLOPs": lambda rows: network_costs(asked.space, rows)[:, 1:]}
-    for workload in WORKLOADS[space]:
+    for workload in WORKLOADS[space] if timed else ():
         costs[f"ms at {workload.label}"] = predicted_ms(asked.space, workload, work)
     return costs
 
@@ -222,17 +222,15 @@ def trained_table(
     return table
 
 
-def show(
-    fronts: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], console: Console
-) -> None:
-    """Print both tables."""
-    view = Table(title="hypervolume of each space's front, as a share of the common front's")
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """Both tables of the numbers that are written to the results."""
+    fronts, trained = content["fronts"], content["winners"]
+    shares_view = Table(title="hypervolume of each space's front, as a share of the common front's")
     for head in ("cost", *KINDS):
-        view.add_column(head)
+        shares_view.add_column(head)
     for cost in dict.fromkeys(row["cost"] for row in fronts):
         shares = {row["space"]: row["hypervolume"] for row in fronts if row["cost"] == cost}
-        view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
-    console.print(view)
+        shares_view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
     view = Table(title=f"winners from scratch, {len(SEEDS)} seeds")
     for head in ("space", "winner", "FLOPs", "inherited loss", "test accuracy", "± seeds"):
         view.add_column(head)
@@ -246,7 +244,7 @@ def show(
             f"{accuracy.mean():.4f}",
             f"{accuracy.std(ddof=1):.4f}",
         )
-    console.print(view)
+    return [shares_view, view]
 
 
 def main() -> int:
@@ -256,11 +254,14 @@ def main() -> int:
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
+    parser.add_argument(
+        "--untimed", action="store_true", help="FLOPs alone, on a machine that does other work"
+    )
     options = parser.parse_args()
     work = Path(options.work) / options.space
     train_supernet(options.space, SIZES[options.space].settings, work)
     asked = oracle(str(work))
-    costs = costs_of(asked, work, options.space)
+    costs = costs_of(asked, work, options.space, timed=not options.untimed)
     found: dict[str, dict[str, Genotypes]] = {}
     for cost, price in costs.items():
         for name, kinds in KINDS.items():
@@ -270,8 +271,9 @@ def main() -> int:
     fronts = fronts_table(asked, found, costs)
     epochs = options.epochs or RunFolder.open(work / "run").spec.budget.retrain.epochs
     trained = trained_table(asked, found["FLOPs"], work, epochs, options.workers)
-    show(fronts, trained, Console(width=140))
     content = {"space": options.space, "fronts": fronts, "epochs": epochs, "winners": trained}
+    for table in tables(content):
+        Console(width=140).print(table)
     file = RESULTS / f"attention_study_{options.space}.json"
     write_atomically(file, json.dumps(content, indent=1) + "\n")
     return 0

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -173,12 +174,18 @@ def _bleu(
     return corpus_bleu(lines, references).score
 
 
-def finished(journal: Path) -> dict[str, Any]:
-    """What was trained before, by key: in this journal, or, alike, for the published results."""
+def finished(journal: Path, anew: bool = False) -> dict[str, Any]:
+    """What was trained before, by key: in this journal, or, alike, for the published results.
+
+    Args:
+        journal: of this work folder.
+        anew: leave the published results out.
+    """
     done = {}
-    if RESULTS.exists():
+    if RESULTS.exists() and not anew:
         published = json.loads(RESULTS.read_text(encoding="utf-8"))
-        if published["training"] == asdict(TRAINING):
+        # What settings were added since was as it is by default.
+        if asdict(TRAINING) | published["training"] == asdict(TRAINING):
             done = {line["key"]: line for line in published["trainings"]}
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     for line in map(json.loads, lines):
@@ -186,10 +193,20 @@ def finished(journal: Path) -> dict[str, Any]:
     return done
 
 
-def trained(jobs: Sequence[Job], journal: Path, workers: int, console: Console) -> list[Any]:
+def published_times() -> dict[str, list[float]]:
+    """Milliseconds per token of each variant in the published results, where there are any."""
+    if not RESULTS.exists():
+        return {}
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["variants"]
+    return {row["variant"]: list(row["ms_per_token"].values()) for row in rows}
+
+
+def trained(
+    jobs: Sequence[Job], journal: Path, workers: int, console: Console, anew: bool
+) -> list[Any]:
     """Results of all jobs; those that are not finished are trained first."""
     journal.parent.mkdir(parents=True, exist_ok=True)
-    done = finished(journal)
+    done = finished(journal, anew)
     missing = [job for job in jobs if job.key not in done]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for result in pool.map(train, missing):
@@ -219,19 +236,38 @@ def add_scores(
             result["test_bleu"] = score
 
 
-def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float]]) -> list[Any]:
-    """One row for each variant: means over seeds, and the share of the all-softmax BLEU."""
+def tokens_and_words(data: Path) -> tuple[int, int]:
+    """What is predicted of the validation split: tokens, and words; ends of lines are both."""
+    valid = open_translation(data).valid
+    lines = len(valid)
+    words = sum(len(line.split()) for line in valid.target_lines)
+    return int(valid.target.lengths.sum()) + lines, words + lines
+
+
+def summary(
+    results: Sequence[Mapping[str, Any]],
+    times: Mapping[str, list[float]],
+    num_tokens: int,
+    num_words: int,
+) -> list[Any]:
+    """One row for each variant: means over seeds, and the share of the all-softmax BLEU.
+
+    Perplexities are those of the mean loss, per token and per word of the validation split.
+    """
     metric = "test_bleu" if all("test_bleu" in result for result in results) else "valid_bleu"
     rows = []
     for name in dict.fromkeys(result["variant"] for result in results):
         mine = [result for result in results if result["variant"] == name]
         bleu = [result[metric] for result in mine]
+        loss = float(np.mean([result["valid_loss"] for result in mine]))
         rows.append(
             {
                 "variant": name,
                 "params": mine[0]["params"],
                 "seeds": len(mine),
-                "valid_loss": float(np.mean([result["valid_loss"] for result in mine])),
+                "valid_loss": loss,
+                "valid_perplexity": math.exp(loss),
+                "valid_perplexity_per_word": math.exp(loss * num_tokens / num_words),
                 "valid_bleu": float(np.mean([result["valid_bleu"] for result in mine])),
                 metric: float(np.mean(bleu)),
                 "spread": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
@@ -246,19 +282,22 @@ def summary(results: Sequence[Mapping[str, Any]], times: Mapping[str, list[float
     return rows
 
 
-def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the table."""
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """The table of the numbers that are written to the results."""
     table = Table(title="Multi30k English-German, 3 + 3 layers of 192, 4 epochs, beam 4")
-    heads = ("attention", "valid loss", "valid BLEU", "test BLEU", "± seeds", "share", "attended")
-    for column in heads:
+    losses = ("attention", "seeds", "valid loss", "ppl/token", "ppl/word")
+    for column in (*losses, "valid BLEU", "test BLEU", "± seeds", "share", "attended"):
         table.add_column(column, justify="left" if column == "attention" else "right")
     for length in LENGTHS:
         table.add_column(f"ms @{length}", justify="right")
-    for row in rows:
+    for row in content["variants"]:
         share = row["share"]
         table.add_row(
             row["variant"],
+            str(row["seeds"]),
             f"{row['valid_loss']:.3f}",
+            f"{row['valid_perplexity']:.2f}",
+            f"{row['valid_perplexity_per_word']:.1f}",
             f"{row['valid_bleu']:.1f}",
             f"{row['test_bleu']:.1f}" if "test_bleu" in row else "",
             f"{row['spread']:.1f}" if row["spread"] is not None else "",
@@ -266,7 +305,7 @@ def show(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
             "" if row["attended"] is None else f"{row['attended']:.2f}",
             *(f"{ms:.2f}" for ms in row["ms_per_token"].values()),
         )
-    console.print(table)
+    return [table]
 
 
 def main() -> int:
@@ -279,9 +318,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
     parser.add_argument("--finished", action="store_true", help="only what is trained already")
+    parser.add_argument("--anew", action="store_true", help="use no published training")
     parser.add_argument("--times", action="store_true", help="time decoding at each length")
     options = parser.parse_args()
-    console = Console(width=150)
+    console = Console(width=190)
     torch.set_num_threads(1)
     jobs = [
         Job(variant, int(seed), options.data, options.work)
@@ -290,19 +330,27 @@ def main() -> int:
     ]
     journal = Path(options.work) / "journal.jsonl"
     if options.finished:
-        jobs = [job for job in jobs if job.key in finished(journal)]
-    results = trained(jobs, journal, options.workers, console)
+        jobs = [job for job in jobs if job.key in finished(journal, options.anew)]
+    results = trained(jobs, journal, options.workers, console, options.anew)
     add_scores(jobs, results, options.workers, options.test)
-    times = {}
+    times = {} if options.anew else published_times()
     if options.times:
         chosen = [VARIANTS[name] for name in options.variants]
         pairs = [(v.settings(4000, 2 * LENGTHS[-1]), v.architecture) for v in chosen]
-        times = dict(zip(options.variants, time_per_token(pairs), strict=True))
-    rows = summary(results, times)
-    show(rows, console)
-    known = finished(journal) | {result["key"]: result for result in results}
+        times |= dict(zip(options.variants, time_per_token(pairs), strict=True))
+    num_tokens, num_words = tokens_and_words(Path(options.data))
+    rows = summary(results, times, num_tokens, num_words)
+    known = finished(journal, options.anew) | {result["key"]: result for result in results}
     trainings = [known[key] for key in sorted(known)]
-    content = {"training": asdict(TRAINING), "variants": rows, "trainings": trainings}
+    content = {
+        "training": asdict(TRAINING),
+        "valid_tokens": num_tokens,
+        "valid_words": num_words,
+        "variants": rows,
+        "trainings": trainings,
+    }
+    for table in tables(content):
+        console.print(table)
     write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
     return 0
 

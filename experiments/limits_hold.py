@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ PERCENTILES = (10.0, 60.0)
 TOLERANCE = 1.03
 FRESH_SESSIONS = 15
 SHARED = ("supernet", "observe")
+GROUPS = {
+    "winners": "winners",
+    "fronts": "networks of all fronts",
+    "single": "winners if a single measurement were believed",
+}
 # How good the networks are does not matter here, so the supernet is trained for seconds.
 SETTINGS = {"supernet.epochs": "12"}
 
@@ -222,33 +227,44 @@ def _timed_afresh(meter: LatencyMeter, found: Sequence[Searched]) -> Study:
     )
 
 
-def show(result: Study, device: str, searches: int, console: Console) -> None:
-    """Print the winners and how many hold."""
-    load = os.getloadavg()[0]
-    table = Table(title=f"{device}, load average {load:.1f}", title_justify="left")
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """The winners, and how many hold, of the numbers in ``results/``."""
+    title = f"{content['device']}, load average {content['load_average']:.1f}"
+    winners = Table(title=title, title_justify="left")
     for heading in ("winner", "limit ms", "reported ms", "fresh ms", "fresh / limit", "within 3 %"):
-        table.add_column(heading, justify="left" if heading == "winner" else "right")
-    for one in result.winners:
-        numbers = (f"{value:.4g}" for value in (one.limit, one.reported, one.fresh))
-        word = "yes" if one.holds else "NO"
-        table.add_row(one.id, *numbers, f"{one.fresh / one.limit:.3f}", word)
-    console.print(table)
-    if len(result.winners) < searches:
-        console.print(f"{searches - len(result.winners)} searches found no network sure to hold")
-    names = {
-        "winners": "winners",
-        "fronts": "networks of all fronts",
-        "single": "winners if a single measurement were believed",
-    }
-    for field, name in names.items():
-        group: tuple[Winner, ...] = getattr(result, field)
-        worst = max(one.fresh / one.limit for one in group)
-        count = sum(one.holds for one in group)
-        middle = np.median([one.fresh / one.limit for one in group])
-        loss = np.mean([one.loss for one in group])
+        winners.add_column(heading, justify="left" if heading == "winner" else "right")
+    for one in content["winners"]:
+        numbers = (f"{one[name]:.4g}" for name in ("limit", "reported", "fresh"))
+        word = "yes" if one["holds"] else "NO"
+        winners.add_row(one["id"], *numbers, f"{one['fresh'] / one['limit']:.3f}", word)
+    counts = Table(title="fresh / limit", title_justify="left")
+    for heading in ("networks", "hold", "worst", "median", "mean loss"):
+        counts.add_column(heading, justify="left" if heading == "networks" else "right")
+    for field, name in GROUPS.items():
+        shares = [one["fresh"] / one["limit"] for one in content[field]]
+        held = sum(one["holds"] for one in content[field])
+        loss = np.mean([one["loss"] for one in content[field]])
+        counts.add_row(
+            name,
+            f"{held} of {len(shares)}",
+            f"{max(shares):.3f}",
+            f"{np.median(shares):.3f}",
+            f"{loss:.4f}",
+        )
+    return [winners, counts]
+
+
+def show(content: Mapping[str, Any], console: Console) -> None:
+    """Print the winners and how many hold."""
+    winners, counts = tables(content)
+    console.print(winners)
+    if len(content["winners"]) < content["searches"]:
+        missing = content["searches"] - len(content["winners"])
+        console.print(f"{missing} searches found no network sure to hold")
+    for name, held, worst, median, loss in zip(*(c.cells for c in counts.columns), strict=True):
         console.print(
-            f"{count} of {len(group)} {name} hold; the worst takes {worst:.3f} limits, the median "
-            f"{middle:.3f}; mean loss {loss:.4f}"
+            f"{held} {name} hold; the worst takes {worst} limits, the median {median}; "
+            f"mean loss {loss}"
         )
 
 
@@ -271,12 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(data, indent=2))
     else:
-        show(
-            result,
-            device,
-            options.searches,
-            Console(width=None if sys.stdout.isatty() else PIPED_WIDTH),
-        )
+        show(data, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
     if options.searches >= 20:
         write_atomically(RESULTS, json.dumps(data, indent=1) + "\n")
     return 0 if result.holds else 1

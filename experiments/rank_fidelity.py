@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
+from nas.ranking.agreement import tau_interval
 from nas.run.presets import budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
@@ -48,7 +49,6 @@ Floats = NDArray[np.float64]
 SAMPLE_SEED = 2026
 SCRATCH_SEEDS = (11, 12)
 SUPERNET_SEEDS = (21, 22, 23)
-RESAMPLES = 2000
 TOP = 5
 CEILING_SHARE = 0.85
 MIN_CEILING = 0.75
@@ -172,19 +172,14 @@ def top_regret(scores: Floats, losses: Floats) -> float:
     return float(losses[np.argsort(scores)[:TOP]].min() - losses.min())
 
 
-def agreement(scores: Floats, truths: Floats, rng: np.random.Generator) -> dict[str, Any]:
+def agreement(scores: Floats, truths: Floats) -> dict[str, Any]:
     """Mean agreement of scores ``(N,)`` with independent trainings ``(R, N)``, with intervals."""
-
-    def mean_tau(chosen: NDArray[np.int64]) -> float:
-        return float(np.mean([tau(scores[chosen], truth[chosen]) for truth in truths]))
-
-    count = len(scores)
-    resampled = [mean_tau(rng.integers(count, size=count)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(resampled, [0.025, 0.975])
+    interval = tau_interval(scores, truths)
+    assert interval is not None, "losses of different networks differ"
     rho = np.mean([spearmanr(scores, truth).statistic for truth in truths])
     return {
-        "kendall_tau": mean_tau(np.arange(count)),
-        "interval": [float(low), float(high)],
+        "kendall_tau": float(np.mean([tau(scores, truth) for truth in truths])),
+        "interval": list(interval),
         "spearman": float(rho),
         "top5_regret": float(np.mean([top_regret(scores, truth) for truth in truths])),
     }
@@ -233,17 +228,16 @@ def study(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     space = load_space(arguments.space)
     networks = networks_of(space, arguments.networks)
     size = np.array([params(space.model, space.task, n) for n in networks], dtype=np.float64)
-    rng = np.random.default_rng(0)
-    rows: dict[str, Any] = {"parameter count": agreement(-size, truths, rng)}
+    rows: dict[str, Any] = {"parameter count": agreement(-size, truths)}
     per_strategy = arguments.supernet_seeds
     for number, name in enumerate(arguments.strategies):
         mine = supernets[number * per_strategy : (number + 1) * per_strategy]
-        runs = [agreement(np.array(done[job.key]["losses"]), truths, rng) for job in mine]
+        runs = [agreement(np.array(done[job.key]["losses"]), truths) for job in mine]
         taus = [run["kendall_tau"] for run in runs]
         middle = runs[int(np.argsort(taus)[len(taus) // 2])]
         seconds = float(np.median([done[job.key]["seconds"] for job in mine]))
         rows[name] = {**middle, "all_taus": taus, "seconds": seconds}
-    ceiling = agreement(truths[0], truths[1:], rng)
+    ceiling = agreement(truths[0], truths[1:])
     return {
         "space": arguments.space,
         "networks": arguments.networks,
@@ -255,8 +249,8 @@ def study(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any], console: Console) -> bool:
-    """Print the table; True when ceiling and shipped strategy reach their marks."""
+def tables(result: Mapping[str, Any]) -> list[Table]:
+    """The table of the numbers that `study` returns."""
     ceiling = result["ceiling"]["kendall_tau"]
     table = Table(title=f"{result['networks']} networks of {result['space']}, from scratch twice")
     for column in ("score", "τ-b", "95 %", "τ / ceiling", "ρ", "top-5 regret", "τ by seed", "s"):
@@ -272,7 +266,14 @@ def show(result: dict[str, Any], console: Console) -> bool:
             " ".join(f"{value:.3f}" for value in row.get("all_taus", [])),
             f"{row['seconds']:.0f}" if "seconds" in row else "",
         )
-    console.print(table)
+    return [table]
+
+
+def show(result: dict[str, Any], console: Console) -> bool:
+    """Print the table; True when ceiling and shipped strategy reach their marks."""
+    for table in tables(result):
+        console.print(table)
+    ceiling = result["ceiling"]["kendall_tau"]
     shipped = result["rows"]["shipped"]["kendall_tau"]
     reached = bool(ceiling >= MIN_CEILING and shipped >= CEILING_SHARE * ceiling)
     console.print(

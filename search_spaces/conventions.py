@@ -4,6 +4,14 @@ Published tables do not count alike, so a number without its convention means li
 here count a multiply-add as two operations, for a batch of one and one forward pass (translation:
 teacher-forced). None counts additions of biases and residuals, activations, softmax
 exponentials, pooling or embedding look-ups.
+
+`matmul` is what torch's FlopCounterMode counts of our networks, to the last operation, with two
+exceptions, where a definition is counted and not how it is computed. Relative keys are counted as a
+product of all queries with all keys, N × N, where our kernel needs N × (2R + 1). Causal linear
+attention is counted as the recurrence, one state of features × values read and written a position;
+it is computed in chunks of 64, within which queries meet keys, so torch counts 2 · 64 · (features +
+values) more for each position and head, 1.3 to 2.5 times as much for that layer's kernel. Tests
+hold both differences to the number.
 """
 
 from __future__ import annotations
@@ -58,7 +66,8 @@ CONVENTIONS: dict[str, Convention] = {
         Convention(
             "matmul",
             "Matrix products only, those of linear attention included; what "
-            "torch.utils.flop_counter sees.",
+            "torch.utils.flop_counter sees, but for relative keys and causal linear attention, "
+            "which are counted by their definition.",
             scalings=False,
         ),
         Convention(

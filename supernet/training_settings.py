@@ -29,7 +29,7 @@ class TrainingSettings:
         max_tokens: tokens of a batch, padding included; texts of the other tasks only. For pairs
             it counts the longer side.
         segment_length: tokens that a language model reads at once.
-        accumulate: batches per update.
+        accumulate: batches per update; its loss is the mean over the labels of all of them.
         learning_rate: peak rate of AdamW, which a linear warm-up leads to.
         initial_rate: where the warm-up begins.
         schedule: what follows it: ``cosine`` falls to zero at the last update, ``inverse_sqrt``

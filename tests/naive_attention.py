@@ -75,7 +75,7 @@ def cosformer(
         cosines = [math.cos(angle(mine) - angle(j // span - start)) for j in keys]
         weights = (k[b, h, keys].relu() + 1e-3) @ (q[b, h, i].relu() + 1e-3)
         weights = weights * torch.tensor(cosines, dtype=q.dtype)
-        return weights @ v[b, h, keys] / weights.sum().clamp(min=1e-6)
+        return weights @ v[b, h, keys] / weights.sum().clamp(min=1e-12)
 
     return _every_query(q, v, mask, one, seen)
 

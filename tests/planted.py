@@ -79,6 +79,31 @@ class Planted:
         return np.column_stack([3 * np.exp(-0.35 * worth), cost])
 
 
+class Rugged(Planted):
+    """The same with much that has nothing to do with the planted: hard to learn from few networks.
+
+    Args:
+        seed: as before.
+        amount: deviation of the logarithm of the losses by it.
+    """
+
+    WAVES = 40
+
+    def __init__(self, seed: int, amount: float) -> None:
+        super().__init__(seed)
+        rng = np.random.default_rng([seed, 2])
+        self._amount = amount / np.sqrt(self.WAVES / 2)
+        self._directions = rng.normal(0, 1.5, (len(SPACE.slots), self.WAVES))
+        self._begins = rng.uniform(0, 2 * np.pi, self.WAVES)
+
+    def __call__(self, rows: Genotypes) -> Floats:
+        """See `Planted`."""
+        points = super().__call__(rows)
+        waves = np.cos(rows @ self._directions + self._begins).sum(axis=1)
+        points[:, 0] *= np.exp(self._amount * waves)
+        return points
+
+
 class Truth:
     """All networks of the space with their true objectives."""
 

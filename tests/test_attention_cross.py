@@ -147,6 +147,16 @@ class TestCosformer:
             rows[0] / rows[0][0], (torch.arange(6) * torch.pi / 24).cos().double()
         )
 
+    @pytest.mark.parametrize("max_length", [16, 1024, 8192])
+    def test_one_token_far_away_is_seen_whole(self, max_length: int) -> None:
+        """However small its weight, it is the only one: the mean of the values is its value."""
+        kernel = CosformerKernel(max_length)
+        k, v = -torch.ones(1, 1, 1, 8), torch.arange(8.0).view(1, 1, 1, 8)
+        memory = kernel.memory(k, v, key_mask_BM=None)
+        for last in (max_length - 2, max_length - 1):
+            out = kernel.read(-torch.ones(1, 1, 1, 8), memory, torch.tensor([[last]]))
+            assert torch.allclose(out, v, rtol=1e-3)
+
     def test_too_long_a_memory_is_refused(self) -> None:
         k, v = draw(10, 1)[1:]
         with pytest.raises(UsageError, match=r"10 positions.*max_length is 9"):

@@ -159,7 +159,7 @@ def test_other_data_of_that_size_are_warned_of(tmp_path: Path) -> None:
 # -- evaluating -----------------------------------------------------------------------------------
 
 WORDS = {
-    "translation": ["BLEU", "signature", "loss", "perplexity"],
+    "translation": ["BLEU", "signature", "loss", "perplexity per token"],
     "classification": ["accuracy", "loss"],
     "language_modelling": [
         "perplexity per token",

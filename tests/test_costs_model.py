@@ -12,11 +12,19 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer, EncoderStack
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
 from search_spaces.costs import cost, params
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from supernet.attention.causal_linear import CHUNK_STATES
 from supernet.extraction import extract
 from supernet.models import FixedNetwork, build_classifier_supernet
 from supernet.sequence_models import FixedLanguageModel
@@ -108,6 +116,37 @@ def test_a_segment_is_read_at_the_cost_of_the_model(
     assert found.params == sum(p.numel() for p in built.parameters())
     spared = 2 * 2 * n * (n + memory - 7) * 8
     assert found.flops - spared == counter.get_total_flops()
+
+
+CAUSAL = replace(TOKENS, max_length=256, norm="pre", omni_span=1)
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 64, 100, 256])
+@pytest.mark.parametrize(
+    ("kind", "settings", "features", "values"),
+    [
+        ("linear", CAUSAL, 16, 9),
+        ("linear", replace(CAUSAL, linear_kernel="norm"), 8, 8),
+        ("omni", CAUSAL, 8, 9),
+    ],
+    ids=["cosformer", "norm", "performer"],
+)
+def test_causal_linear_attention_is_counted_as_the_recurrence(
+    kind: AttentionKind, settings: ModelSettings, features: int, values: int, tokens: int
+) -> None:
+    """It is computed in chunks, within which queries meet keys; that is what torch counts more."""
+    layer = DecoderLayer(kind, 2, 40)
+    architecture = Architecture(decoder=DecoderStack(24, (layer,)))
+    built = FixedLanguageModel(settings, architecture).eval()
+    counter = FlopCounterMode(display=False)
+    with counter, torch.inference_mode():
+        built(torch.ones(1, tokens, dtype=torch.long))
+    chunk = min(CHUNK_STATES, tokens)
+    filled = -(-tokens // chunk) * chunk
+    met = filled * chunk * (features + values) if tokens > 1 else 0
+    sums = 2 * (filled - tokens) * features * values
+    found = cost(settings, "language_modelling", architecture, "matmul", source_length=tokens)
+    assert counter.get_total_flops() == found.flops + 2 * layer.self_num_heads * (met + sums)
 
 
 def test_params_are_those_of_a_network_cut_from_the_supernet() -> None:

@@ -24,6 +24,7 @@ from supernet.data.fairseq_files import read_indexed, write_indexed
 from supernet.data.token_batches import collate_pairs
 from supernet.data.token_files import TokenRows
 from supernet.data.tokenizer import MARKS, UNKNOWN
+from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
 from supernet.training_settings import TrainingSettings
@@ -62,6 +63,26 @@ def test_a_dictionary_is_read_and_written(tmp_path: Path) -> None:
     assert found.decode([[4, 5, 3, 2], []]) == ["the , <unk>", ""]
     text = dictionary_text(found.symbols, [0, 0, 0, 0, 9, 7, 1, 0])
     assert text == (tmp_path / "dict.en.txt").read_text("utf-8")
+
+
+def test_unknown_words_of_references_match_nothing() -> None:
+    """fairseq writes <<unk>> in references, so that <unk> for everything scores nothing."""
+    rows = [[4, UNKNOWN, 5, 2], [UNKNOWN] * 5]
+    meant = DICTIONARY.references(rows)
+    assert [line.split()[1] for line in meant] == ["<<unk>>", "<<unk>>"]
+    assert [line.replace("<<unk>>", "<unk>") for line in meant] == DICTIONARY.decode(rows)
+    assert DICTIONARY.references([[4, 5, 2], []]) == DICTIONARY.decode([[4, 5, 2], []])
+    guess = [DICTIONARY.decode([[UNKNOWN] * 9])[0]]
+    assert corpus_bleu(guess, guess).score == pytest.approx(100)
+    assert corpus_bleu(guess, DICTIONARY.references([[UNKNOWN] * 9])).score < 40
+
+
+def test_references_of_a_folder_have_their_unknown_words_escaped(tmp_path: Path) -> None:
+    splits = small_splits()
+    said, meant = splits["valid"]
+    given = {**splits, "valid": (said, [f"unheard-of {line}" for line in meant])}
+    task = opened(write_data_bin(tmp_path / "bin", given))
+    assert task.valid.target_lines == tuple(f"<<unk>> {line}" for line in meant)
 
 
 def test_marks_in_text_are_unknown_words() -> None:

@@ -107,6 +107,7 @@ def test_several_files_follow_each_other(folder: Path) -> None:
         source=(folder / "train.en", folder / "test.en"),
         target=(folder / "train.de", folder / "test.de"),
         valid=(folder / "valid.en.gz", folder / "valid.de.gz"),
+        allow_overlap=True,  # the test split was learnt from
     )
     assert both.manifest.splits["train"].examples == 230
 
@@ -130,6 +131,23 @@ def test_a_stream_has_every_line_and_its_end(folder: Path) -> None:
     rows = [row.tolist() for row in data.train.rows]
     assert data.source_tokenizer.decode(rows) == ["the dog", "sees the cat"]
     assert len(open_language_test(folder / "out").rows) == 30
+
+
+def test_a_stream_that_is_scored_keeps_its_blank_lines(folder: Path) -> None:
+    """WikiText's: a blank line before and behind each heading is a line, and its end is a word."""
+    lines = ["", "= the =", " ", "the dog", "", "sees the cat", ""]
+    for name in ("valid.en", "test.en"):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    more = {"valid": (folder / "valid.en",), "test": (folder / "test.en",)}
+    manifest = run(folder, "language_modelling", **more, allow_overlap=True).manifest
+    for split, found in (
+        (manifest.splits["valid"], open_language(folder / "out").valid),
+        (manifest.splits["test"], open_language_test(folder / "out")),
+    ):
+        assert split.dropped == {} and split.examples == len(found.rows) == len(lines)
+        assert found.num_words == 8
+        blank = [row.tolist() == [EOS] for row in found.rows]
+        assert blank == [not line.strip() for line in lines]
 
 
 # -- bad input ------------------------------------------------------------------------------------

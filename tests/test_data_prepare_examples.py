@@ -218,7 +218,14 @@ def test_texts_are_bytes(tmp_path: Path) -> None:
 def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", labels=(10, 9))
     changes = {"valid": (tmp_path / "a.jsonl",), "test": (tmp_path / "a.jsonl",)}
-    run(tmp_path, CLASSIFICATION, source=(tmp_path / "a.jsonl",), max_length=5, **changes)
+    run(
+        tmp_path,
+        CLASSIFICATION,
+        source=(tmp_path / "a.jsonl",),
+        max_length=5,
+        allow_overlap=True,
+        **changes,
+    )
     data = open_examples(tmp_path / "out")
     assert data.longest == 5 and data.label_names == ("9", "10")
     assert data.train.labels.tolist() == [1, 0] * 20

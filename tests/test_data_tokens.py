@@ -244,7 +244,9 @@ def test_contexts_are_the_inputs_before_a_segment(count: int, context: int, shuf
 
 def test_contexts_come_when_they_are_asked_for() -> None:
     plain = list(stream_batches(stream(40), 21, 7, seed=1))
-    assert all(batch.context is None for batch in (*plain, *recurrent_batches(stream(40), 21, 7)))
+    assert all(
+        batch.context is None for batch in (*plain, *recurrent_batches(stream(40), 21, 7, 0))
+    )
     both = zip(plain, stream_batches(stream(40), 21, 7, seed=1, context=4), strict=True)
     assert all(torch.equal(a.inputs, b.inputs) for a, b in both)
     moved = plain[0].to("meta")
@@ -255,15 +257,35 @@ def test_contexts_come_when_they_are_asked_for() -> None:
         stream_batches(stream(40), 21, 7, context=-1)
 
 
-@pytest.mark.parametrize("count", [1, 20, 21, 23, 100])
-def test_rows_of_recurrent_batches_go_on(count: int) -> None:
+@pytest.mark.parametrize("warm_up", [0, 1, 2, 5])
+@pytest.mark.parametrize("count", [1, 4, 20, 21, 23, 100, 300])
+def test_rows_of_recurrent_batches_go_on(count: int, warm_up: int) -> None:
+    """Each token is predicted once, in its lane, and what is read there goes on from the start."""
     lanes: dict[int, list[int]] = {}
-    for number, batch in enumerate(recurrent_batches(stream(count), 12, 4)):
+    read: dict[int, list[int]] = {}
+    for number, batch in enumerate(recurrent_batches(stream(count), 12, 4, warm_up)):
         assert batch.continues == (number > 0)
+        assert batch.num_tokens == int(batch.mask.sum())
+        assert (batch.targets[~batch.mask] == 0).all()
+        for lane, row in enumerate(batch.inputs):
+            read.setdefault(lane, []).extend(row[row > 0].tolist())
         for lane, (row, mask) in enumerate(zip(batch.targets, batch.mask, strict=True)):
             lanes.setdefault(lane, []).extend(row[mask].tolist())
-    assert len(lanes) == min(3, count)
     assert [token for lane in lanes.values() for token in lane] == list(range(10, 10 + count))
+    text = [BOS, *range(10, 10 + count)]
+    for lane, tokens in lanes.items():
+        last = text.index(tokens[-1]) if tokens else 0
+        before = 0 if lane == 0 else 4 * warm_up
+        if tokens:
+            assert read[lane] == text[last - len(tokens) - before : last]
+
+
+@pytest.mark.parametrize(
+    ("count", "warm_up", "lanes"),
+    [(100, 0, 5), (100, 1, 5), (40, 1, 4), (20, 1, 2), (12, 1, 1), (100, 9, 1)],
+)
+def test_a_short_text_has_fewer_lanes(count: int, warm_up: int, lanes: int) -> None:
+    assert len(next(recurrent_batches(stream(count), 20, 4, warm_up))) == lanes
 
 
 @pytest.mark.parametrize("length", [0, 22])
@@ -271,7 +293,7 @@ def test_segments_must_fit_into_a_batch(length: int) -> None:
     with pytest.raises(UsageError, match="segments of"):
         stream_batches(stream(9), 21, length)
     with pytest.raises(UsageError, match="segments of"):
-        recurrent_batches(stream(9), 21, length)
+        recurrent_batches(stream(9), 21, length, 0)
 
 
 @pytest.mark.gpu

@@ -8,9 +8,10 @@ from scipy.stats import norm
 
 from nas.pareto import hypervolume
 from nas.searchers.base import Floats
-from nas.searchers.gain import MARGIN, NUM_QUANTILES, by_chance, greedy_gain
+from nas.searchers.gain import MARGIN, by_chance, expected_gain, greedy_gain
 
 FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
+SHARES = 200  # middles of equal shares of a normal distribution, in the place of an integral
 
 
 def sure(expected: Floats, count: int) -> list[int]:
@@ -22,7 +23,7 @@ def naive(expected: Floats, deviations: Floats, front: Floats, count: int) -> li
     everything = np.concatenate([front, expected])
     low, extent = everything.min(axis=0), np.ptp(everything, axis=0)
     corner = low + MARGIN * extent
-    steps = norm.ppf((np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES)
+    steps = norm.ppf((np.arange(SHARES) + 0.5) / SHARES)
     picked: list[int] = []
     for _ in range(count):
         gains = np.zeros(len(expected))
@@ -75,6 +76,53 @@ def test_nothing_to_pick_from_gives_nothing() -> None:
 def test_without_a_front_the_largest_box_comes_first() -> None:
     expected = np.array([[0.5, 0.5], [0.0, 1.0], [1.0, 0.0]])
     assert greedy_gain(expected, np.zeros(3), np.zeros((0, 2)), 1) == [0]
+
+
+# -- the expectation itself ----------------------------------------------------------------------
+
+
+def sampled_gain(mean: Floats, deviation: float, front: Floats, corner: Floats) -> float:
+    """Mean gain of a million draws of the quality; in two objectives a staircase is added up."""
+    drawn = mean[0] + deviation * np.random.default_rng(5).normal(size=1_000_000)
+    front = front[np.argsort(front[:, 0])]
+    begins = np.r_[-np.inf, front[:, 0]]
+    ends = np.minimum(np.r_[front[:, 0], corner[0]], corner[0])
+    heights = np.minimum.accumulate(np.r_[corner[1], front[:, 1]]) - mean[1]
+    total = 0.0
+    for begin, end, height in zip(begins, ends, np.maximum(heights, 0), strict=True):
+        total += height * np.maximum(end - np.maximum(drawn, begin), 0).mean()
+    return float(total)
+
+
+@pytest.mark.parametrize("behind", [-2.0, -0.5, 0.0, 0.5, 1.5, 2.0, 2.5, 3.0])
+def test_the_expected_gain_is_that_of_a_million_samples(behind: float) -> None:
+    front = np.array([[0.1, 0.9], [0.3, 0.5], [0.45, 0.42], [0.8, 0.1], [1.3, 0.05]])
+    corner, deviation = np.array([1.1, 1.1]), 0.04
+    for cost, to_beat in ((0.95, 0.1), (0.6, 0.3), (0.45, 0.45)):
+        mean = np.array([to_beat + behind * deviation, cost])
+        found = expected_gain(mean, deviation, front, corner)
+        wanted = sampled_gain(mean, deviation, front, corner)
+        assert found > 0 and found == pytest.approx(wanted, rel=0.03)
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+def test_the_expected_gain_is_an_integral_of_hypervolumes(objectives: int) -> None:
+    rng = np.random.default_rng(objectives)
+    front, corner = rng.random((12, objectives)), np.full(objectives, 0.9)
+    steps, width = np.linspace(-6, 6, 4001, retstep=True)
+    for mean in rng.random((5, objectives)):
+        points = mean + 0.1 * steps[:, None] * np.eye(objectives)[0]
+        before = hypervolume(front, corner)
+        gains = [hypervolume(np.vstack([front, point]), corner) - before for point in points]
+        wanted = float(np.sum(np.array(gains) * norm.pdf(steps)) * width)
+        assert expected_gain(mean, 0.1, front, corner) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_without_doubt_the_expected_gain_is_the_gain() -> None:
+    corner = np.array([1.1, 1.1])
+    assert expected_gain(np.array([0.5, 0.5]), 0.0, FRONT, corner) == pytest.approx(0.25)
+    assert expected_gain(np.array([0.5, 1.0]), 0.0, FRONT, corner) == 0
+    assert expected_gain(np.array([0.5, 1.2]), 0.5, FRONT, corner) == 0
 
 
 # -- by chance ------------------------------------------------------------------------------------

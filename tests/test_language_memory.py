@@ -17,6 +17,7 @@ from supernet.data.prepared import StreamSplit
 from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.token_files import TokenRows
 from supernet.extraction import extract
+from supernet.plan import decoder_of
 from supernet.sequence_models import FixedLanguageModel, LanguageModel, build_language_supernet
 from tests.memory_cases import (
     a_text,
@@ -296,10 +297,14 @@ def stream(count: int) -> StreamSplit:
     return StreamSplit(TokenRows.of([a_text(1, count)[0].tolist()]), count, count)
 
 
-def loss_of(model: LanguageModel, network: Architecture, max_tokens: int, length: int) -> float:
-    """The summed loss of a text of 50 tokens, read in lanes with carried state."""
+def loss_of(
+    model: LanguageModel, network: Architecture, max_tokens: int, length: int, count: int = 50
+) -> float:
+    """The summed loss of a text, read in lanes with carried state, as evaluation does."""
     state, total = model.start(network), 0.0
-    for batch in recurrent_batches(stream(50), max_tokens, length):
+    decoder = decoder_of(network)
+    warm_up = len(decoder.layers) * -(-decoder.memory_length // length)
+    for batch in recurrent_batches(stream(count), max_tokens, length, warm_up):
         logits, state = model.step(batch.inputs, state.next_segment())
         total += summed(logits, batch)
     return total
@@ -311,12 +316,22 @@ def summed(logits_BTV: Tensor, batch: StreamBatch) -> float:
 
 
 class TestBatches:
-    @pytest.mark.parametrize(("lanes", "lane"), [(3, 17), (4, 13)])
-    def test_lanes_read_with_a_long_memory_are_whole(self, lanes: int, lane: int) -> None:
-        whole = loss_of(random_memory_model(50), remembering(0), lanes * lane, lane)
-        found = loss_of(random_memory_model(), remembering(40), lanes * 5, 5)
-        assert found == pytest.approx(whole, abs=1e-9)
-        assert loss_of(random_memory_model(), remembering(3), lanes * 5, 5) != found
+    def test_a_lane_read_with_a_long_memory_is_whole(self) -> None:
+        whole = loss_of(random_memory_model(50), remembering(0), 50, 50)
+        assert loss_of(random_memory_model(), remembering(60), 5, 5) == pytest.approx(whole)
+        assert loss_of(random_memory_model(), remembering(3), 5, 5) != pytest.approx(whole)
+
+    @pytest.mark.parametrize("layers", [1, 3])
+    @pytest.mark.parametrize("memory_length", [1, 5, 7])
+    @pytest.mark.parametrize(("count", "length"), [(128, 4), (1003, 5)])
+    def test_the_loss_is_that_of_one_lane_however_many_there_are(
+        self, count: int, length: int, memory_length: int, layers: int
+    ) -> None:
+        model, network = random_memory_model(), remembering(memory_length, layers)
+        one = loss_of(model, network, length, length, count)
+        for lanes in (2, 7, 32):
+            found = loss_of(model, network, lanes * length, length, count)
+            assert found == pytest.approx(one, rel=1e-12)
 
     def test_contexts_are_those_of_the_text(self) -> None:
         """With one layer, a segment with its context costs what it does in the text."""

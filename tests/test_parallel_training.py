@@ -38,15 +38,13 @@ def batches_of(kind: str, count: int) -> list[Any]:
 
 
 def gradients(
-    kind: str, shares: list[Share], num_batches: int, settings: TrainingSettings = SHORT
+    kind: str, shares: list[Share], settings: TrainingSettings = SHORT
 ) -> tuple[list[Tensor | None], list[float]]:
     """Of all shares together, and the networks' losses."""
     model, task = supernet_of(SPACES[kind]), task_of(kind)
     networks, total = build_sampler(SPACES[kind], settings, 0).draw(), [0.0] * 3
     for share in shares:
-        found = add_gradients(
-            task, model, share, networks, settings, num_batches=num_batches, device="cpu"
-        )
+        found = add_gradients(task, model, share, networks, settings, device="cpu")
         total = [a + b for a, b in zip(total, found, strict=True)]
     return [parameter.grad for parameter in model.parameters()], total
 
@@ -68,8 +66,8 @@ def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
 def test_the_shares_of_all_ranks_make_the_update(kind: str, size: int, count: int) -> None:
     batches = batches_of(kind, count)
     shares = [share for rank in range(size) for share in Rank(rank, size).shares(batches)]
-    alone, losses = gradients(kind, Group().shares(batches), len(batches))
-    together, sums = gradients(kind, shares, len(batches))
+    alone, losses = gradients(kind, Group().shares(batches))
+    together, sums = gradients(kind, shares)
     assert same(alone, together) and sums == pytest.approx(losses, rel=1e-5)
 
 
@@ -80,14 +78,14 @@ def test_shares_without_their_weights_are_another_update(kind: str) -> None:
     shares = [share for rank in range(3) for share in Rank(rank, 3).shares(batches)]
     plain = [replace(share, weight=1 / 3) for share in shares]
     assert len({share.weight for share in shares}) > 1
-    assert not same(gradients(kind, shares, 1)[0], gradients(kind, plain, 1)[0])
+    assert not same(gradients(kind, shares)[0], gradients(kind, plain)[0])
 
 
 @each_kind
 def test_every_rank_has_gradients_of_the_same_parameters(kind: str) -> None:
     (batch,) = batches_of(kind, 1)
     size = len(batch) + 2
-    found = [gradients(kind, Rank(rank, size).shares([batch]), 1)[0] for rank in (0, size - 1)]
+    found = [gradients(kind, Rank(rank, size).shares([batch]))[0] for rank in (0, size - 1)]
     there = [[gradient is not None for gradient in one] for one in found]
     assert there[0] == there[1]
     assert all(g is None or not g.any() for g in found[1])
@@ -97,9 +95,26 @@ def test_batches_that_go_round_are_not_cut() -> None:
     batches = batches_of("translation", 3)
     shares = [Rank(rank, 2).shares(batches) for rank in range(2)]
     assert [one[0].batch for one in shares] == batches[:2]
-    assert [one[0].weight for one in shares] == [1.0, 1.0]
+    total = sum(batch.num_labels for batch in batches)
+    wanted = [batch.num_labels / total for batch in batches]
+    assert [one[0].weight for one in shares] == wanted[:2]
     assert sum(len(one[1].batch) for one in shares) == len(batches[2])
-    assert sum(one[1].weight for one in shares) == pytest.approx(1.0)
+    assert sum(one[1].weight for one in shares) == pytest.approx(wanted[2])
+
+
+@pytest.mark.parametrize("kind", ["translation", "language_modelling"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_accumulated_batches_are_one_large_batch(kind: str, size: int) -> None:
+    """A label counts the same wherever it stands: a batch with fewer of them counts less."""
+    (batch,) = batches_of(kind, 1)
+    rows = len(batch)
+    uneven = [batch.part(slice(0, 1)), batch.part(slice(1, rows))]
+    shares = [share for rank in range(size) for share in Rank(rank, size).shares(uneven)]
+    whole, loss = gradients(kind, Group().shares([batch]))
+    found, parts = gradients(kind, shares)
+    assert same(found, whole) and parts == pytest.approx(loss, rel=1e-5)
+    by_batch = [Share(one, 1 / 2) for one in uneven]
+    assert not same(gradients(kind, by_batch)[0], whole)
 
 
 @each_kind

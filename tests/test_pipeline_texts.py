@@ -71,7 +71,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "language with a memory": (with_memory(LANGUAGE), {"objectives": ("quality", "flops")}),
 }
-LANGUAGE_SCORES = ("loss", "perplexity", "word_perplexity", "bits_per_character")
+LANGUAGE_SCORES = (
+    "loss",
+    "perplexity",
+    "perplexity_per_word",
+    "word_perplexity",
+    "bits_per_character",
+)
 HEADLINES = {"translation": "bleu", "language_modelling": "perplexity"}
 each_run = pytest.mark.parametrize("name", RUNS)
 Made = Callable[[str], RunFolder]

@@ -41,9 +41,9 @@ def make_space(depth=3):
 SPACE = make_space()
 
 
-def make_card(tau=0.9, accuracy=0.95):
+def make_card(tau=0.9, accuracy=0.95, error=0.0):
     held_out = Fidelity(tau, tau, accuracy, 50)
-    return ReportCard("any", 50, 5, held_out, {}, {}, (), {})
+    return ReportCard("any", 50, 5, held_out, {}, {}, (), {}, error=error)
 
 
 def landscape(genotypes, omni=0.1, limit=np.inf):
@@ -191,6 +191,31 @@ def test_choices_of_the_best_observed_networks_stay():
     pruned = prune(SPACE, landscape, make_card(), observed, objectives, 0, settings=QUICK)
     assert ("encoder.attention", "omni") in names(pruned.kept)
     assert "omni" in pruned.space.slot("encoder.0.attention").choices
+
+
+def test_what_is_beyond_the_limits_protects_nothing():
+    """A network that is good because it may cost what no other may keeps no choice."""
+
+    def cuts(missed):
+        observed, objectives = observe()
+        hero = np.flatnonzero((observed == KINDS.index("omni")).any(axis=1))[0]
+        omni = [2 + 3 * layer for layer in range(3)]
+        observed[hero, omni] = np.where(SPACE.active(observed)[hero, omni], 2, 0)
+        objectives[hero, 0] = 0.0
+
+        def evaluate(rows):
+            same = (rows == observed[hero]).all(axis=1)
+            return Scores(landscape(rows).objectives, missed * same)
+
+        return names(prune(SPACE, evaluate, make_card(), observed, objectives, 0, QUICK).cuts)
+
+    assert ("encoder.attention", "omni") not in cuts(0.0)
+    assert ("encoder.attention", "omni") in cuts(1.0)
+
+
+def test_a_card_of_an_older_version_justifies_no_cut():
+    pruned = run(card=make_card(error=None))
+    assert pruned.space is SPACE and "older version" in pruned.refused
 
 
 def test_nothing_observed_protects_nothing():

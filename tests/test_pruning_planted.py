@@ -16,12 +16,13 @@ import pytest
 from nas.evolution import Evaluate, Scores
 from nas.pruning.prune import PrunedSpace, prune
 from nas.ranking.base import Ranker
+from nas.ranking.gaussian import GaussianProcess
 from nas.ranking.pairwise import PairwiseLinear, PairwiseTrees
-from nas.ranking.report_card import Fidelity, ReportCard
+from nas.ranking.report_card import Fidelity, ReportCard, quick_card
 from search_spaces.encoding import encode_features
 from search_spaces.operators import sample
 from search_spaces.space import Choice, Genotypes
-from tests.planted import SPACE, Floats, Planted, Truth
+from tests.planted import SPACE, Floats, Planted, Rugged, Truth
 
 SEEDS = range(300, 320)
 OBSERVED = 160
@@ -44,8 +45,16 @@ class Case:
         return {(cut.name, cut.choice) for cut in self.pruned.cuts}
 
 
-def pruned(model: Planted, evaluate: Evaluate, rows: Genotypes, points: Floats, seed: int) -> Case:
-    card = ReportCard("any", OBSERVED, 5, Fidelity(0.9, 0.95, 0.95, 100), {}, {}, (), {})
+def pruned(
+    model: Planted,
+    evaluate: Evaluate,
+    rows: Genotypes,
+    points: Floats,
+    seed: int,
+    error: float = 0.0,
+) -> Case:
+    held_out = Fidelity(0.9, 0.95, 0.95, 100)
+    card = ReportCard("any", OBSERVED, 5, held_out, {}, {}, (), {}, error=error)
     return Case(model, Truth(model), prune(SPACE, evaluate, card, rows, points, seed))
 
 
@@ -62,13 +71,21 @@ def learnt(seed: int, make: Callable[[], Ranker], noise: float) -> Case:
     rows = sample(SPACE, rng, OBSERVED)
     points = model(rows)
     points[:, 0] *= np.exp(rng.normal(0, noise, OBSERVED))
-    ranker = make().fit(encode_features(SPACE, rows), points[:, 0])
+    features = encode_features(SPACE, rows)
+    error = quick_card(features, points[:, 0], make, seed).error
+    assert error is not None
+    ranker = make().fit(features, points[:, 0])
+    return pruned(model, predicting(ranker, model), rows, points, seed, error)
 
-    def evaluate(these: Genotypes) -> Scores:
-        losses = ranker.predict(encode_features(SPACE, these))
-        return Scores(np.column_stack([losses, model(these)[:, 1]]), np.zeros(len(these)))
 
-    return pruned(model, evaluate, rows, points, seed)
+def predicting(ranker: Ranker, model: Planted) -> Evaluate:
+    """Predicted loss and true cost."""
+
+    def evaluate(rows: Genotypes) -> Scores:
+        losses = ranker.predict(encode_features(SPACE, rows))
+        return Scores(np.column_stack([losses, model(rows)[:, 1]]), np.zeros(len(rows)))
+
+    return evaluate
 
 
 def found(cases: list[Case]) -> int:
@@ -103,3 +120,22 @@ def test_who_learnt_it_cuts_some_that_is_useless_and_loses_little(
     cases = [learnt(seed, make, noise) for seed in SEEDS]
     assert min(case.truth.reach(case.pruned.space) for case in cases) > 1 - MOST_LOST
     assert found(cases) >= least  # of 40
+
+
+def test_what_the_true_front_needs_is_cut_by_the_error_on_known_networks_alone() -> None:
+    """A Gaussian process hardly errs where it has seen the answer, and far more elsewhere."""
+    seed, model = 0, Rugged(0, 0.1)
+    rows = sample(SPACE, np.random.default_rng([seed, 1]), 100)
+    features, points = encode_features(SPACE, rows), model(rows)
+    ranker = GaussianProcess().fit(features, points[:, 0])
+    known = float(np.sqrt(np.mean((ranker.predict(features) - points[:, 0]) ** 2)))
+    unseen = quick_card(features, points[:, 0], GaussianProcess, seed).error
+    assert unseen is not None and unseen > 5 * known
+    evaluate = predicting(ranker, model)
+    bold, careful = (
+        pruned(model, evaluate, rows, points, seed, error) for error in (known, unseen)
+    )
+    worth = careful.truth.worth()
+    assert any(worth[cut] > 0 for cut in bold.cuts if cut[0] == "encoder.ffn_dim")
+    assert all(worth[cut] == 0 for cut in careful.cuts)
+    assert careful.truth.reach(careful.pruned.space) == 1

@@ -21,7 +21,7 @@ from nas.ranking import (
 )
 from nas.ranking.base import Calibration, with_logs, worse_pairs
 from nas.ranking.pairwise import _pairwise_weights
-from nas.ranking.report_card import fidelity
+from nas.ranking.report_card import _folds, fidelity, held_out_predictions, quick_card
 from search_spaces.errors import DamagedRunError, UsageError
 
 RANKERS = {
@@ -281,6 +281,25 @@ def test_report_card_tells_a_good_ranker_from_noise():
     low, high = good.held_out.interval
     assert low <= good.held_out.kendall_tau <= high
     assert noise.held_out.interval[0] < 0 < 0.6 < low
+
+
+@pytest.mark.parametrize("make", [GaussianProcess, Ensemble])
+def test_the_error_of_a_card_is_on_networks_the_ranker_had_not_seen(make):
+    features, losses = make_data(60, noise=0.3)
+    ranker, card = choose(features, losses, candidates=[make])
+    folds = _folds(60, np.random.default_rng(0))
+    errors = held_out_predictions(make, features, losses, folds) - losses
+    assert card.error == pytest.approx(np.sqrt(np.mean(errors**2)))
+    known = np.sqrt(np.mean((ranker.predict(features) - losses) ** 2))
+    assert card.error > known
+    quick = quick_card(features, losses, make, 0)
+    assert (quick.error, quick.held_out.kendall_tau) == (card.error, card.held_out.kendall_tau)
+
+
+def test_cards_of_older_versions_know_no_error():
+    card = choose(*make_data(40))[1].to_json()
+    del card["error"]
+    assert ReportCard.from_json(card).error is None
 
 
 def test_report_card_is_complete_and_survives_json():

@@ -150,10 +150,10 @@ def retrained_file(run: RunFolder) -> str:
             {
                 "test_perplexity": 12.3,
                 "valid_perplexity": 9.0,
-                "test_word_perplexity": 80.0,
+                "test_perplexity_per_word": 80.0,
                 "test_bits_per_character": 1.5,
             },
-            "of 12.30 (perplexity per word 80.00, bits per character 1.50) on the test split",
+            "of 12.30 (per token; perplexity per word 80.00, bits per character 1.50) on the test split",
         ),
     ],
 )

@@ -86,6 +86,14 @@ def test_links_lead_somewhere(contents: RunContents) -> None:
     assert targets <= set(re.findall(r' id="([^"]*)"', page))
 
 
+def test_how_far_the_ranker_is_off_where_it_has_not_seen_the_answer(run: RunFolder) -> None:
+    rewrite(run, "ranker/report_card.json", ("error",), 0.1234)
+    text = words_of(render(read_contents(run)))
+    assert "guesses of the validation loss were off by 0.123 (root mean square)" in text
+    rewrite(run, "ranker/report_card.json", ("error",), None)
+    assert "were off by" not in words_of(render(read_contents(run)))
+
+
 # -- text from files ----------------------------------------------------------------------------
 
 

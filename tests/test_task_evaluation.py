@@ -146,6 +146,7 @@ SCORES = {
         "bits_per_character",
         "loss",
         "perplexity",
+        "perplexity_per_word",
         "word_perplexity",
     ],
 }
@@ -177,6 +178,8 @@ def test_perplexity_by_word_and_bits_by_character() -> None:
     text = [" ".join(TOKENIZER.decode([row])[0].split()) for row in task.valid.rows]
     num_words, num_characters = sum(len(line.split()) for line in text), len("".join(text))
     assert found.values["word_perplexity"] == pytest.approx(math.exp(nats / num_words))
+    as_published = math.exp(nats / (num_words + len(task.valid.rows)))
+    assert found.values["perplexity_per_word"] == pytest.approx(as_published)
     bits = nats / math.log(2) / num_characters
     assert found.values["bits_per_character"] == pytest.approx(bits)
 
@@ -208,3 +211,15 @@ def test_scores_of_a_network_gone_wild_can_be_written_down() -> None:
     found = score(task, model, networks_of(space, 1)[0], task.valid).values
     assert found["loss"] > MOST_NATS and math.isfinite(found["perplexity"])
     assert math.isfinite(found["word_perplexity"])
+    assert math.isfinite(found["perplexity_per_word"])
+
+
+def test_where_every_token_is_a_word_or_an_end_both_perplexities_are_one() -> None:
+    """The published convention: with a vocabulary of words, tokens are words and ends of lines."""
+    task, space = task_of("language_modelling"), SPACES["language_modelling"]
+    assert isinstance(task, LanguageModellingTask)
+    valid = task.valid
+    assert len(valid) == valid.num_words + len(valid.rows)
+    found = score(task, supernet_of(space), networks_of(space, 1)[0], valid).values
+    assert found["perplexity_per_word"] == pytest.approx(found["perplexity"])
+    assert found["word_perplexity"] > 1.05 * found["perplexity"]

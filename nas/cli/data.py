@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from supernet.data.manifest import Manifest
 
 Report = Callable[[str, int, int], None]
+SIDES = ("source", "target")
+EXAMPLES = {"pairs": "pairs", "stream": "lines", "images": "images", "texts": "texts"}
 
 
 class DataTask(StrEnum):
@@ -76,6 +78,9 @@ def prepare(
         3.0, min=0, help="Translation: leave out pairs of more unequal lengths; 0 for none."
     ),
     image_size: int = typer.Option(None, min=1, help="Cut and scale images to this side."),
+    allow_overlap: bool = typer.Option(
+        False, "--allow-overlap", help="Take a file that is given for two splits."
+    ),
     quiet: bool = options.QUIET,
     as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
 ) -> None:
@@ -96,6 +101,7 @@ def prepare(
         max_length=max_length,
         max_ratio=max_ratio,
         image_size=image_size,
+        allow_overlap=allow_overlap,
     )
     with terminable(), choose_screen(quiet or as_json, json_lines=False) as screen:
         prepared = run(request, shown_on(screen))
@@ -106,7 +112,23 @@ def prepare(
         out().print(split_table(prepared.manifest))
     say(f"{'already prepared' if prepared.found else 'prepared'}: {out_folder}")
     if not quiet:
+        for line in shared_examples(prepared.manifest):
+            say(line)
         say(what_next(out_folder))
+
+
+def shared_examples(manifest: Manifest) -> list[str]:
+    """For each split with examples that another has too: how many."""
+    told = []
+    for name, split in manifest.splits.items():
+        for other in dict.fromkeys(key.partition(".")[0] for key in split.overlap):
+            sides = [f"{split.overlap.get(f'{other}.{side}', 0):,} {side} lines" for side in SIDES]
+            more = f" ({' and '.join(sides)})" if manifest.content == "pairs" else ""
+            told.append(
+                f"note    {split.overlap.get(other, 0):,} of {split.examples:,} "
+                f"{EXAMPLES[manifest.content]} of {name} are in {other} too{more}"
+            )
+    return told
 
 
 def what_next(folder: Path) -> str:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 # What each task is known by, in words.
 SHOWN: dict[Task, dict[str, str]] = {
     "classification": {"accuracy": "accuracy", "loss": "loss"},
-    "translation": {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity"},
+    "translation": {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity per token"},
     "language_modelling": {
         "perplexity": "perplexity per token",
-        "word_perplexity": "perplexity per word",
+        "perplexity_per_word": "perplexity per word",
         "bits_per_character": "bits per character",
         "loss": "loss",
     },

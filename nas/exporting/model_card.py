@@ -14,7 +14,7 @@ SCORES = {
     "bleu": "BLEU",
     "accuracy": "accuracy",
     "perplexity": "perplexity per token",
-    "word_perplexity": "perplexity per word",
+    "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
     "loss": "loss (nats)",
 }

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.evolution import Evaluate
 from nas.pareto import hypervolume, non_dominated
 from nas.pruning.evidence import Candidate, Evidence, ScoredSample
 from search_spaces.space import Choice, Genotypes, SearchSpace
@@ -48,7 +47,7 @@ class Observed:
     """Observed networks ``(N, S)`` that no other dominates, and what beats them for sure.
 
     A prediction counts as at least as good as ``goals`` ``(N, M)``: the measured values, the loss
-    lowered by the ranker's usual error.
+    lowered by the ranker's usual error on networks that it has not seen.
     """
 
     rows: Genotypes
@@ -149,11 +148,19 @@ def _logs(objectives: Floats, columns: NDArray[np.bool_]) -> Floats:
     return out
 
 
-def best_observed(rows: Genotypes, points: Floats, evaluate: Evaluate) -> Observed:
-    """The observed networks that no other observed one dominates."""
+def best_observed(rows: Genotypes, points: Floats, violations: Floats, error: float) -> Observed:
+    """The observed networks within the limits that no other such one dominates.
+
+    Args:
+        rows: ``(N, S)``, observed.
+        points: ``(N, M)``, what was measured of them.
+        violations: ``(N,)``, by how much they miss the limits; 0 for not at all.
+        error: the ranker's, on networks that it was fitted without.
+    """
+    rows, points = rows[violations == 0], points[violations == 0]
     if len(rows) == 0:
         return Observed(rows, points)
-    error = evaluate(rows).objectives[:, 0] - points[:, 0]
-    goals = points[non_dominated(points)]
-    goals[:, 0] -= np.sqrt(np.mean(error**2))
-    return Observed(rows[non_dominated(points)], goals)
+    best = non_dominated(points)
+    goals = points[best]
+    goals[:, 0] -= error
+    return Observed(rows[best], goals)

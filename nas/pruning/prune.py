@@ -14,11 +14,11 @@ quality. What counts is whether a choice helps at *any* price. The rule:
    scored, must cover as much of the objective space as all of them (hypervolume; logarithms of
    what is positive). If they do not, the choice stays. A search of what remains can only find
    more.
-5. Never cut: what the caller wants kept, a slot's last choice, and what an observed network has
-   that no other observed one dominates, unless a network without the choice is predicted to be as
-   good by more than the ranker's usual error. So a ranker that is blind to what makes the best
-   observed network good cannot cut it, and a useless choice does not stay because a random sample
-   held nothing better.
+5. Never cut: what the caller wants kept, a slot's last choice, and what an observed network within
+   the limits has that no other such one dominates, unless a network without the choice is predicted
+   to be as good by more than the ranker's usual error: that of the report card, on networks it was
+   fitted without. So a ranker that is blind to what makes the best observed network good cannot cut
+   it, and a useless choice does not stay because a random sample held nothing better.
 
 Source: Hu et al., RankNAS, 2021, section 4. There importance for quality alone decides, and the
 ranker's features are cut; here cost counts too, and choices are cut from the space itself.
@@ -57,6 +57,10 @@ Floats = NDArray[np.float64]
 
 # Limits that few networks meet: the sample grows to at most this many times its size.
 MAX_GROWTH = 16
+UNKNOWN_ERROR = (
+    "The ranker's report card does not say how far it is off on networks it has not seen, because "
+    "an older version wrote it; the space stays whole."
+)
 
 
 @dataclass(frozen=True)
@@ -173,8 +177,8 @@ def prune(
         )
     vetoes = checked_vetoes(space, keep or {})
     refused = _distrust(card, settings)
-    if refused:
-        return PrunedSpace(space, refused=refused, vetoes=vetoes)
+    if refused or card.error is None:
+        return PrunedSpace(space, refused=refused or UNKNOWN_ERROR, vetoes=vetoes)
     drawn = _feasible_sample(space, evaluate, settings, seed)
     if drawn is None:
         return PrunedSpace(
@@ -184,13 +188,14 @@ def prune(
             vetoes=vetoes,
         )
     points = np.asarray(observed_objectives, dtype=np.float64)
+    missed = evaluate(observed).violations if len(observed) else np.zeros(0)
     vetoed = places(space, vetoes)
     audit = Audit(
         _near_front(space, evaluate, settings, seed, drawn),
         space,
         settings.tolerance,
         deepest_layers(space, vetoes),
-        best_observed(observed, points, evaluate),
+        best_observed(observed, points, missed, card.error),
     )
     kept = []
     for candidate, found in _against(space, drawn, settings):

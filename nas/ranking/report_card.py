@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from nas.ranking.agreement import tau_interval
 from nas.ranking.base import Floats, Ranker, checked_features, checked_losses, worse_pairs
 from nas.ranking.ensemble import Ensemble
 from nas.ranking.gaussian import GaussianProcess
@@ -26,8 +27,6 @@ from search_spaces.errors import DamagedRunError, UsageError
 MIN_OBSERVATIONS = 8
 MAX_FOLDS = 5
 CURVE_SHARES = (0.25, 0.5, 0.75)
-RESAMPLES = 200
-COVERAGE = (0.025, 0.975)
 
 Factory = Callable[[], Ranker]
 Folds = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -43,7 +42,8 @@ class Fidelity:
         pairwise_accuracy: share in [0, 1] of the pairs with different losses that are ordered
             right; a tied score is half right; 0.5 without any such pair.
         count: networks compared.
-        interval: 95 % bootstrap interval of `kendall_tau`, or None where none was asked for.
+        interval: 95 % interval of `kendall_tau`, see `tau_interval`; None where none was asked for
+            or there is none.
     """
 
     kendall_tau: float
@@ -86,6 +86,8 @@ class ReportCard:
         curve: the chosen ranker by number of observations, rising.
         importances: feature → share of the scores' spread, largest first.
         notes: sentences about what was left out and why.
+        error: root mean square of the chosen ranker's errors on networks it was fitted without, in
+            the unit of the losses; None in cards of versions that did not know it.
     """
 
     ranker: str
@@ -97,6 +99,7 @@ class ReportCard:
     curve: tuple[CurvePoint, ...]
     importances: Mapping[str, float]
     notes: tuple[str, ...] = field(default=())
+    error: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The card as plain JSON."""
@@ -123,6 +126,7 @@ class ReportCard:
                 ),
                 importances=dict(data["importances"]),
                 notes=tuple(data["notes"]),
+                error=data.get("error"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedRunError(f"the ranker's report card is damaged: {error!r}") from error
@@ -161,7 +165,7 @@ def choose_ranker(
         features: ``(N, F)`` in root coordinates, N at least 8.
         losses: ``(N,)``, lower is better.
         baselines: name → ``(N,)`` numbers of which more should be better (parameters, FLOPs).
-        rng: decides folds and resamples.
+        rng: decides the folds.
         feature_names: F names for the importances.
         candidates: makers of unfitted rankers; `default_candidates` if not given. Equal ones are
             decided by the order.
@@ -186,7 +190,7 @@ def choose_ranker(
     tried = [fidelity(prediction, observed) for prediction in predicted]
     best = int(np.argmax([round(result.kendall_tau, 9) for result in tried]))
     make = candidates[best]
-    held_out = with_interval(tried[best], predicted[best], observed, rng)
+    held_out = with_interval(tried[best], predicted[best], observed)
     ranker = make().fit(matrix, observed, feature_names)
     card = ReportCard(
         ranker=ranker.name,
@@ -196,12 +200,11 @@ def choose_ranker(
         candidates={
             candidate().name: result for candidate, result in zip(candidates, tried, strict=True)
         },
-        baselines={
-            name: _baseline(name, numbers, observed, rng) for name, numbers in baselines.items()
-        },
+        baselines={name: _baseline(name, numbers, observed) for name, numbers in baselines.items()},
         curve=_learning_curve(make, matrix, observed, folds, held_out),
         importances=ranker.importances(),
         notes=tuple(notes),
+        error=_error(predicted[best], observed),
     )
     return ranker, card
 
@@ -213,8 +216,18 @@ def quick_card(features: ArrayLike, losses: ArrayLike, make: Factory, seed: int)
     """
     matrix, observed = checked_features(features), checked_losses(losses)
     folds = _folds(len(observed), np.random.default_rng(seed))
-    held_out = fidelity(held_out_predictions(make, matrix, observed, folds), observed)
-    return ReportCard(make().name, len(observed), len(folds), held_out, {}, {}, (), {})
+    predicted = held_out_predictions(make, matrix, observed, folds)
+    return ReportCard(
+        make().name,
+        len(observed),
+        len(folds),
+        fidelity(predicted, observed),
+        candidates={},
+        baselines={},
+        curve=(),
+        importances={},
+        error=_error(predicted, observed),
+    )
 
 
 def fidelity(scores: ArrayLike, losses: ArrayLike) -> Fidelity:
@@ -240,19 +253,9 @@ def fidelity(scores: ArrayLike, losses: ArrayLike) -> Fidelity:
     return Fidelity(tau, spearman, _pairwise_accuracy(order, observed), len(order))
 
 
-def with_interval(
-    result: Fidelity, scores: Floats, losses: Floats, rng: np.random.Generator
-) -> Fidelity:
-    """The same fidelity with a 95 % bootstrap interval of tau, networks being resampled."""
-    taus = []
-    for rows in rng.integers(len(losses), size=(RESAMPLES, len(losses))):
-        picked_scores, picked_losses = scores[rows], losses[rows]
-        if np.ptp(picked_scores) > 0 and np.ptp(picked_losses) > 0:
-            taus.append(stats.kendalltau(picked_scores, picked_losses).statistic)
-    if not taus:
-        return result
-    low, high = np.quantile(taus, COVERAGE).tolist()
-    return replace(result, interval=(low, high))
+def with_interval(result: Fidelity, scores: Floats, losses: Floats) -> Fidelity:
+    """The same fidelity with the interval of its tau."""
+    return replace(result, interval=tau_interval(scores, losses))
 
 
 def held_out_predictions(make: Factory, features: Floats, losses: Floats, folds: Folds) -> Floats:
@@ -265,6 +268,11 @@ def held_out_predictions(make: Factory, features: Floats, losses: Floats, folds:
         ranker = make().fit(features[train], losses[train])
         predicted[held_out] = ranker.predict(features[held_out])
     return predicted
+
+
+def _error(predicted: Floats, losses: Floats) -> float:
+    """Root mean square of predictions less losses."""
+    return float(np.sqrt(np.mean((predicted - losses) ** 2)))
 
 
 def _folds(count: int, rng: np.random.Generator) -> Folds:
@@ -290,11 +298,11 @@ def _learning_curve(
     return (*points, CurvePoint(largest, whole))
 
 
-def _baseline(name: str, numbers: ArrayLike, losses: Floats, rng: np.random.Generator) -> Fidelity:
+def _baseline(name: str, numbers: ArrayLike, losses: Floats) -> Fidelity:
     scores = -checked_losses(numbers)
     if len(scores) != len(losses):
         raise UsageError(f"baseline {name!r} has {len(scores)} numbers for {len(losses)} networks")
-    return with_interval(fidelity(scores, losses), scores, losses, rng)
+    return with_interval(fidelity(scores, losses), scores, losses)
 
 
 def _pairwise_accuracy(scores: Floats, losses: Floats) -> float:

@@ -79,10 +79,22 @@ def card_section(run: RunContents) -> Html:
         " in the right order; guessing gets 50 %. Its Kendall τ is ",
         tag("strong", f"{found.kendall_tau:.2f}"),
         f"{interval}, where 1 is the perfect order and 0 is guessing.",
+        _usual_error(run, card),
     )
     notes = [paragraph(note) for note in card.notes]
     drawings = tag("div", _curve(card), _quality_check(run), class_="charts")
     return section("ranker", title, intro, drawings, _card_table(card), *notes)
+
+
+def _usual_error(run: RunContents, card: ReportCard) -> str:
+    """How far predictions are off, or nothing where a card of an older version does not say."""
+    if card.error is None:
+        return ""
+    return (
+        f" Its guesses of the {run.called(QUALITY)} were off by "
+        f"{words.value(QUALITY, card.error)} (root mean square); pruning takes nothing for better "
+        "by less than that."
+    )
 
 
 def _curve(card: ReportCard) -> Html:

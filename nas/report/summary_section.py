@@ -117,10 +117,10 @@ def _reached(result: Retrained) -> list[str | Html]:
         return ["was right on ", tag("strong", f"{text} of the test split")]
     others = [
         f"{words.SCORES[name]} {words.score(name, result.test_scores[name])}"
-        for name in ("word_perplexity", "bits_per_character")
+        for name in ("perplexity_per_word", "bits_per_character")
         if name in result.test_scores
     ]
-    more = f" ({', '.join(others)})" if others else ""
+    more = f" (per token; {', '.join(others)})" if others else ""
     score = tag("strong", f"{words.SCORES[result.headline]} of {text}")
     return ["reached a ", score, f"{more} on the test split"]
 

@@ -31,7 +31,7 @@ SCORES = {
     "accuracy": "accuracy",
     "bleu": "BLEU",
     "perplexity": "perplexity",
-    "word_perplexity": "perplexity per word",
+    "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
 }
 

@@ -74,9 +74,10 @@ def with_ones(v_BHND: Tensor) -> Tensor:
 
 
 def divided(out_BHNV: Tensor) -> Tensor:
-    """All columns but the last, divided by the last, which is kept above 1e-6.
+    """All columns but the last, divided by the last, the sum of the weights.
 
-    With `relu_features` only samples without any real key (and rows of padding) come near that.
+    It is kept above `DENOMINATOR_FLOOR`, which with `relu_features` only samples without any real
+    key (and rows of padding) are below.
     """
     return out_BHNV[..., :-1] / out_BHNV[..., -1:].clamp(min=DENOMINATOR_FLOOR)
 

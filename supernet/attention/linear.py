@@ -127,7 +127,9 @@ class CosformerKernel(MeanLinearKernel):
     the model instead of the current length, padding is masked, and φ is ``ReLU + 1e-3`` instead of
     ReLU. With plain ReLU a query near zero has a denominator near zero, and a gradient without
     bound; with the floor the gradient by a query is at most ``1e3`` times the spread of the values,
-    and a query that is negative throughout sees a mean of the values instead of nothing.
+    and a query that is negative throughout sees a mean of the values instead of nothing. The sum of
+    the weights is divided by as the paper's equation has it; the 1e-6 under which its code does not
+    let it fall would shrink the output where all keys are nearly M positions away.
     """
 
     max_length: int

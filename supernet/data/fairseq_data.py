@@ -238,7 +238,7 @@ def _with_lines(
 
     Rows are cut to `max_length` with the end mark; of the targets' text nothing is cut.
     """
-    meant = tuple(readable(line, how) for line in target.decode(_listed(split.target)))
+    meant = tuple(readable(line, how) for line in target.references(_listed(split.target)))
     rows = _cut(split.source, max_length)
     said = tuple(source.decode(_listed(rows)))
     return PairSplit(rows, _cut(split.target, max_length), said, meant)

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from search_spaces.errors import DataError
 from supernet.data.text import read_lines
-from supernet.data.tokenizer import MARKS, NUM_MARKS, UNKNOWN, WordTokenizer
+from supernet.data.tokenizer import BOS, EOS, MARKS, NUM_MARKS, PAD, UNKNOWN, WordTokenizer
 
 PostProcess = Literal["subword_nmt", "sentencepiece", "none"]
 POST_PROCESSES: tuple[PostProcess, ...] = get_args(PostProcess)
@@ -65,6 +65,22 @@ class FairseqDictionary(WordTokenizer):
         if not kept:
             raise DataError(f"{path} is empty; it should have a symbol and its count on each line")
         return cls(kept, str(path))
+
+    def references(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row for comparison with translations.
+
+        An unknown word is written ``<<unk>>``, as fairseq writes it in references, so that a
+        translation's ``<unk>`` is never counted as right.
+        """
+        escaped = f"<{self._words[UNKNOWN]}>"
+        return [
+            " ".join(
+                escaped if token == UNKNOWN else self._words[token]
+                for token in row
+                if token not in (PAD, BOS, EOS)
+            )
+            for row in rows
+        ]
 
 
 def dictionary_text(symbols: Sequence[str], counts: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ FORMAT = 1
 FILE_NAME = "manifest.json"
 TEST_PREFIX = "test."
 # Raised whenever equal requests would give other files than before.
-RECIPE = 1
+RECIPE = 2
 
 
 class _Frozen(BaseModel):
@@ -68,6 +68,9 @@ class SplitRecord(_Frozen):
         longest: tokens of the longest row of each side, end mark included.
         dropped: examples that were left out, by reason.
         truncated: examples that were cut to the maximum length.
+        overlap: examples that a split before this one has too: ``train`` or ``valid`` → how many;
+            of pairs also ``train.source`` and so on, the lines of one side. Blank lines do not
+            count.
     """
 
     examples: int
@@ -75,6 +78,7 @@ class SplitRecord(_Frozen):
     longest: dict[str, int] = {}
     dropped: dict[str, int] = {}
     truncated: int = 0
+    overlap: dict[str, int] = {}
 
 
 class Manifest(_Frozen):

@@ -37,6 +37,7 @@ class PrepareRequest:
             the tokens of the other are left out; 0 leaves in all.
         image_size: images are cut square and scaled to this side; None keeps them as they are,
             and then they all have to be square and of one size.
+        allow_overlap: take a file that is given for two splits.
     """
 
     task: Task
@@ -51,6 +52,7 @@ class PrepareRequest:
     max_length: int | None = None
     max_ratio: float = 3.0
     image_size: int | None = None
+    allow_overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Plan(Protocol):
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
+        ...
+
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """What was given for each split: role → name, and a digest of what it holds."""
         ...
 
     def build(self, folder: Path, report: Report) -> Content:

@@ -24,6 +24,7 @@ from supernet.data.manifest import (
     request_digest,
     write_manifest,
 )
+from supernet.data.overlap import refuse_equal_files
 from supernet.data.preparation import Plan, PrepareRequest
 from supernet.data.prepare_examples import plan_classification
 from supernet.data.text import Report
@@ -51,13 +52,16 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
         report: called with what is being done, how much of it is done and how much there is.
 
     Raises:
-        UsageError: when the request is wrong, or its folder holds something else.
+        UsageError: when the request is wrong, its folder holds something else, or two splits are
+            one file.
         DataError: when a file of the user cannot be used; the message names file and line.
     """
     check_free(request)
     if not request.source:
         raise UsageError("give the training data with --source")
     plan = PLANS[request.task](request, report)
+    if not request.allow_overlap:
+        refuse_equal_files(plan.contents)
     digest = request_digest(request.task, plan.settings, plan.inputs)
     present = _present(request, digest)
     if present is not None:

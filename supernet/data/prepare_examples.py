@@ -16,6 +16,7 @@ from search_spaces.errors import DataError, UsageError
 from supernet.data.image_files import ImageSource, open_images
 from supernet.data.images import Labels
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.overlap import Overlaps
 from supernet.data.preparation import SPLITS, Content, Plan, PrepareRequest, Settings
 from supernet.data.sources import VALID_MOST, VALID_SHARE, holdout
 from supernet.data.text import Report, TextFile, read_lines, scan
@@ -51,21 +52,32 @@ class ImagePlan:
             for role, source in self.sources.items()
         ]
 
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`; a test part of the training file itself was not given."""
+        return {
+            role: (self.names[role], source.digest)
+            for role, source in self.sources.items()
+            if role == "train" or getattr(self.request, role)
+        }
+
     def build(self, folder: Path, report: Report) -> Content:
         """Write pixels and labels of every split."""
         labels = {role: source.labels for role, source in self.sources.items()}
         names = self._label_names()
         shapes: list[tuple[int, ...]] = []
-        records = {}
-        for split, (role, chosen) in split_examples(labels).items():
-            shapes.append(self._write(split, role, chosen, folder, report))
-            if shapes[-1] != shapes[0]:
-                raise DataError(
-                    f"the images of {split} have the shape {shapes[-1]}, those of train "
-                    f"{shapes[0]}; give --image-size to make them equal"
-                )
-            write_labels(folder, split, labels[role][chosen])
-            records[split] = SplitRecord(examples=len(chosen))
+        records: dict[str, SplitRecord] = {}
+        with Overlaps(folder) as overlaps:
+            for split, (role, chosen) in split_examples(labels).items():
+                shapes.append(self._write(split, role, chosen, folder, report, overlaps))
+                if shapes[-1] != shapes[0]:
+                    raise DataError(
+                        f"the images of {split} have the shape {shapes[-1]}, those of train "
+                        f"{shapes[0]}; give --image-size to make them equal"
+                    )
+                write_labels(folder, split, labels[role][chosen])
+                shared = overlaps.of(split, records)
+                records[split] = SplitRecord(examples=len(chosen), overlap=shared)
         height, width, channels = shapes[0]
         return Content(
             "images", records, image_shape=(height, width, channels), label_names=list(names)
@@ -85,7 +97,13 @@ class ImagePlan:
         return names
 
     def _write(
-        self, split: str, role: str, chosen: NDArray[np.intp], folder: Path, report: Report
+        self,
+        split: str,
+        role: str,
+        chosen: NDArray[np.intp],
+        folder: Path,
+        report: Report,
+        overlaps: Overlaps,
     ) -> tuple[int, ...]:
         done, shape = 0, tuple[int, ...]()
         with (folder / f"{split}.images.bin").open("wb") as file:
@@ -98,6 +116,7 @@ class ImagePlan:
                         "--image-size to cut and scale them"
                     )
                 file.write(np.ascontiguousarray(pixels).data)
+                overlaps.add(split, (image.tobytes() for image in pixels))
                 done += len(pixels)
                 report(f"Writing {split}", done, len(chosen))
         return shape
@@ -135,19 +154,33 @@ class BytePlan:
             for role, file in self.files.items()
         ]
 
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`."""
+        return {role: (str(file.path), file.content) for role, file in self.files.items()}
+
     def build(self, folder: Path, report: Report) -> Content:
         """Write the bytes and labels of every split."""
         parts = split_examples(self.labels)
-        records = {}
-        for split, (role, chosen) in parts.items():
-            records[split] = self._write(split, role, chosen, folder, report)
-            write_labels(folder, split, self.labels[role][chosen])
+        records: dict[str, SplitRecord] = {}
+        with Overlaps(folder) as overlaps:
+            for split, (role, chosen) in parts.items():
+                made = self._write(split, role, chosen, folder, report, overlaps)
+                shared = overlaps.of(split, records)
+                records[split] = made.model_copy(update={"overlap": shared})
+                write_labels(folder, split, self.labels[role][chosen])
         tokenizer = TokenizerRecord(kind="bytes", vocab_size=BYTE_VOCAB_SIZE)
         dtype = token_dtype(BYTE_VOCAB_SIZE)
         return Content("texts", records, tokenizer, dtype, label_names=list(self.label_names))
 
     def _write(
-        self, split: str, role: str, chosen: NDArray[np.intp], folder: Path, report: Report
+        self,
+        split: str,
+        role: str,
+        chosen: NDArray[np.intp],
+        folder: Path,
+        report: Report,
+        overlaps: Overlaps,
     ) -> SplitRecord:
         wanted, truncated = set(chosen.tolist()), 0
         with ExitStack() as stack:
@@ -156,6 +189,7 @@ class BytePlan:
             for number, example in enumerate(_examples(self.files[role].path)):
                 if number not in wanted:
                     continue
+                overlaps.add(split, [example.text.strip().encode("utf-8", "replace")])
                 row = [byte + 1 for byte in example.text.encode("utf-8", "replace")]
                 truncated += len(row) > self.max_length
                 writer.append([row[: self.max_length]])

@@ -1,8 +1,9 @@
 """Preparing text for translation (pairs of lines) and for language models (a stream of lines).
 
-Only the training split is filtered. Validation and test keep every line, so that scores compare
-with those of others: a pair over the maximum length is cut for the network, while the whole line
-stays in ``SPLIT.source.txt`` and ``SPLIT.target.txt``, against which BLEU is counted.
+Only the training split is filtered. Validation and test keep every line, blank ones too, so that
+scores compare with those of others: a blank line of a stream is an end mark alone, and a pair over
+the maximum length is cut for the network, while the whole line stays in ``SPLIT.source.txt`` and
+``SPLIT.target.txt``, against which BLEU is counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TextIO
 
 from search_spaces.errors import DataError
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.overlap import Overlaps
 from supernet.data.preparation import SPLITS, Content, PrepareRequest, Settings
 from supernet.data.text import Report, TextFile, read_lines
 from supernet.data.token_files import RowWriter, TokenDtype, token_dtype, writing_rows
@@ -77,17 +79,29 @@ class TextPlan:
             for file in files
         ]
 
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`."""
+        return {
+            f"{split}.{side}.{number}": (str(file.path), file.content)
+            for side, splits in self.sides.items()
+            for split, files in splits.items()
+            for number, file in enumerate(files)
+        }
+
     def build(self, folder: Path, report: Report) -> Content:
         """Learn the vocabularies and write the token files of every split."""
         tokenizers = self._learn(folder, report)
         sizes = [tokenizer.vocab_size for tokenizer in tokenizers.values()]
         dtype = token_dtype(max(sizes))
         write = self._write_pairs if self.pairs else self._write_stream
-        records = {
-            split: write(split, folder, tokenizers, dtype, report)
-            for split in SPLITS
-            if self.sides["source"].get(split)
-        }
+        records: dict[str, SplitRecord] = {}
+        with Overlaps(folder) as overlaps:
+            for split in SPLITS:
+                if self.sides["source"].get(split):
+                    made = write(split, folder, tokenizers, dtype, report, overlaps)
+                    shared = overlaps.of(split, records)
+                    records[split] = made.model_copy(update={"overlap": shared})
         tokenizer = TokenizerRecord(
             kind=self.request.tokenizer,
             joint=self.joint,
@@ -122,6 +136,7 @@ class TextPlan:
         tokenizers: dict[str, Tokenizer],
         dtype: TokenDtype,
         report: Report,
+        overlaps: Overlaps,
     ) -> SplitRecord:
         dropped: Counter[str] = Counter()
         truncated = done = 0
@@ -135,6 +150,9 @@ class TextPlan:
             texts = [] if split == "train" else _text_files(folder, split, stack)
             for chunk in _chunks(self._lines(split)):
                 lines = tuple(zip(*chunk, strict=True))
+                overlaps.add(split, ("\0".join(pair).strip("\0 ").encode() for pair in chunk))
+                for side, text in zip(SIDES, lines, strict=True):
+                    overlaps.add(split, (line.strip().encode() for line in text), side)
                 rows = [
                     tokenizers[side].encode(part) for side, part in zip(SIDES, lines, strict=True)
                 ]
@@ -177,6 +195,7 @@ class TextPlan:
         tokenizers: dict[str, Tokenizer],
         dtype: TokenDtype,
         report: Report,
+        overlaps: Overlaps,
     ) -> SplitRecord:
         dropped: Counter[str] = Counter()
         counts: Counter[str] = Counter(words=0, characters=0)
@@ -185,9 +204,10 @@ class TextPlan:
         with writing_rows(folder, split, dtype) as writer:
             for chunk in _chunks(self._lines(split)):
                 lines = [line for (line,) in chunk]
+                overlaps.add(split, (line.strip().encode() for line in lines))
                 kept = []
                 for line, row in zip(lines, tokenizers["source"].encode(lines), strict=True):
-                    if not row:
+                    if not row and split == "train":
                         dropped["blank"] += 1
                     elif limit is not None and len(row) >= limit:
                         dropped["too_long"] += 1

@@ -50,8 +50,10 @@ class StreamSplit:
     """A text to model.
 
     Attributes:
-        rows: its lines, each ended by the end mark; `rows.tokens` is the whole stream.
-        num_words: words, as separated by spaces, for perplexity by word.
+        rows: its lines, each ended by the end mark; `rows.tokens` is the whole stream. A blank
+            line is an end mark alone.
+        num_words: words, as separated by spaces, without the end marks, which perplexity per word
+            counts as words.
         num_characters: characters, line ends not counted.
     """
 

@@ -27,8 +27,8 @@ class StreamBatch:
 
     Attributes:
         inputs: what the network reads, int64 ``(B, T)``, 0 behind the end of the text.
-        targets: what it should predict, int64 ``(B, T)``.
-        mask: bool ``(B, T)``, True where there is a token, of both.
+        targets: what it should predict, int64 ``(B, T)``, 0 where there is nothing to predict.
+        mask: bool ``(B, T)``, True where there is a token to predict; nowhere else are targets.
         num_tokens: tokens to predict.
         continues: whether row i goes on where row i of the batch before ended, so that a memory
             of it may be carried over.
@@ -127,20 +127,25 @@ def recurrent_batches(
     split: StreamSplit,
     max_tokens: int,
     length: int,
+    warm_up: int,
     device: torch.device | str | None = None,
 ) -> Iterator[StreamBatch]:
     """One pass over a text in which every batch continues the rows of the one before.
 
-    The text is cut into ``max_tokens // length`` lanes of equal length, which are read side by
-    side, `length` tokens at a time; each token is predicted exactly once. For networks with a
-    memory.
+    The text is cut into segments of `length` tokens, and these into lanes that are read side by
+    side; each token is predicted exactly once. A lane reads `warm_up` segments before the first of
+    which it predicts tokens. With as many as a network's outputs can depend on, every token is
+    predicted as if the text were read in one lane, however many there are. So that the warm-up is a
+    third of the reading at most, a short text has fewer lanes than fit into a batch, down to one.
 
-    Source: Dai et al., "Transformer-XL" (2019), section 3.2.
+    Source: Dai et al., "Transformer-XL" (2019), section 3.2. Their lanes begin without a memory.
 
     Args:
         split: what to go through.
         max_tokens: of a batch.
         length: tokens of a segment, at least 1.
+        warm_up: segments that a lane reads first, at least 0; the first lane, at the begin of the
+            text, has none before it and predicts all that it reads.
         device: where batches go.
 
     Raises:
@@ -148,16 +153,21 @@ def recurrent_batches(
     """
     _check_segments(max_tokens, length)
     total = len(split)
-    lanes = min(max_tokens // length, total)
-    lane = -(-total // lanes) if lanes else 0
-    begins = np.minimum(np.arange(lanes) * lane, total)
-    stops = np.minimum(begins + lane, total)
+    segments = -(-total // length)
+    most = max(1, (segments - warm_up) // max(1, 2 * warm_up))
+    lanes = min(max_tokens // length, most)
+    own = max(0, -(-(segments - warm_up) // lanes))
+    # Lane i reads from segment i * own on, and all read warm_up + own segments.
+    begins = np.arange(lanes) * own * length
+    stops = np.minimum(begins + (warm_up + own) * length, total)
+    scored = np.where(begins > 0, begins + warm_up * length, 0)
 
     def batch(step: int) -> StreamBatch:
-        starts = np.minimum(begins + step, stops)
-        return _segments(split, starts, np.minimum(starts + length, stops), step > 0)
+        starts = np.minimum(begins + step * length, stops)
+        ends = np.minimum(starts + length, stops)
+        return _segments(split, starts, ends, step > 0, scored)
 
-    return (batch(step).to(device) for step in range(0, lane, length))
+    return (batch(step).to(device) for step in range(min(segments, warm_up + own)))
 
 
 def _check_segments(max_tokens: int, length: int) -> None:
@@ -168,13 +178,21 @@ def _check_segments(max_tokens: int, length: int) -> None:
         )
 
 
-def _segments(split: StreamSplit, starts: Indices, ends: Indices, continues: bool) -> StreamBatch:
+def _segments(
+    split: StreamSplit,
+    starts: Indices,
+    ends: Indices,
+    continues: bool,
+    scored: Indices | None = None,
+) -> StreamBatch:
+    """The text from `starts` to `ends`, ``(B,)`` each, to be predicted from `scored` on."""
     width = int((ends - starts).max(initial=0))
     places = starts[:, None] + np.arange(width)
-    mask = places < ends[:, None]
+    read = places < ends[:, None]
+    mask = read if scored is None else read & (places >= scored[:, None])
     inputs, targets = (np.full(mask.shape, PAD, dtype=np.int64) for _ in range(2))
     targets[mask] = split.rows.tokens[places[mask]]
-    inputs[mask] = _inputs(split, places[mask])
+    inputs[read] = _inputs(split, places[read])
     return StreamBatch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,11 +29,13 @@ class TextFile:
         path: where it is.
         lines: number of lines, at least 1.
         sha256: of its bytes as they are, packed or not.
+        content: sha256 of its lines.
     """
 
     path: Path
     lines: int
     sha256: str
+    content: str
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -67,10 +70,13 @@ def scan(path: Path) -> TextFile:
         raise DataError(f"there is no file {path}")
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a text file, plain or .gz")
-    lines = sum(1 for _ in read_lines(path))
+    lines, content = 0, hashlib.sha256()
+    for line in read_lines(path):
+        lines += 1
+        content.update(f"{line}\n".encode())
     if not lines:
         raise DataError(f"{path} is empty; it should have one sentence a line")
-    return TextFile(path, lines, file_sha256(path))
+    return TextFile(path, lines, file_sha256(path), content.hexdigest())
 
 
 @contextmanager

@@ -115,12 +115,19 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: StreamSplit, device: str
     ) -> Iterator[Predictions]:
-        """See `Task.evaluation`; a network with a memory reads the text in order."""
+        """See `Task.evaluation`; a network with a memory reads the text in order.
+
+        Outputs of a layer depend on the memory, that is on so many segments of the layer below; so
+        those of the last depend on as many for each layer, and lanes begin that much earlier.
+        """
         length = self._segment_length
         most = max(EVALUATION_TOKENS, length)
-        if decoder_of(architecture).memory_length:
+        decoder = decoder_of(architecture)
+        if decoder.memory_length:
             assert isinstance(model, LanguageModel)
-            return _recurrent(model, architecture, recurrent_batches(split, most, length, device))
+            warm_up = len(decoder.layers) * -(-decoder.memory_length // length)
+            batches = recurrent_batches(split, most, length, warm_up, device)
+            return _recurrent(model, architecture, batches)
         parts = stream_batches(split, most, length, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
 

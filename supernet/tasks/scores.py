@@ -31,7 +31,11 @@ class Scores:
     Attributes:
         values: name → value: ``loss`` (nats per prediction) and ``accuracy`` for every task; with
             a ``bleu`` for translation; ``perplexity`` (per token) for both tasks on texts, and for
-            language models ``word_perplexity`` and ``bits_per_character``.
+            language models ``perplexity_per_word``, ``bits_per_character`` and
+            ``word_perplexity``. Per word is the published convention: all tokens' nats are shared
+            out among the words and the ends of lines, as papers on WikiText-103 count its <eos>.
+            ``word_perplexity`` shares the same nats out among the words alone and so is larger the
+            shorter the lines are; it stays for comparison with results of older versions.
         headline: the name that the task is known by.
         count: predictions.
         bleu_signature: sacreBLEU's; translation only.
@@ -76,6 +80,7 @@ def score(
     if isinstance(task, LanguageModellingTask):
         nats = found.loss * found.count
         values["perplexity"] = _perplexity(found.loss)
+        values["perplexity_per_word"] = _perplexity(nats / (split.num_words + len(split.rows)))
         values["word_perplexity"] = _perplexity(nats / max(split.num_words, 1))
         values["bits_per_character"] = nats / math.log(2.0) / max(split.num_characters, 1)
         return Scores(values, "perplexity", found.count)

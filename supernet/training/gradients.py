@@ -24,7 +24,6 @@ def add_gradients(
     networks: Sequence[Architecture],
     settings: TrainingSettings,
     *,
-    num_batches: int,
     device: str,
 ) -> list[float]:
     """Add to the model's gradients those of the networks' mean loss on a share of an update.
@@ -35,7 +34,6 @@ def add_gradients(
         share: of the update.
         networks: which train; the first is the teacher where there is one.
         settings: the numbers.
-        num_batches: batches of the update, of whose losses the mean is taken.
         device: where the model is.
 
     Returns:
@@ -46,7 +44,7 @@ def add_gradients(
         with _autocast(device, settings):
             logits, labels = task.predict(model, share.batch, network)
         loss = _loss(logits, labels, teacher, settings) * share.weight
-        (loss / (len(networks) * num_batches)).backward()
+        (loss / len(networks)).backward()
         losses.append(loss.item())
         if number == 0 and _distils(settings, len(networks)):
             teacher = logits.detach().float().softmax(dim=-1)

@@ -1,8 +1,9 @@
 """The training loop of supernets and of single networks.
 
 One update trains every network the sampler draws, one after the other, and steps once on the mean
-of their gradients. Everything random follows from the seed and the epoch alone, so that a
-training that goes on from a checkpoint ends in the same weights.
+of their gradients; a label counts the same in whichever batch of an update it stands. Everything
+random follows from the seed and the epoch alone, so that a training that goes on from a checkpoint
+ends in the same weights.
 """
 
 from __future__ import annotations
@@ -230,10 +231,10 @@ class Trainer:
         self._optimizer.step()
         self._updates += 1
         self._averages.after_update()
-        return float(np.mean(losses)) / len(batches)
+        return float(np.mean(losses))
 
     def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> list[float]:
-        """This rank's part of the gradients, and of each network's losses on the batches."""
+        """This rank's part of the gradients, and of each network's loss on all labels."""
         losses = np.zeros(len(networks))
         for share in self._group.shares(batches):
             losses += add_gradients(
@@ -242,7 +243,6 @@ class Trainer:
                 share,
                 networks,
                 self._settings,
-                num_batches=len(batches),
                 device=self._device,
             )
         return losses.tolist()

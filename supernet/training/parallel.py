@@ -2,7 +2,7 @@
 
 All ranks hold the same weights, draw the same networks and see the same batches. A rank computes
 the gradients of its share; their sum is, up to rounding, what one process alone would have
-computed: shares are weighted by the labels in them, because a batch's loss is a mean over labels.
+computed: shares are weighted by the labels in them, because an update's loss is a mean over labels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Divisible(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A batch, or some rows of it, and the share of that batch's loss that it stands for."""
+    """A batch, or some rows of it, and the share of the update's labels that it holds."""
 
     batch: Any
     weight: float
@@ -64,16 +64,22 @@ class Group:
         As many batches as go round are handed out whole, which wastes nothing on short rows; each
         of the others is cut by rows. A rank for which no row is left takes one with no weight, so
         that every rank has gradients of the same parameters.
-        """
-        whole = len(batches) // self.size * self.size
-        mine = [Share(batch, 1.0) for batch in batches[self.rank : whole : self.size]]
-        return mine + [self._cut(batch) for batch in batches[whole:]]
 
-    def _cut(self, batch: Divisible) -> Share:
+        Source: a label counts the same in whichever batch of an update it stands, as in fairseq,
+        which divides the sum over all batches and workers by all tokens.
+        """
+        total = sum(batch.num_labels for batch in batches)
+        whole = len(batches) // self.size * self.size
+        mine = batches[self.rank : whole : self.size]
+        return [Share(batch, batch.num_labels / total) for batch in mine] + [
+            self._cut(batch, total) for batch in batches[whole:]
+        ]
+
+    def _cut(self, batch: Divisible, total: int) -> Share:
         if self.rank >= len(batch):
             return Share(batch.part(slice(0, 1)), 0.0)
         part = batch.part(slice(self.rank, None, self.size))
-        return Share(part, part.num_labels / batch.num_labels)
+        return Share(part, part.num_labels / total)
 
     def add_up(self, parameters: Iterable[Tensor]) -> None:
         """Replace the gradients of parameters by their sum over the group."""

@@ -28,14 +28,18 @@ def learning_rate(settings: TrainingSettings, update: int, total: int) -> float:
         total: updates planned. Later passes may have a few batches more than the first, which the
             plan counts: the cosine stays at zero there, the square root goes on.
 
-    Source: the inverse square root is that of Vaswani et al., "Attention Is All You Need" (2017),
-    eq. 3, with the peak given as a number, as fairseq has it.
+    Source: the inverse square root is fairseq's: that of Vaswani et al., "Attention Is All You
+    Need" (2017), eq. 3, with the peak given as a number and the rate of the updates done so far. So
+    the first update has the initial rate, and the peak is that of the update behind the warm-up.
+    The cosine is at its peak with the last update of the warm-up.
     """
     peak, first = settings.learning_rate, settings.initial_rate
     warmup = max(1, round(settings.warmup_share * total))
+    if settings.schedule == "inverse_sqrt":
+        if update < warmup:
+            return first + (peak - first) * update / warmup
+        return peak * math.sqrt(warmup / update)
     if update < warmup:
         return first + (peak - first) * (update + 1) / warmup
-    if settings.schedule == "inverse_sqrt":
-        return peak * math.sqrt(warmup / (update + 1))
     share = min(1.0, (update - warmup) / max(1, total - warmup))
     return peak * 0.5 * (1.0 + math.cos(math.pi * share))

@@ -51,7 +51,7 @@ def with_ones(v: Tensor) -> Tensor:
 
 def divided(sums: Tensor) -> Tensor:
     """Sums of weighted values, divided by the sum of the weights."""
-    return sums[..., :-1] / sums[..., -1:].clamp(min=1e-6)
+    return sums[..., :-1] / sums[..., -1:].clamp(min=1e-12)
 
 
 class LinearAttention(Attention):

@@ -1,0 +1,143 @@
+"""Prints the tables of a study from the file that it keeps in ``results/``, without running it.
+
+``python -m experiments.results_tables experiments/results/rank_fidelity_digits.json --markdown``
+
+An entry of LOG.md names the file that its tables come from in a line of its own,
+``Results: results/NAME.json``. A test prints the tables from the file and finds every row of the
+entry's tables among them, so that a file that was written anew without an entry, or an entry
+without its file, is noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments import attention_study, decoder_linear, limits_hold, rank_fidelity
+
+# How the names of a study's files begin, and what makes its tables of their content.
+STUDIES: Mapping[str, Callable[[Any], list[Table]]] = {
+    "attention_study_": attention_study.tables,
+    "decoder_linear": decoder_linear.tables,
+    "limits_hold": limits_hold.tables,
+    "rank_fidelity_": rank_fidelity.tables,
+}
+
+_RESULTS = re.compile(r"^Results: (results/\S+\.json)$", re.MULTILINE)
+_NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?(?!\w)")
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the log.
+
+    Attributes:
+        title: its heading.
+        file: the results that its tables come from, or None where it names none.
+        rows: cells of the rows of its tables, without the heads.
+    """
+
+    title: str
+    file: str | None
+    rows: tuple[Row, ...]
+
+
+def entries(log: str) -> list[Entry]:
+    """The entries of a log, newest first."""
+    found = []
+    for part in re.split(r"^## ", log, flags=re.MULTILINE)[1:]:
+        title, _, text = part.partition("\n")
+        named = _RESULTS.search(text)
+        found.append(Entry(title, named[1] if named else None, tuple(_rows(text))))
+    return found
+
+
+def tables_of(file: Path) -> list[Table]:
+    """The tables that a study prints of a results file.
+
+    Raises:
+        KeyError: when no study is known to print it.
+    """
+    make = next((make for prefix, make in STUDIES.items() if file.name.startswith(prefix)), None)
+    if make is None:
+        raise KeyError(f"no study prints {file.name}; there are {', '.join(STUDIES)}")
+    return make(json.loads(file.read_text(encoding="utf-8")))
+
+
+def printed(tables: Sequence[Table]) -> list[Row]:
+    """The cells of all rows."""
+    return [
+        tuple(map(str, row))
+        for table in tables
+        for row in zip(*(column.cells for column in table.columns), strict=True)
+    ]
+
+
+def missing(entry: Entry, rows: Sequence[Row]) -> list[Row]:
+    """The rows of an entry of which no printed row has all numbers, in their order.
+
+    A number may be rounded to fewer decimals than were printed.
+    """
+    known = [_numbers(row) for row in rows]
+    return [row for row in entry.rows if not any(_within(_numbers(row), one) for one in known)]
+
+
+def _rows(text: str) -> list[Row]:
+    rows = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
+        for line in block.splitlines()[2:]:
+            rows.append(tuple(cell.strip(" *") for cell in line.strip().strip("|").split("|")))
+    return rows
+
+
+def _numbers(row: Row) -> list[str]:
+    return [n.replace(",", "").replace("−", "-") for n in _NUMBER.findall(" ".join(row[1:]))]
+
+
+def _within(wanted: Sequence[str], given: Sequence[str]) -> bool:
+    """Whether all numbers are among the given ones, in this order."""
+    rest = iter(given)
+    return all(any(_rounds_to(one, number) for one in rest) for number in wanted)
+
+
+def _rounds_to(exact: str, short: str) -> bool:
+    decimals = len(short.partition(".")[2])
+    return abs(float(exact) - float(short)) <= 0.5001 * 0.1**decimals
+
+
+def markdown(table: Table) -> str:
+    """A table as it stands in the log."""
+    rows = [tuple(str(column.header) for column in table.columns), *printed([table])]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def main() -> int:
+    """Print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.results_tables", description="The tables of a results file."
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="as they stand in LOG.md")
+    options = parser.parse_args()
+    for table in tables_of(options.file):
+        if options.markdown:
+            print(f"{markdown(table)}\n")
+        else:
+            Console(width=160).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
