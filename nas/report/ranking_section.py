@@ -10,11 +10,11 @@ from nas.front import FrontEntry
 from nas.holding import PREDICTED_STDS
 from nas.objectives import LATENCY, QUALITY
 from nas.ranking.report_card import Fidelity, ReportCard
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, bars, chart
 from nas.report.contents import RunContents
 from nas.report.length_charts import length_charts
-from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.report.markup import Html, cell, escape, join, missing, paragraph, section, table, tag
 
 MOST_FEATURES = 20
 BASELINES = {
@@ -196,7 +196,7 @@ def latency_section(run: RunContents) -> Html:
         drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
     lengths = length_charts(run.carried) if run.carried else []
-    return section("latency", title, intro, both, *lengths)
+    return section("latency", title, doubtful.warnings(run), intro, both, *lengths)
 
 
 def _what_decides(run: RunContents) -> str:
@@ -283,5 +283,7 @@ def _agreement(
 def _hover(entry: FrontEntry, metric: str) -> str:
     values = (words.value(metric, part.get(metric)) for part in (entry.predicted, entry.measured))
     predicted, measured = values
+    if metric in entry.doubtful:
+        measured += f" (doubtful: {escape(entry.doubtful[metric])})"
     name = join(tag("b", entry.id), tag("br"), words.outline(entry.architecture))
     return f"{name}<br>predicted {predicted}, measured {measured}"

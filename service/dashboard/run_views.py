@@ -12,6 +12,7 @@ from pathlib import Path
 from nas.front import Front, FrontEntry
 from nas.growth import hypervolume_curve, reference
 from nas.live_front import LiveFront, front_so_far
+from nas.report import doubtful
 from nas.report.charts import axis, chart
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
@@ -88,10 +89,11 @@ def read_run(folder: RunFolder) -> RunView:
 
 def front_charts(view: RunView) -> Html:
     """A chart for each cost; a click on a point shows its network."""
+    warnings = doubtful.warnings(view.contents)
     if view.contents.front is None:
-        return missing("The quality of no network was measured yet.")
+        return join(warnings, missing("The quality of no network was measured yet."))
     charts = [cost_chart(view.contents, cost, view.final) for cost in view.contents.costs]
-    return tag("div", charts, class_="charts")
+    return join(warnings, tag("div", charts, class_="charts"))
 
 
 def choice_table(view: RunView, job: str) -> Html:
