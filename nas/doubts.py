@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,13 @@ WHAT_TO_DO = (
     "keep other work away from the device and time anew with --retime; if it stays so, time more "
     "networks with --set latency_samples=N"
 )
+# Where the times are those of a device profile.
+WHAT_TO_DO_THERE = (
+    "keep other work away from the profiled device and make the profile anew with nas profile "
+    "--retime; if it stays so, time more networks with its --samples"
+)
+# Stands behind a doubtful value; `doubts` says below what it means.
+MARK = " ?"
 
 
 def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
@@ -40,13 +47,13 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
     yield Note(stage, message, details | {"doubtful": doubtful})
 
 
-def predictor_off(mape: float) -> str | None:
+def predictor_off(mape: float, what_to_do: str = WHAT_TO_DO) -> str | None:
     """What is wrong with a latency predictor of that cross-validated relative error."""
     if mape <= OFF:
         return None
     return (
         f"the latency predictor is off by {mape:.0%}, so that the search cannot tell fast networks "
-        f"from slow ones: {WHAT_TO_DO}"
+        f"from slow ones: {what_to_do}"
     )
 
 
@@ -80,6 +87,17 @@ def doubts(entries: Sequence[FrontEntry]) -> str | None:
         f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
         "latency keeps no limit; time anew with --retime when the machine is at rest"
     )
+
+
+def marked(text: str, name: str, doubtful: Collection[str]) -> str:
+    """A value as it is written for people, with a mark where it is one of the doubtful ones."""
+    return f"{text}{MARK}" if name in doubtful else text
+
+
+def key(entries: Sequence[FrontEntry]) -> str | None:
+    """What stands below values of which some may be marked: what the mark means, and why."""
+    told = doubts(entries)
+    return None if told is None else f"{MARK.strip()} doubtful: {told}"
 
 
 def reason(doubtful: Mapping[str, str]) -> str:

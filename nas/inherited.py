@@ -21,6 +21,8 @@ WEIGHTS_FILE = "supernet/last.pt"
 def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
     """What was measured of every network of a run, by id; ``architecture`` among it.
 
+    Where a value should not be believed there is ``doubtful``, name → why.
+
     Raises:
         DamagedRunError: when a journal or the front cannot be read.
     """
@@ -32,6 +34,7 @@ def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
     if (folder.path / FRONT_FILE).exists():
         for entry in read_front(folder).entries:
             values = {"architecture": entry.architecture.to_json(), **entry.measured}
+            values |= {"doubtful": dict(entry.doubtful)}
             found[entry.id] = found.get(entry.id, {}) | values
     return found
 

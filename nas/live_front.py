@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nas.front import Front, FrontEntry, points_of
+from nas.front import Front, FrontEntry, best_entries
 from nas.objectives import Objective, objective
-from nas.pareto import non_dominated
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
@@ -77,15 +76,7 @@ def _measured(contents: RunContents, spec: SearchSpec) -> tuple[FrontEntry, ...]
 
 
 def _best(
-    measured: Iterable[FrontEntry], objectives: tuple[Objective, ...], spec: SearchSpec
+    measured: Sequence[FrontEntry], objectives: tuple[Objective, ...], spec: SearchSpec
 ) -> tuple[FrontEntry, ...]:
-    kept = [
-        entry
-        for entry in measured
-        if all(entry.value(name) <= most for name, most in spec.limits.items())
-    ]
-    if not kept:
-        return ()
-    marks = non_dominated(points_of(kept, objectives))
-    best = [entry for entry, good in zip(kept, marks, strict=True) if good]
+    best = best_entries(measured, objectives, spec.limits)
     return tuple(sorted(best, key=lambda e: (e.value(objectives[0].name), e.id)))

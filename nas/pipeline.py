@@ -28,26 +28,33 @@ SEARCH_ORDER = (
 )
 
 
-def run_search(folder: RunFolder, settings: ExecutorSettings | None = None) -> Iterator[Event]:
+def run_search(
+    folder: RunFolder, settings: ExecutorSettings | None = None, retime: bool = False
+) -> Iterator[Event]:
     """Do everything that is left to do of a run, from the space to the report.
 
     Args:
         folder: the run.
         settings: where it is worked on; in this process if not given.
+        retime: whether to forget first what was timed for it, see `nas.stages.retiming`.
 
     Yields:
         What happens; the same events are appended to ``events.jsonl``.
 
     Raises:
+        UsageError: when there is nothing to time anew.
         NasError: when a stage fails; the run can be resumed.
     """
     from nas.retrain import search_ids
     from nas.run.stage_runner import run_stage
     from nas.stages import Run, search_stages
     from nas.stages.report import report_stage
+    from nas.stages.retiming import time_anew
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
         run = Run(folder, executor)
+        if retime:
+            yield from time_anew(run)
         for stage in search_stages(run.spec):
             yield from run_stage(run, stage)
         yield from executor.retrain(run, search_ids(run))

@@ -14,10 +14,13 @@ from nas.cli.consoles import out, print_json, say, tell, tell_error
 from nas.cli.failures import FAILED
 from nas.cli.options import Device
 from nas.cli.progress import choose_screen
-from nas.cli.tables import front_table, table
+from nas.cli.results import show_front
+from nas.cli.tables import table
 from nas.cli.wording import NOTHING
-from nas.front import Front, value_told
+from nas.doubts import doubts
+from nas.front import Front, FrontEntry, value_told
 from nas.run.events import event_from_json
+from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
 from service.commands import installed
@@ -213,13 +216,21 @@ def _show(told: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if told["final"]:
-        out().print(front_table(Front.from_json({**told, "schema": 1}), None))
+        show_front(Front.from_json({**told, "schema": 1}), None)
         return
     names = [objective["name"] for objective in told["objectives"]]
     made = table("So far", ["id", *names], right=names)
     for entry in told["front"]:
         made.add_row(entry["id"], *(value_told(entry, name) for name in names))
     out().print(made)
+    if doubt := doubts([_entry(one) for one in told["front"]]):
+        say(doubt)
+
+
+def _entry(told: dict[str, Any]) -> FrontEntry:
+    architecture = Architecture.from_json(told["architecture"])
+    doubtful = told.get("doubtful", {})  # earlier versions of the service told of none
+    return FrontEntry(told["id"], architecture, told["measured"], told["predicted"], doubtful)
 
 
 def _at(job: dict[str, Any]) -> str:

@@ -17,12 +17,16 @@ class ArtifactOut(BaseModel):
 
 
 class EntryOut(BaseModel):
-    """One network: what was measured of it and what was predicted."""
+    """One network: what was measured of it and what was predicted.
+
+    `doubtful` names measured values that should not be believed, each with the reason.
+    """
 
     id: str
     architecture: dict[str, Any]
     measured: dict[str, float]
     predicted: dict[str, float]
+    doubtful: dict[str, str] = {}
 
 
 class ObjectiveOut(BaseModel):

@@ -127,7 +127,7 @@ def entries(timed: bool) -> list[FrontEntry]:
 def install(patch: pytest.MonkeyPatch, search: Any = run_search) -> None:
     """Put the fakes in the place of the modules that import torch."""
     for name, parts in {
-        "nas.pipeline": {"run_search": lambda folder, _where=None: search(folder)},
+        "nas.pipeline": {"run_search": lambda folder, _where=None, _retime=False: search(folder)},
         "nas.retrain": {"retrain": retrain},
         "nas.report": {"write_report": write_report},
     }.items():

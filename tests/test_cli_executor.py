@@ -26,7 +26,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     """The settings that reach the pipeline."""
     given: Given = []
 
-    def run(folder: RunFolder, where: ExecutorSettings) -> Iterator[Event]:
+    def run(folder: RunFolder, where: ExecutorSettings, retime: bool) -> Iterator[Event]:
+        assert not retime
         given.append(where)
         return cli_fakes.run_search(folder)
 

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from nas.cli import (
     architectures,
+    cache,
     data,
     evaluate,
     export,
@@ -45,6 +46,7 @@ architectures_app = typer.Typer(
     no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
 )
 fairseq_app = typer.Typer(no_args_is_help=True, epilog="Example: nas fairseq user-dir")
+cache_app = typer.Typer(no_args_is_help=True, epilog="Example: nas cache list")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
@@ -103,7 +105,14 @@ _add(
     "nas profile --space listops --workload source=128 --workload source=512 --samples 60 "
     "--out laptop.json --report laptop.html",
 )
-_add(app, "resume", search.resume, WORK, "nas resume runs/digits-1a2b3c4d")
+_add(
+    app,
+    "resume",
+    search.resume,
+    WORK,
+    "nas resume runs/digits-1a2b3c4d",
+    "nas resume runs/digits-1a2b3c4d --retime",
+)
 _add(
     app,
     "retrain",
@@ -169,6 +178,9 @@ _add(
     cls=OptionalPick,
 )
 _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")
+app.add_typer(cache_app, name="cache", help="List and remove what was timed.", rich_help_panel=LOOK)
+_add(cache_app, "list", cache.list_cache, None, "nas cache list --json")
+_add(cache_app, "clear", cache.clear, None, "nas cache clear 3f2a", "nas cache clear --all")
 app.add_typer(
     space_app, name="space", help="List, show and check search spaces.", rich_help_panel=SPACES
 )

@@ -149,6 +149,13 @@ PICK: Any = typer.Option(
     autocompletion=complete_pick,
 )
 
+RETIME: Any = typer.Option(
+    False,
+    "--retime",
+    help="Forget first what was timed for this space, workload and device, here and in the cache, "
+    "and time it anew; the supernet stays.",
+)
+
 KEEP: Any = typer.Option(
     [],
     "--keep",

@@ -17,10 +17,12 @@ from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import terminable
 from nas.cli.options import Device
 from nas.cli.tables import table
+from nas.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
     from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
+    from nas.profiling.profile_device import ProfileRequest
 
 
 class Runtime(StrEnum):
@@ -62,6 +64,9 @@ def profile(
         help="What runs the networks: torch, or onnxruntime on their exported graphs, which makes "
         "a device of its own. Exporting takes from some seconds to a minute a network.",
     ),
+    retime: bool = typer.Option(
+        False, "--retime", help="Drop what the same command has timed before, and time it anew."
+    ),
     quiet: bool = options.QUIET,
     as_json: bool = options.JSON,
 ) -> None:
@@ -92,6 +97,8 @@ def profile(
         threads=used,
         runtime=runtime.value,
     )
+    if retime:
+        _drop(request, out_file)
     there = out_file.exists()
     with terminable():
         made = _followed(profile_device(request, out_file), quiet or as_json)
@@ -106,10 +113,32 @@ def profile(
         tell(f"{out_file} holds this profile already: nothing was timed")
     if not quiet:
         _show(made)
+    for one in made.workloads:
+        if off := predictor_off(one.latency.report.mape, WHAT_TO_DO_THERE):
+            tell(f"WARNING: {one.workload.label}: {off}", "bold red")
     say(f"Profile {out_file}")
     if report is not None:
         say(f"Report  {report} (open it in a browser)")
     say(f"Next    nas search --space {space} --device-profile {out_file}")
+
+
+def _drop(request: ProfileRequest, out_file: Path) -> None:
+    """Remove what was timed for a request before: the finished profile, or the journal of one.
+
+    Raises:
+        UsageError: for a file of something else, or while another process makes it.
+    """
+    from nas.profiling.files import claimed, journal_path
+    from nas.profiling.finished import finished_profile
+
+    request.check()
+    device = request.describe()
+    with claimed(out_file):
+        finished_profile(
+            out_file, {"name": request.name or device.label, **request.to_json(device)}
+        )
+        journal_path(out_file).unlink(missing_ok=True)
+        out_file.unlink(missing_ok=True)
 
 
 def _check_threads(threads: int | None) -> None:

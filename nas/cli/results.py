@@ -12,7 +12,8 @@ from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.scores import test_score
 from nas.cli.tables import front_table, retrained_table
-from nas.front import FRONT_FILE, pick
+from nas.doubts import key, reason
+from nas.front import FRONT_FILE, Front, pick
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
 
@@ -24,9 +25,16 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     state = state or read_state(folder, thorough=False)
     console = out()
     if state.front is not None:
-        console.print(front_table(state.front, state.picked))
+        show_front(state.front, state.picked)
     if state.retrained:
         console.print(retrained_table(state.retrained))
+
+
+def show_front(front: Front, picked: str | None, title: str | None = None) -> None:
+    """Print a front, and below it what the marks of doubtful values mean, if there are any."""
+    out().print(front_table(front, picked, title))
+    if told := key(front.entries):
+        say(told)
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
@@ -46,6 +54,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
         if result.get("id") in wanted
     ]
     lines += [f"Warning {problem}" for problem in _shortfalls(state, folder)]
+    lines += [f"Warning {problem}" for problem in _doubtful(state, wanted)]
     lines.append(f"Run     {folder.path}")
     if (folder.path / REPORT_FILE).exists():
         lines.append(f"Report  {folder.path / REPORT_FILE} (open it in a browser)")
@@ -66,6 +75,16 @@ def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
         if result.get("id") in entries
     ]
     return [problem for problem in found if problem]
+
+
+def _doubtful(state: RunState, wanted: Sequence[str | None]) -> list[str]:
+    """A sentence on each of the networks told about whose latency should not be believed."""
+    entries = state.front.entries if state.front else ()
+    return [
+        f"{one.id} was not timed reliably: {reason(one.doubtful)}"
+        for one in entries
+        if one.id in wanted and one.doubtful
+    ]
 
 
 def result_json(folder: RunFolder) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from nas.cli.tables import (
     workers_table,
 )
 from nas.cli.wording import NOTHING
+from nas.doubts import key
 from nas.front import read_front
 from nas.run.folder import RunFolder
 from nas.run.vetoes import as_options, spelled
@@ -155,6 +156,8 @@ def _show_pick(folder: RunFolder, how: str, as_json: bool) -> None:
         alone = replace(front, entries=(entry,))
         out().print(front_table(alone, picked, f"Picked by {how}"))
     out().print(step_table(front, picked))
+    if told := key(front.entries):
+        say(told)
     run = shlex.quote(str(folder.path))
     say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,17 @@ if TYPE_CHECKING:
 SYNTHETIC = "synthetic"
 
 Logs = tuple[Target, ...]
+
+
+@dataclass(frozen=True)
+class Working:
+    """How a run is worked on and what is told of it; no part of the request."""
+
+    where: ExecutorSettings
+    logs: Logs
+    quiet: bool
+    json_lines: bool
+    retime: bool
 
 
 def search(
@@ -118,6 +129,7 @@ def search(
         help="Predict latency from a file made by nas profile, here or on another machine. Only "
         "on the device it was made on are the best networks timed.",
     ),
+    retime: bool = options.RETIME,
     executor: ExecutorKind = options.EXECUTOR,
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
@@ -164,7 +176,7 @@ def search(
             f"peak_memory_mb; given are {', '.join((*spec.objectives, *spec.limits))}"
         )
     folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
-    _work_on_search(folder, spec, carried, where, logs, quiet, json_lines)
+    _work_on_search(folder, spec, carried, Working(where, logs, quiet, json_lines, retime))
 
 
 def for_device(
@@ -200,6 +212,7 @@ def for_device(
 def resume(
     run: str = options.RUN,
     keep: list[str] = options.KEEP_AGAIN,
+    retime: bool = options.RETIME,
     executor: ExecutorKind = options.EXECUTOR,
     ray_address: str = options.RAY_ADDRESS,
     cpus_per_worker: int = options.CPUS_PER_WORKER,
@@ -212,8 +225,8 @@ def resume(
 ) -> None:
     """Go on with a run where it stopped; stages with damaged files are done again.
 
-    With --keep only prune, evolve, verify and front are done again. The executor may be another
-    one than before.
+    With --keep only prune, evolve, verify and front are done again, with --retime all but the
+    training of the supernet. The executor may be another one than before.
     """
     logs = options.read_logs(log)
     where = options.read_executor(
@@ -223,7 +236,7 @@ def resume(
     if keep:
         folder.veto(read_vetoes(folder.spec.space, keep))
     _tell_vetoes(folder, quiet or json_lines)
-    _work(folder, where, logs, quiet, json_lines)
+    _work(folder, Working(where, logs, quiet, json_lines, retime))
 
 
 def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
@@ -266,10 +279,7 @@ def _work_on_search(
     path: Path,
     spec: SearchSpec,
     carried: CarriedProfile | None,
-    where: ExecutorSettings,
-    logs: Logs,
-    quiet: bool,
-    json_lines: bool,
+    how: Working,
 ) -> None:
     from nas.limits import check_costs
     from nas.profiling.device_profile import dumped
@@ -279,29 +289,28 @@ def _work_on_search(
         check_costs(spec.space, spec.limits)
     attached = {} if carried is None else {DEVICE_PROFILE_FILE: dumped(carried)}
     folder = RunFolder.create(path, spec, attached)
-    if there and not quiet:
+    if there and not how.quiet:
         tell(f"{path} holds this search already: going on where it stopped")
-        _tell_vetoes(folder, json_lines)
+        _tell_vetoes(folder, how.json_lines)
     try:
-        _work(folder, where, logs, quiet, json_lines)
+        _work(folder, how)
     except typer.Exit as stopped:
         if isinstance(stopped.__cause__, UsageError | DataError) and not there:
             _forget_refused(folder)
         raise
 
 
-def _work(
-    folder: RunFolder, where: ExecutorSettings, logs: Logs, quiet: bool, json_lines: bool
-) -> None:
-    follow(folder, _search_events(folder, where), choose_screen(quiet, json_lines), logs)
-    finish(folder, [], quiet, json_lines)
+def _work(folder: RunFolder, how: Working) -> None:
+    screen = choose_screen(how.quiet, how.json_lines)
+    follow(folder, _search_events(folder, how), screen, how.logs)
+    finish(folder, [], how.quiet, how.json_lines)
 
 
-def _search_events(folder: RunFolder, where: ExecutorSettings) -> Iterable[Event]:
+def _search_events(folder: RunFolder, how: Working) -> Iterable[Event]:
     options.use_threads(folder.spec.budget.threads)
     from nas.pipeline import run_search  # running it imports torch
 
-    return run_search(folder, where)
+    return run_search(folder, how.where, how.retime)
 
 
 def _forget_refused(folder: RunFolder) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from nas.cli.scores import called, digits, headline, test_score
 from nas.cli.sheets import Folding, Sheet
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
+from nas.doubts import marked
 from nas.front import Front, FrontEntry
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
 from search_spaces.costs import Cost
@@ -149,9 +150,9 @@ def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
 
 
 def _or_predicted(entry: FrontEntry, name: str) -> str:
-    """A measured value, or the predicted one with its standard deviation."""
+    """A measured value, marked if doubtful, or the predicted one with its standard deviation."""
     if name in entry.measured or name not in entry.predicted:
-        return milliseconds(entry.measured.get(name))
+        return marked(milliseconds(entry.measured.get(name)), name, entry.doubtful)
     deviation = milliseconds(entry.predicted.get(STD_NAMES[name]))
     return f"{milliseconds(entry.predicted[name])} ± {deviation}"
 

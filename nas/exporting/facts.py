@@ -93,13 +93,17 @@ def _latency(folder: RunFolder, architecture: Architecture) -> dict[str, Any] | 
     profile = read_profile(file)
     timed = profile.get(architecture.id)
     known = measured_networks(folder).get(architecture.id, {})
-    value = known.get(LATENCY, None if timed is None else timed.value)
-    if value is None:
+    if LATENCY in known:
+        value, why = known[LATENCY], known.get("doubtful", {}).get(LATENCY)
+    elif timed is not None:
+        value, why = timed.value, timed.doubtful
+    else:
         return None
     header = profile.header
     return {
         "value_ms": value,
         "measured": True,
+        **({"doubtful": why} if why else {}),
         "device": header.device.label,
         "torch": header.device.torch_version,
         "workload": header.workload.label,

@@ -115,6 +115,8 @@ def _size(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "latency", "not measured in this search"
         return
     how = "measured" if latency["measured"] else "predicted"
+    if latency.get("doubtful"):
+        how += f" and doubtful ({latency['doubtful']})"
     build = f", torch {latency['torch']}" if "torch" in latency else ""
     yield (
         "latency",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from nas.front import Front, FrontEntry
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.pareto import non_dominated
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
@@ -172,7 +173,7 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
             continue
         measured = {name: v for name, v in before.measured.items() if name != QUALITY}
         measured |= _validated(run, result)
-        stars.append(FrontEntry(result.id, result.architecture, measured, before.predicted))
+        stars.append(replace(before, measured=measured))
         ties.append((before, stars[-1]))
     traces = [_tie(before, after, cost) for before, after in ties]
     marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
@@ -229,6 +230,8 @@ def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
         number = _value(entry, name)
         if number is not None:
             guess = "" if name in entry.measured else " (predicted)"
+            if name in entry.doubtful:
+                guess = f" (doubtful: {entry.doubtful[name]})"
             lines.append(f"{run.label(name)}: {words.value(name, number)}{guess}")
     return Html("<br>".join(map(escape, lines)))
 
@@ -278,7 +281,8 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
         guessed = any(name not in entry.measured for entry in run.front.entries)
         if guessed and name not in run.front.predicted_for:
             caption += f" {words.sentence(run.called(name))} with ± is predicted so far."
-    return table(heads, rows, caption, sortable=True)
+    made = table(heads, rows, caption, sortable=True)
+    return join(made, doubtful.explanation(run.front.entries))
 
 
 def _inherited_heads(run: RunContents) -> dict[str, str]:
@@ -308,9 +312,10 @@ def _row(
 
 
 def _measured_or_not(entry: FrontEntry, name: str) -> Html:
-    """Measured, or else predicted with its standard deviation."""
+    """Measured, marked where it is doubtful, or else predicted with its standard deviation."""
     if name in entry.measured:
-        return _number(entry.measured, name)
+        number = entry.measured[name]
+        return cell(doubtful.value(words.value(name, number), name, entry), number)
     number, deviation = entry.value(name), entry.predicted[STD_NAMES[name]]
     return cell(f"{words.value(name, number)} ± {words.value(name, deviation)}", number)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nas.front import FrontEntry
 from nas.objectives import QUALITY
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, join, missing, paragraph, section, tag
 from search_spaces.architecture import (
@@ -80,15 +80,19 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
     chosen = picked is not None and entry.id == picked.id
     badge = tag("span", "picked", class_="badge") if chosen else ""
     numbers = [
-        f"{run.called(name)} {words.quantity(name, entry.measured[name])}"
+        join(
+            f"{run.called(name)} ",
+            doubtful.value(words.quantity(name, entry.measured[name]), name, entry),
+        )
         for name in (QUALITY, "latency_ms", "params", "flops")
         if name in entry.measured
     ]
+    told = [part for number in numbers for part in (" · ", number)][1:]
     return tag(
         "div",
         tag("h3", tag("code", entry.id), " ", badge),
         tag("p", words.outline(entry.architecture), class_="outline"),
-        tag("p", " · ".join(numbers), class_="small"),
+        tag("p", told, class_="small"),
         picture(entry.architecture, widest),
         *more,
         class_="network chosen" if chosen else "network",

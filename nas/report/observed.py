@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from latency.predictor import LatencyPredictor
 from nas.front import FrontEntry
@@ -22,11 +22,13 @@ class KnownCost:
         name: of the metric.
         measured: network id → value.
         predictor: of the other networks; None before there is one.
+        doubtful: network id → why its measured value should not be believed.
     """
 
     name: str
     measured: Mapping[str, float]
     predictor: LatencyPredictor | None
+    doubtful: Mapping[str, str] = field(default_factory=dict)
 
     def predicted(self, space: SearchSpace, rows: Genotypes) -> list[dict[str, float]]:
         """Value and standard deviation by name, for each row ``(N, S)``; empty without predictor.
@@ -72,7 +74,7 @@ def with_costs(
 def _with(entry: FrontEntry, cost: KnownCost, guess: Mapping[str, float]) -> FrontEntry:
     known = cost.measured.get(entry.id)
     if known is None:
-        predicted = {**entry.predicted, **guess}
-        return FrontEntry(entry.id, entry.architecture, entry.measured, predicted)
-    measured = {**entry.measured, cost.name: known}
-    return FrontEntry(entry.id, entry.architecture, measured, entry.predicted)
+        return replace(entry, predicted={**entry.predicted, **guess})
+    why = cost.doubtful.get(entry.id)
+    doubtful = entry.doubtful if why is None else {**entry.doubtful, cost.name: why}
+    return replace(entry, measured={**entry.measured, cost.name: known}, doubtful=doubtful)

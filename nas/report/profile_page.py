@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nas.doubts import WHAT_TO_DO_THERE, predictor_off
 from nas.kinds import kinds
 from nas.profiling.attention_crossing import latencies_by_length
 from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
@@ -89,4 +90,6 @@ def _accuracy_table(one: WorkloadProfile) -> Html:
         f"{words.percent(one.memory.report.mape)} in peak memory. The networks were chosen to be "
         "unlike each other, which makes these numbers larger than those of random networks."
     )
-    return table(heads, rows, caption)
+    off = predictor_off(one.latency.report.mape, WHAT_TO_DO_THERE)
+    warning = [] if off is None else [tag("p", off[0].upper() + off[1:] + ".", class_="warning")]
+    return join(*warning, table(heads, rows, caption))

@@ -10,7 +10,7 @@ from nas.front import FrontEntry
 from nas.holding import PREDICTED_STDS
 from nas.objectives import LATENCY, QUALITY
 from nas.ranking.report_card import Fidelity, ReportCard
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, bars, chart, escape, hover
 from nas.report.contents import RunContents
 from nas.report.length_charts import length_charts
@@ -208,7 +208,7 @@ def latency_section(run: RunContents) -> Html:
         drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
     lengths = length_charts(run.carried) if run.carried else []
-    return section("latency", title, intro, both, *lengths)
+    return section("latency", title, doubtful.warnings(run), intro, both, *lengths)
 
 
 def _what_decides(run: RunContents) -> str:
@@ -295,6 +295,8 @@ def _agreement(
 def _hover(entry: FrontEntry, metric: str) -> Html:
     values = (words.value(metric, part.get(metric)) for part in (entry.predicted, entry.measured))
     predicted, measured = values
+    if metric in entry.doubtful:
+        measured += f" (doubtful: {escape(entry.doubtful[metric])})"
     outline = escape(words.outline(entry.architecture))
     return Html(
         f"<b>{escape(entry.id)}</b><br>{outline}<br>predicted {predicted}, measured {measured}"

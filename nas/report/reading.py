@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,8 @@ from latency.profile import DeviceProfile, read_profile
 from nas.evolution import Generation
 from nas.features import TopFeatures, read_features
 from nas.front import FRONT_FILE, Front, FrontEntry
-from nas.objectives import LATENCY, MEMORY, QUALITY
+from nas.holding import Held
+from nas.objectives import LATENCY, MEMORY, QUALITY, UPPER_NAMES
 from nas.omni_views import FOLDER, OmniViews, read_views
 from nas.outcomes import failed, read_failed
 from nas.pareto import constrained_ranks, crowding_distance
@@ -50,6 +52,9 @@ def read_contents(folder: RunFolder) -> RunContents:
     fitted = reader.json("latency/predictor.json", LatencyPredictor.from_json)
     card = reader.json("ranker/report_card.json", ReportCard.from_json)
     importances = reader.json("ranker/importances.json", _numbers)
+    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader)))
+    verified = tuple(filter(None, reader.journal("verification.jsonl", _verified)))
+    held = dict(one for line in reader.journal("holding.jsonl", _held) for one in line)
     return RunContents(
         name=folder.path.resolve().name,
         spec=folder.spec,
@@ -58,9 +63,9 @@ def read_contents(folder: RunFolder) -> RunContents:
         carried=reader.carried(),
         predictor=None if fitted is None else fitted.report,
         history=reader.json("supernet/history.json", _history) or (),
-        observed=_observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader))),
+        observed=_with_held(observed, held),
         population=_population(folder.spec, reader),
-        verified=tuple(filter(None, reader.journal("verification.jsonl", _verified))),
+        verified=_with_held(verified, held),
         failed=read_failed(folder.path),
         front=reader.json(FRONT_FILE, _front),
         card=card,
@@ -154,13 +159,47 @@ def _history(data: Any) -> tuple[Epoch, ...]:
 def _entry(data: Any) -> FrontEntry:
     architecture = Architecture.from_json(data["architecture"])
     return FrontEntry(
-        architecture.id, architecture, _numbers(data["measured"]), _numbers(data["predicted"])
+        architecture.id,
+        architecture,
+        _numbers(data["measured"]),
+        _numbers(data["predicted"]),
+        {str(name): str(why) for name, why in data.get("doubtful", {}).items()},
     )
 
 
 def _verified(data: Any) -> FrontEntry | None:
     """A measured network; None for one that could not be evaluated."""
     return None if failed(data) else _entry(data)
+
+
+def _held(data: Any) -> list[tuple[str, Held]]:
+    """The networks of a round of timing in sessions."""
+    return [
+        (
+            str(one["id"]),
+            Held(
+                finite_number(one["latency_ms"]),
+                finite_number(one["latency_upper_ms"]),
+                int(one["sessions"]),
+                str(one.get("doubtful", "")),
+            ),
+        )
+        for one in data["networks"]
+    ]
+
+
+def _with_held(entries: Sequence[FrontEntry], held: Mapping[str, Held]) -> tuple[FrontEntry, ...]:
+    """The entries, with what the sessions said in place of the single measurement."""
+    return tuple(
+        entry if (one := held.get(entry.id)) is None else _in_sessions(entry, one)
+        for entry in entries
+    )
+
+
+def _in_sessions(entry: FrontEntry, held: Held) -> FrontEntry:
+    times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
+    doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
+    return replace(entry, measured={**entry.measured, **times}, doubtful=doubtful)
 
 
 def _observed(
@@ -181,7 +220,8 @@ def _observed(
 def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
     entries = {} if profile is None else profile.entries
     times = {identity: one.value for identity, (_, one) in entries.items()}
-    return KnownCost(LATENCY, times, fitted)
+    doubtful = {key: one.doubtful for key, (_, one) in entries.items() if one.doubtful}
+    return KnownCost(LATENCY, times, fitted, doubtful)
 
 
 def _memory(reader: _Reader) -> KnownCost:

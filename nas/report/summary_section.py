@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.objectives import QUALITY
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.retraining.shortfall import shortfall_and_advice
@@ -51,6 +51,7 @@ def headline(run: RunContents) -> Html:
         left = f"This run is not finished; left to do: {', '.join(run.unfinished)}. "
         parts.append(tag("p", left, tag("code", f"nas resume {run.name}"), class_="warning"))
     parts += [tag("p", problem, class_="warning") for problem in _shortfalls(run)]
+    parts.append(doubtful.warnings(run))
     return join(tag("header", tag("h1", _title(run)), *parts), _figures(run), _facts(run))
 
 

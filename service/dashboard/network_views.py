@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nas.front import FrontEntry
 from nas.live_front import find_network
 from nas.omni_views import sees_several_layers
-from nas.report import words
+from nas.report import doubtful, words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
@@ -64,7 +64,11 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
         tag(
             "tr",
             tag("th", run.label(name), scope="row"),
-            tag("td", words.value(name, entry.measured.get(name)), class_="number"),
+            tag(
+                "td",
+                doubtful.value(words.value(name, entry.measured.get(name)), name, entry),
+                class_="number",
+            ),
             tag("td", words.value(name, entry.predicted.get(name)), class_="number"),
         )
         for name in names
@@ -83,7 +87,9 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
             ]
     head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
     return join(
-        tag("table", tag("thead", head), tag("tbody", rows), class_="facts"), _shortfall(run, entry)
+        tag("table", tag("thead", head), tag("tbody", rows), class_="facts"),
+        doubtful.explanation([entry]),
+        _shortfall(run, entry),
     )
 
 

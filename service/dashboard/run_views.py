@@ -13,6 +13,7 @@ import numpy as np
 from nas.front import FrontEntry
 from nas.objectives import QUALITY
 from nas.pareto import non_dominated
+from nas.report import doubtful
 from nas.report.charts import axis, chart, hover
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
@@ -55,11 +56,12 @@ class StageView:
 
 def front_charts(view: RunView) -> Html:
     """A chart for each cost; a click on a point shows its network."""
+    warnings = doubtful.warnings(view.contents)
     if view.contents.front is None:
-        return missing("The quality of no network was measured yet.")
+        return join(warnings, missing("The quality of no network was measured yet."))
     run, most = view.contents, most_drawn(view.contents)
     charts = [cost_chart(drawn(run, most, cost), cost, view.final) for cost in run.costs]
-    return join(tag("div", charts, class_="charts"), _left_out(view, most))
+    return join(warnings, tag("div", charts, class_="charts"), _left_out(view, most))
 
 
 def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:

@@ -209,6 +209,7 @@ def _entry(entry: FrontEntry) -> EntryOut:
         architecture=entry.architecture.to_json(),
         measured=dict(entry.measured),
         predicted=dict(entry.predicted),
+        doubtful=dict(entry.doubtful),
     )
 
 
@@ -217,9 +218,10 @@ def _csv(entries: tuple[FrontEntry, ...], name: str) -> Response:
     predicted = list(dict.fromkeys(key for entry in entries for key in entry.predicted))
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["id", *measured, *(f"predicted_{key}" for key in predicted)])
+    writer.writerow(["id", *measured, *(f"predicted_{key}" for key in predicted), "doubtful"])
     for entry in entries:
         values = [entry.measured.get(key, "") for key in measured]
-        writer.writerow([entry.id, *values, *(entry.predicted.get(key, "") for key in predicted)])
+        values += [entry.predicted.get(key, "") for key in predicted]
+        writer.writerow([entry.id, *values, " ".join(entry.doubtful)])
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

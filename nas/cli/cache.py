@@ -1,0 +1,247 @@
+"""`nas cache`: what was timed on this machine, kept for later searches."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from latency.acceptance import Reading
+from latency.locking import cache_dir, file_lock
+from latency.profile import SCHEMA, DeviceProfile, read_profile
+from nas.cli import options
+from nas.cli.consoles import out, print_json, say
+from nas.cli.tables import table
+from nas.cli.wording import NOTHING, compact
+from search_spaces.errors import NasError, UsageError
+
+USED, OLDER, DAMAGED = "used", "not used (older version)", "damaged"
+# Beside the times of a device, ID.jsonl, lie those of several sessions and those taken twice.
+BESIDE = (".held", ".confirmed")
+LEAST_LETTERS = 4
+LOCK_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class CachedTimes:
+    """What was timed on one device, of one workload of one space's networks.
+
+    Attributes:
+        id: how its files' names begin.
+        files: all of them.
+        size: of them together, in bytes.
+        state: ``used``, ``not used (older version)`` or ``damaged``.
+        problem: what is wrong with damaged ones.
+        device: its label; None where it cannot be read, like the workload.
+        workload: its label.
+        networks: how many were timed.
+        sessions: of the timer.
+        disturbed: how many of them did not count.
+        first: when the first one began, in seconds since 1970; None where that is not known.
+        last: when the last one did.
+    """
+
+    id: str
+    files: tuple[Path, ...]
+    size: int
+    state: str
+    problem: str = ""
+    device: str | None = None
+    workload: str | None = None
+    networks: int = 0
+    sessions: int = 0
+    disturbed: int = 0
+    first: float | None = None
+    last: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints; times in UTC."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "problem": self.problem or None,
+            "device": self.device,
+            "workload": self.workload,
+            "networks": self.networks,
+            "sessions": self.sessions,
+            "disturbed_sessions": self.disturbed,
+            "first": _utc(self.first),
+            "last": _utc(self.last),
+            "size": self.size,
+            "files": [str(file) for file in self.files],
+        }
+
+
+def list_cache(as_json: bool = options.JSON) -> None:
+    """List what was timed on this machine and is kept: a search does not time it again."""
+    found = read_cache()
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    if not found:
+        say(f"nothing that was timed is kept in {_folder()}")
+        return
+    numbers = ["networks", "sessions", "disturbed", "size"]
+    columns = ["id", "device", "workload", *numbers[:3], "first timed", "last timed", "size", ""]
+    spare = ["first timed", "sessions", "size", "workload"]
+    made = table(f"Timed, in {_folder()}", columns, numbers, whole=["id"], spare=spare)
+    for one in found:
+        cells = [one.device or NOTHING, one.workload or NOTHING]
+        counts = [NOTHING] * 3
+        if one.state != DAMAGED:
+            share = f"{one.disturbed / one.sessions:.0%}" if one.sessions else NOTHING
+            counts = [str(one.networks), str(one.sessions or NOTHING), share]
+        times = [_local(one.first), _local(one.last)]
+        state = "" if one.state == USED else one.state
+        row = [one.id, *cells, *counts, *times, _bytes(one.size), state]
+        made.add_row(*map(Text, row))
+    out().print(made)
+    for one in found:
+        if one.problem:
+            say(f"{one.id}: {one.problem}")
+
+
+def clear(
+    ids: list[str] = typer.Argument(
+        None, metavar="[ID]...", help="Ids of nas cache list, or how they begin."
+    ),
+    everything: bool = typer.Option(False, "--all", help="Remove all there is."),
+) -> None:
+    """Remove what was timed on this machine, so that it is timed anew when it is needed."""
+    if bool(ids) == everything:
+        raise UsageError("nas cache clear takes ids, which nas cache list shows, or --all")
+    found = read_cache()
+    chosen = found if everything else [_named(given, found) for given in ids]
+    if not chosen:
+        say(f"nothing that was timed is kept in {_folder()}")
+    for one in dict.fromkeys(chosen):
+        _remove(one)
+        say(f"removed {one.id}: {_told(one)}")
+
+
+def read_cache() -> list[CachedTimes]:
+    """All that is kept, by id."""
+    groups: dict[str, list[Path]] = {}
+    for file in sorted(_folder().glob("*.jsonl")):
+        groups.setdefault(_id(file), []).append(file)
+    return [_read(name, files) for name, files in sorted(groups.items())]
+
+
+def _folder() -> Path:
+    return cache_dir() / "profiles"
+
+
+def _id(file: Path) -> str:
+    name = file.name.removesuffix(".jsonl")
+    for ending in BESIDE:
+        name = name.removesuffix(ending)
+    return name
+
+
+def _read(name: str, files: Sequence[Path]) -> CachedTimes:
+    size = sum(file.stat().st_size for file in files)
+    try:
+        profiles = [read_profile(file) for file in files]
+        older = any(_schema(file) != SCHEMA for file in files)
+    except NasError as error:
+        return CachedTimes(name, tuple(files), size, DAMAGED, str(error))
+    header = profiles[0].header
+    sessions = _sessions(profiles)
+    return CachedTimes(
+        id=name,
+        files=tuple(files),
+        size=size,
+        state=OLDER if older else USED,
+        device=header.device.label,
+        workload=header.workload.label,
+        networks=len({key for profile in profiles for key in profile.entries}),
+        sessions=len(sessions),
+        disturbed=sum(sessions.values()),
+        first=min(sessions, default=None),
+        last=max(sessions, default=None),
+    )
+
+
+def _schema(file: Path) -> Any:
+    with file.open("rb") as stream:
+        return json.loads(stream.readline())["schema"]
+
+
+def _sessions(profiles: Sequence[DeviceProfile]) -> dict[float, bool]:
+    """When each session of the timer began → whether it was disturbed."""
+    readings: list[Reading] = [
+        reading
+        for profile in profiles
+        for key in profile.entries
+        for reading in profile.readings(key)
+    ]
+    return {one.began: bool(one.disturbed) for one in readings}
+
+
+def _named(given: str, found: Sequence[CachedTimes]) -> CachedTimes:
+    """The only one of that id, or whose id begins so.
+
+    Raises:
+        UsageError: when there is none, or there are several.
+    """
+    ids = {one.id: one for one in found}
+    if given in ids:
+        return ids[given]
+    if len(given) < LEAST_LETTERS:
+        raise UsageError(
+            f"{given!r} is too short: give {LEAST_LETTERS} characters of an id or more"
+        )
+    fitting = [name for name in ids if name.startswith(given)]
+    if len(fitting) > 1:
+        raise UsageError(f"several ids begin with {given}: {', '.join(fitting)}")
+    if fitting:
+        return ids[fitting[0]]
+    nearest = difflib.get_close_matches(given, list(ids), n=1, cutoff=0.0)
+    hint = f"the nearest id is {nearest[0]}" if nearest else f"{_folder()} holds none"
+    raise UsageError(f"nothing that was timed has the id {given!r}; {hint}")
+
+
+def _remove(one: CachedTimes) -> None:
+    """Remove the files while nobody times for them or writes them.
+
+    Raises:
+        NasError: when another process does so right now.
+    """
+    main = _folder() / f"{one.id}.jsonl"
+    locks = [main.with_name(f"{main.name}.timing")]
+    locks += [file.with_name(f"{file.name}.lock") for file in one.files]
+    with ExitStack() as held:
+        for lock in locks:
+            held.enter_context(file_lock(lock, LOCK_TIMEOUT_S))
+        for file in one.files:
+            file.unlink(missing_ok=True)
+
+
+def _told(one: CachedTimes) -> str:
+    if one.state == DAMAGED:
+        return f"{DAMAGED}, {_bytes(one.size)}"
+    networks = "1 network" if one.networks == 1 else f"{one.networks} networks"
+    return f"{networks} on {one.device}, {one.workload}; {_bytes(one.size)}"
+
+
+def _bytes(count: int) -> str:
+    text = compact(count)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def _utc(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _local(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"

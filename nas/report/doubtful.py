@@ -1,0 +1,37 @@
+"""How a page tells of numbers that should not be believed; the sentences are `nas.doubts`'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nas import doubts
+from nas.front import FrontEntry
+from nas.report.contents import RunContents
+from nas.report.markup import Html, join, tag
+
+
+def value(text: str, name: str, entry: FrontEntry) -> str:
+    """A value; a doubtful one with a mark, and the reason for who points at it."""
+    why = entry.doubtful.get(name)
+    if why is None:
+        return text
+    return tag("span", doubts.marked(text, name, entry.doubtful), title=f"doubtful: {why}")
+
+
+def explanation(entries: Sequence[FrontEntry]) -> Html:
+    """What the marks beside some values of these networks mean; nothing where there are none."""
+    told = doubts.key(entries)
+    return Html("") if told is None else tag("p", told, class_="warning")
+
+
+def warnings(run: RunContents) -> Html:
+    """What makes the predicted latencies of a run useless, if anything does."""
+    found = []
+    if run.predictor is not None:
+        there = run.carried is not None
+        what_to_do = doubts.WHAT_TO_DO_THERE if there else doubts.WHAT_TO_DO
+        found.append(doubts.predictor_off(run.predictor.mape, what_to_do))
+    found.append(doubts.predictions_off(run.verified))
+    return join(
+        *(tag("p", one[0].upper() + one[1:] + ".", class_="warning") for one in found if one)
+    )
