@@ -17,6 +17,8 @@ from nas.cli.app import app
 from nas.profiling import profile_device as module
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.profiling.files import journal_path
+from nas.profiling.profile_device import ROUNDS
+from nas.profiling.timed_work import num_sessions
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import TINY
 
@@ -92,7 +94,7 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
     fake = FakeDevice(monkeypatch)
     whole = finished(fake, Path("whole.json"))
     broken = FakeDevice(monkeypatch)
-    broken.fatal = 2
+    broken.fatal = 2 * num_sessions(ROUNDS)
     with pytest.raises(Killed):
         profile("--samples", "30")
     with journal_path(OUT).open("ab") as stream:
@@ -104,7 +106,7 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
 
 def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDevice(monkeypatch)
-    fake.fatal = 2
+    fake.fatal = 2 * num_sessions(ROUNDS)
     with pytest.raises(Killed):
         profile("--samples", "30")
     fake.fatal = -1
