@@ -153,7 +153,8 @@ def retrained_file(run: RunFolder) -> str:
                 "test_perplexity_per_word": 80.0,
                 "test_bits_per_character": 1.5,
             },
-            "of 12.30 (per token; perplexity per word 80.00, bits per character 1.50) on the test split",
+            "of 12.30 (per token; perplexity per word 80.00, bits per character 1.50) on the test "
+            "split",
         ),
     ],
 )
