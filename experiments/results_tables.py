@@ -22,7 +22,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments import attention_study, decoder_linear, limits_hold, rank_fidelity
+from experiments import (
+    attention_study,
+    decoder_linear,
+    limits_hold,
+    rank_fidelity,
+    timing_noise,
+)
 
 # How the names of a study's files begin, and what makes its tables of their content.
 STUDIES: Mapping[str, Callable[[Any], list[Table]]] = {
@@ -30,6 +36,7 @@ STUDIES: Mapping[str, Callable[[Any], list[Table]]] = {
     "decoder_linear": decoder_linear.tables,
     "limits_hold": limits_hold.tables,
     "rank_fidelity_": rank_fidelity.tables,
+    "timing_noise": timing_noise.tables,
 }
 
 _RESULTS = re.compile(r"^Results: (results/\S+\.json)$", re.MULTILINE)

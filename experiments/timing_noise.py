@@ -331,8 +331,8 @@ def _say(text: str) -> None:
 # -- telling ------------------------------------------------------------------------------------
 
 
-def show(made: dict[str, Any], console: Console) -> None:
-    """Print the searches, the marks and whether they are met."""
+def tables(made: dict[str, Any]) -> list[Table]:
+    """The searches of a results file."""
     table = Table(title=f"{made['device']}, {made['cores']} cores", title_justify="left")
     heads = ("limit ms", "reported ms", "quiet ms", "quiet / limit", "seconds", "waited s", "again")
     for head in ("winner", *heads):
@@ -342,7 +342,12 @@ def show(made: dict[str, Any], console: Console) -> None:
         numbers = [f"{one[name]:.4g}" for name in ("limit", "reported", "quiet_ms")]
         spent = [f"{one['seconds']:.0f}", f"{one['waited_s']:.0f}", str(one["repeated"])]
         table.add_row(one["winner"] or "none", *numbers, f"{ratio:.3f}", *spent)
-    console.print(table)
+    return [table]
+
+
+def show(made: dict[str, Any], console: Console) -> None:
+    """Print the searches, the marks and whether they are met."""
+    console.print(*tables(made))
     for one in made["searches"]:
         if one["error"]:
             console.print(f"no winner: {one['error']}", markup=False)
