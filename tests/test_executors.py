@@ -91,9 +91,11 @@ class ExecutorContract:
             meter = executor.meter(spec, None)
             assert meter.header.device == executor.device(spec) == LocalExecutor().device(spec)
             assert not meter.known(networks[0])
-            (first,) = meter.measure(networks[:1])
-            assert meter.known(networks[0]) and meter.measure(networks[:2])[0] == first
-            assert meter.hold(networks[:1])[0].sessions > 1
+            (first,) = meter.measure(networks[:1]).values
+            assert bool(first.doubtful) != meter.known(networks[0])
+            if meter.known(networks[0]):  # workers of Ray hold a busy machine against it
+                assert meter.measure(networks[:2]).values[0] == first
+            assert meter.hold(networks[:1]).values[0].sessions > 1
             assert executor.memory_mb(spec, networks[0]) > 0
 
 

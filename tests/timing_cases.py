@@ -1,0 +1,52 @@
+"""A machine whose times are planted, in place of the timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from latency import acceptance
+from latency.acceptance import SessionTimes
+from latency.machine import MachineState
+from latency.timing import Timing
+from nas.profiling import latency_meter
+from search_spaces.architecture import Architecture
+
+QUIET, BURNT = MachineState(1.0, 0.0, 0.0), MachineState(1.0, 2.0, 0.5)
+
+
+class Machine:
+    """Takes milliseconds that are planted, and more when it is `disturbed(session number)`.
+
+    `spikes` says what a network takes in a session beside that.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.disturbed: Callable[[int], bool] = lambda n: False
+        self.spikes: Callable[[int, str], float] = lambda n, network_id: 1.0
+        self.sessions: list[list[str]] = []
+        monkeypatch.setattr(latency_meter, "time_session", self)
+        monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
+
+    @staticmethod
+    def ms(architecture: Architecture) -> float:
+        assert architecture.encoder is not None
+        layers = architecture.encoder.layers
+        return 1.0 + len(layers) + 0.01 * sum(layer.ffn_dim for layer in layers)
+
+    def __call__(
+        self, space: Any, reference: Architecture, networks: Sequence[Architecture], *_: Any
+    ) -> SessionTimes:
+        number = len(self.sessions)
+        self.sessions.append([network.id for network in networks])
+        slow = 9.0 if self.disturbed(number) else 1.0
+        times = [slow * self.ms(one) * self.spikes(number, one.id) for one in networks]
+        return SessionTimes(
+            Timing((self.ms(reference),) * 5),
+            0.0,
+            tuple(Timing((ms,) * 5) for ms in times),
+            BURNT if self.disturbed(number) else QUIET,
+            float(number),
+        )
