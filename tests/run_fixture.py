@@ -70,7 +70,7 @@ def fill(folder: RunFolder) -> RunFolder:
     if folder.spec.needs_latency:
         _time(folder, rows[:TIMED])
     pruned = _prune(folder)
-    _search(folder, pruned, np.random.default_rng([folder.spec.seed, 1]))
+    _search(folder, pruned, np.random.default_rng([folder.spec.seed, 3]))
     for place, stage in enumerate(("declare", "supernet", "observe", "rank", "prune", "evolve")):
         folder.finish(stage, "digest", (), 1.5 * place)
     for stage in ("verify", "front", *(["latency"] if folder.spec.needs_latency else [])):
