@@ -30,6 +30,13 @@ from search_spaces.measurement import Measurement
 
 CONFIRMING = 0.10  # relative, between two timings of one call that are to confirm each other
 
+# Calm sessions that the reference needs to set the unit: a machine has slow spells of seconds that
+# nothing tells of, as where its cores belong to others as well, and a few sessions may lie in one.
+UNIT_SESSIONS = 9
+UNIT_SPACING_S = 0.5
+LONG_S = 10.0  # sessions that take so long together need be no more than
+LEAST_UNIT_SESSIONS = 4
+
 LEAST_SESSIONS = 2
 LEAST_EXTRA = 3
 PATIENCE_S = 60.0
@@ -44,6 +51,7 @@ class Tolerances:
         between: of the reference from the fastest calm session.
         from_unit: of the reference from what it took when the profile was begun.
         spread: interquartile range of the sessions of a call.
+        unit_spread: the same of the reference where it sets the unit.
         waited: share of the time that a thread may wait for a core.
         others: cores that others may keep busy beyond those that are free.
     """
@@ -52,6 +60,7 @@ class Tolerances:
     between: float = 0.15
     from_unit: float = 0.30
     spread: float = 0.05
+    unit_spread: float = 0.10
     waited: float = WAITED
     others: float = OTHERS
 
@@ -248,6 +257,7 @@ class Conditions:
         patience_s: to wait at most for a quiet machine, in all.
         tolerances: what passes.
         wait: for a quiet machine, see `latency.machine.wait_for_quiet`.
+        pause: waits so many seconds.
     """
 
     threads: int
@@ -257,6 +267,7 @@ class Conditions:
     patience_s: float
     tolerances: Tolerances = field(default_factory=lambda: TOLERANCES)
     wait: Callable[[float, int, int], float] = field(default=wait_for_quiet)
+    pause: Callable[[float], None] = field(default=time.sleep)
 
     @property
     def wanted(self) -> int:
@@ -267,6 +278,11 @@ class Conditions:
     def most(self) -> int:
         """Sessions after which a timing is given up."""
         return self.wanted + max(LEAST_EXTRA, self.wanted)
+
+    @property
+    def most_with_unit(self) -> int:
+        """The same where the reference has to set the unit."""
+        return self.most if self.unit_ms is not None else max(self.most, 2 * UNIT_SESSIONS)
 
 
 def settle(
@@ -281,11 +297,15 @@ def settle(
     """
     sessions: list[tuple[SessionTimes, list[int]]] = []
     waited_s = 0.0
-    for number in range(conditions.most):
+    for number in range(conditions.most_with_unit):
         so_far = _judged(sessions, count, conditions)
         open_calls = [i for i, one in enumerate(so_far.calls) if one.doubt]
-        if not open_calls and (conditions.unit_ms is not None or not so_far.reference.doubt):
+        open_calls = open_calls if number < conditions.most else []
+        sets_unit = conditions.unit_ms is None and bool(so_far.reference.doubt)
+        if not open_calls and not sets_unit:
             break
+        if number and conditions.unit_ms is None and conditions.patience_s:
+            conditions.pause(UNIT_SPACING_S)
         # What disturbed the last one may last; there is nothing to wait for before the first.
         if number and so_far.reference.readings[-1].disturbed:
             left = conditions.patience_s - waited_s
@@ -362,13 +382,13 @@ def _verdict(readings: Sequence[Reading], conditions: Conditions, alone: bool = 
     """
     calm = [one for one in readings if not one.disturbed]
     made = Verdict(tuple(readings))
-    if len(calm) < conditions.wanted:
+    if len(calm) < (_wanted_for_unit(calm) if alone else conditions.wanted):
         last = next((one.disturbed for one in reversed(readings) if one.disturbed), "")
         why = f"only {len(calm)} of {len(readings)} sessions were calm"
         return replace(made, doubt=f"{why}: {last}" if last else why)
     values = [float(np.median(one.reference_ms)) for one in calm] if alone else made.ratios
-    spread = relative_range(values)
-    if spread > conditions.tolerances.spread:
+    spread, allowed = relative_range(values), conditions.tolerances
+    if spread > (allowed.unit_spread if alone else allowed.spread):
         return replace(made, doubt=f"its calm sessions differ by {spread:.0%}")
     return made
 
@@ -376,6 +396,12 @@ def _verdict(readings: Sequence[Reading], conditions: Conditions, alone: bool = 
 def agree(one_ms: float, other_ms: float) -> bool:
     """Whether a timing confirms another one."""
     return abs(other_ms / one_ms - 1) <= CONFIRMING
+
+
+def _wanted_for_unit(calm: Sequence[Reading]) -> int:
+    """Calm sessions of the reference that are enough to set the unit."""
+    span_s = calm[-1].began - calm[0].began if calm else 0.0
+    return LEAST_UNIT_SESSIONS if span_s >= LONG_S else UNIT_SESSIONS
 
 
 def relative_range(values: Sequence[float]) -> float:

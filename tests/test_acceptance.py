@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from latency.acceptance import (
+    LEAST_UNIT_SESSIONS,
+    UNIT_SESSIONS,
     Conditions,
     Reading,
     SessionTimes,
@@ -38,7 +40,9 @@ class Machine:
         drift: Callable[[int], float] = lambda n: 0.0,
         jitter: float = 0.0,
         reference_ms: float = 1.0,
+        seconds: float = 0.3,
     ) -> None:
+        self._seconds, self.pauses = seconds, 0
         self._slow, self._state, self._drift = slow, state, drift
         self._rng, self._jitter = np.random.default_rng(0), jitter
         self._reference_ms = reference_ms
@@ -50,7 +54,8 @@ class Machine:
         self.asked.append(list(numbers))
         reference = Timing((self._reference_ms * self._slow(n),) * 5)
         calls = tuple(self._timing(CALLS_MS[number] * self._slow(n)) for number in numbers)
-        return SessionTimes(reference, self._drift(n), calls, self._state(n), float(n))
+        began = n * self._seconds
+        return SessionTimes(reference, self._drift(n), calls, self._state(n), began)
 
     def _timing(self, ms: float) -> Timing:
         return Timing((ms * (1 + self._jitter * self._rng.standard_normal()),) * 5)
@@ -59,10 +64,15 @@ class Machine:
         self.waits.append(most_s)
         return min(most_s, 7.0)
 
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+
     def settled(
         self, sessions: int = 2, unit_ms: float | None = 1.0, count: int = 3, patience: float = 60.0
     ) -> Settled:
-        conditions = Conditions(1, 2, unit_ms, sessions, patience, Tolerances(), self.wait)
+        conditions = Conditions(
+            1, 2, unit_ms, sessions, patience, Tolerances(), self.wait, self.pause
+        )
         return settle(self.time_some, count, conditions)
 
 
@@ -168,13 +178,24 @@ def test_calls_that_never_agree_are_doubtful() -> None:
 def test_the_reference_alone_sets_the_unit() -> None:
     machine = Machine(reference_ms=4.0)
     settled = machine.settled(unit_ms=None, count=0)
-    assert machine.asked == [[], []] and settled.reference_ms == 4.0
+    assert machine.asked == [[]] * UNIT_SESSIONS and settled.reference_ms == 4.0
+    assert machine.pauses == UNIT_SESSIONS - 1  # slow spells last, so they are spread
+    slow = Machine(reference_ms=4.0, seconds=4.0)
+    assert slow.settled(unit_ms=None, count=0).sessions == LEAST_UNIT_SESSIONS
     assert Machine(reference_ms=4.0).settled(unit_ms=4.0, count=0).sessions == 0
 
 
 def test_a_disturbed_first_session_does_not_set_the_unit() -> None:
     settled = Machine(slow=lambda n: 4.0 if n == 0 else 1.0).settled(unit_ms=None)
     assert settled.reference_ms == 1.0 and settled.repeated == 1
+
+
+def test_a_slow_spell_that_nothing_tells_of_does_not_set_the_unit() -> None:
+    machine = Machine(slow=lambda n: 1.14 if n < 4 else 1.0)
+    settled = machine.settled(unit_ms=None)
+    assert settled.reference_ms == 1.0 and settled.repeated == 0
+    # The calls had enough after two sessions: what they are is their ratio to the reference.
+    assert machine.asked[2:] == [[]] * (len(machine.asked) - 2)
     assert values(settled) == list(CALLS_MS)
 
 

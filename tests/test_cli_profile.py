@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from latency.acceptance import SessionTimes
+from latency.acceptance import UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from nas.cli.app import app
@@ -61,6 +61,11 @@ class FakeDevice:
         return SessionTimes(_time(reference), 0.0, times, MachineState(1.0), 0.0)
 
 
+def timer_sessions(sessions: int) -> int:
+    """Sessions of the timer that so many of a profile take; the first one sets the unit."""
+    return UNIT_SESSIONS + (sessions - 1) * num_sessions(ROUNDS)
+
+
 def _time(network: Architecture) -> Timing:
     assert network.encoder is not None
     return Timing((1.0 + len(network.encoder.layers),) * 3)
@@ -94,7 +99,7 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
     fake = FakeDevice(monkeypatch)
     whole = finished(fake, Path("whole.json"))
     broken = FakeDevice(monkeypatch)
-    broken.fatal = 2 * num_sessions(ROUNDS)
+    broken.fatal = timer_sessions(2)
     with pytest.raises(Killed):
         profile("--samples", "30")
     with journal_path(OUT).open("ab") as stream:
@@ -106,7 +111,7 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
 
 def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDevice(monkeypatch)
-    fake.fatal = 2 * num_sessions(ROUNDS)
+    fake.fatal = timer_sessions(2)
     with pytest.raises(Killed):
         profile("--samples", "30")
     fake.fatal = -1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.acceptance import LEAST_SESSIONS, SessionTimes
+from latency.acceptance import LEAST_SESSIONS, UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from nas.front import read_front
@@ -60,7 +60,7 @@ def test_what_a_limit_is_held_against() -> None:
 
 # -- a machine whose times are planted ----------------------------------------------------------
 
-UNIT = (1.1 + 1.1**2) / 2  # the speed of the first two sessions, which set the unit
+UNIT = 1.1 ** ((UNIT_SESSIONS + 1) // 2)  # the median speed of the sessions that set the unit
 
 
 class Machine:
@@ -116,10 +116,9 @@ def test_drift_between_sessions_is_divided_out(
     machine = Machine(monkeypatch)
     one, two = networks(8)[:4], networks(8)[4:]
     times = [*meter(tmp_path).measure(one).values, *meter(tmp_path).measure(two).values]
-    # In the unit of the first two sessions, in which the reference was timed.
     true = [UNIT * machine.ms(network) for network in (*one, *two)]
     assert [time.value for time in times] == pytest.approx(true)
-    assert len(machine.sessions) == 2 * LEAST_SESSIONS
+    assert len(machine.sessions) == UNIT_SESSIONS + LEAST_SESSIONS
 
 
 def test_what_was_held_once_is_not_timed_again(
@@ -127,7 +126,7 @@ def test_what_was_held_once_is_not_timed_again(
 ) -> None:
     machine = Machine(monkeypatch)
     first = meter(tmp_path).hold(networks(3))
-    total = LEAST_SESSIONS + SESSIONS  # the reference alone, then all in sessions
+    total = UNIT_SESSIONS + SESSIONS  # the reference alone, then all in sessions
     assert len(machine.sessions) == total
     assert meter(tmp_path).hold(networks(3)) == first and len(machine.sessions) == total
     expected = [UNIT * machine.ms(network) for network in networks(3)]

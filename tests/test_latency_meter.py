@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from latency.acceptance import UNIT_SESSIONS
 from nas.front import build_front, pick, read_front
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
@@ -128,7 +129,7 @@ def test_everything_can_be_forgotten(tmp_path: Path, machine: Machine) -> None:
     assert not any(meter(tmp_path).known(one) for one in networks())
     count = len(machine.sessions)
     meter(tmp_path).measure(networks())
-    assert len(machine.sessions) == count + 2
+    assert len(machine.sessions) == count + UNIT_SESSIONS
 
 
 # -- whole searches -----------------------------------------------------------------------------

@@ -8,10 +8,8 @@ import pytest
 
 from nas.profiling.device_profile import read_device_profile
 from nas.profiling.files import claimed, journal_path, lock_path
-from nas.profiling.profile_device import ROUNDS
-from nas.profiling.timed_work import num_sessions
 from search_spaces.errors import DataError, UsageError
-from tests.test_cli_profile import OUT, FakeDevice, Killed, here, profile
+from tests.test_cli_profile import OUT, FakeDevice, Killed, here, profile, timer_sessions
 
 __all__ = ["here"]
 PAGE = Path("board.html")
@@ -87,7 +85,7 @@ def test_a_lock_that_cannot_be_made_is_told() -> None:
 
 
 def stopped(fake: FakeDevice, samples: int, sessions: int) -> None:
-    fake.fatal = sessions * num_sessions(ROUNDS)
+    fake.fatal = timer_sessions(sessions)
     with pytest.raises(Killed):
         profile("--samples", str(samples))
     fake.fatal = -1

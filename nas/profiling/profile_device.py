@@ -177,8 +177,9 @@ def _timed(
     journal = Journal(journal_path(out), identity)
     workloads: list[WorkloadProfile] = []
     for number, workload in enumerate(request.workloads):
-        timer = _SessionTimer(request, workload, device.label)
         timed = journal.sessions(number)
+        unit_ms = timed[0].session.reference_ms if timed else None
+        timer = _SessionTimer(request, workload, device.label, unit_ms)
         asked = (request.space, workload, request.samples, request.seed)
         done = sum(len(one.networks) for one in timed)
         for step in profile_workload(*asked, timed, timer):
@@ -203,10 +204,20 @@ def _timed(
 
 
 class _SessionTimer:
-    """Times some networks and the reference in one go."""
+    """Times some networks and the reference in one go.
 
-    def __init__(self, request: ProfileRequest, workload: Workload, label: str) -> None:
+    Args:
+        request: of the profile.
+        workload: what they do.
+        label: of the device.
+        unit_ms: what the reference took in the first session; None before that.
+    """
+
+    def __init__(
+        self, request: ProfileRequest, workload: Workload, label: str, unit_ms: float | None
+    ) -> None:
         self._request, self._workload, self._label = request, workload, label
+        self._unit_ms = unit_ms
         self._reference = request.space.decode(middle(request.space))[0]
 
     def __call__(self, rows: Genotypes, number: int) -> TimedSession:
@@ -223,11 +234,17 @@ class _SessionTimer:
                 )
 
             settled = time_until_accepted(
-                session, len(others), request.device, num_sessions(request.rounds), None
+                session,
+                len(others),
+                request.device,
+                num_sessions(request.rounds),
+                self._unit_ms,
             )
-        if settled.reference.doubt:
-            settled = settled.doubting(f"the reference network: {settled.reference.doubt}")
         unit_ms, last = settled.reference_ms, settled.reference.readings[-1]
+        if self._unit_ms is None and settled.reference.doubt:
+            settled = settled.doubting(f"the reference network: {settled.reference.doubt}")
+        elif self._unit_ms is None:
+            self._unit_ms = unit_ms
         verdicts = {one.id: verdict for one, verdict in zip(others, settled.calls, strict=True)}
         verdicts[reference.id] = settled.reference
         measured = []

@@ -163,6 +163,7 @@ def _unsettled(space: SearchSpace, sessions: Sequence[TimedSession], seed: int) 
         measured[number].architecture.id
         for number in np.flatnonzero(kept)[fit_latency(space, measured, seed).unexpected()]
     }
+    odd.discard(measured[0].architecture.id)  # the reference, beside which all others are timed
     again = [
         one.architecture
         for one in measured
