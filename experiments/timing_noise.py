@@ -62,6 +62,7 @@ OFF = 0.10
 MOST_OFF = 0.01
 QUIET_SESSIONS = 7
 PROFILE_SAMPLES = 20
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Searched:
         seconds: that the search took, without the stages that all share.
         waited_s: of them for a quiet machine.
         repeated: sessions of the timer that did not count.
-        error: why there is no winner.
+        error: why there is no winner, although the search was gone on with twice, as it told to.
     """
 
     limit: float
@@ -259,11 +260,13 @@ def study(space: str, preset: str, searches: int, profiles: int, seed: int, fold
 def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
     started = time.monotonic()
     winner, reported, error = "", 0.0, ""
-    try:
-        made = search_beside(folder, base, limit)
-        winner, reported = made.winner.id, made.winner.measured[LATENCY]
-    except NasError as problem:
-        error = str(problem)
+    for _ in range(TRIES):
+        try:
+            made = search_beside(folder, base, limit)
+            winner, reported, error = made.winner.id, made.winner.measured[LATENCY], ""
+            break
+        except NasError as problem:  # it says to go on with it
+            error = str(problem)
     notes = [
         event["details"]
         for event in folder.read_journal("events.jsonl", mend=False)

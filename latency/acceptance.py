@@ -276,7 +276,7 @@ class Conditions:
 
     @property
     def most(self) -> int:
-        """Sessions after which a timing is given up."""
+        """Sessions after which a timing is given up; disturbed ones count without patience."""
         return self.wanted + max(LEAST_EXTRA, self.wanted)
 
     @property
@@ -296,22 +296,23 @@ def settle(
         conditions: see there.
     """
     sessions: list[tuple[SessionTimes, list[int]]] = []
-    waited_s = 0.0
-    for number in range(conditions.most_with_unit):
+    waited_s, tries = 0.0, 0
+    while tries < conditions.most_with_unit:
         so_far = _judged(sessions, count, conditions)
         open_calls = [i for i, one in enumerate(so_far.calls) if one.doubt]
-        open_calls = open_calls if number < conditions.most else []
+        open_calls = open_calls if tries < conditions.most else []
         sets_unit = conditions.unit_ms is None and bool(so_far.reference.doubt)
         if not open_calls and not sets_unit:
             break
-        if number and conditions.unit_ms is None and conditions.patience_s:
+        if sessions and conditions.unit_ms is None and conditions.patience_s:
             conditions.pause(UNIT_SPACING_S)
-        # What disturbed the last one may last; there is nothing to wait for before the first.
-        if number and so_far.reference.readings[-1].disturbed:
-            left = conditions.patience_s - waited_s
-            if left > 0:
-                waited_s += conditions.wait(left, conditions.threads, conditions.cores)
+        left = conditions.patience_s - waited_s
+        if sessions and so_far.reference.readings[-1].disturbed and left > 0:
+            # What disturbed it may last. As long as there is patience it costs no try.
+            waited_s += conditions.wait(left, conditions.threads, conditions.cores)
+            tries -= 1
         sessions.append((time_some(open_calls), open_calls))
+        tries += 1
     return replace(_judged(sessions, count, conditions), waited_s=waited_s)
 
 
