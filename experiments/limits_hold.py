@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,8 @@ def search_beside(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
         work(run, stage)
     front = read_front(folder)
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
-    believed = best_entries(measured_entries(run), objectives, run.spec.limits)
+    single_ones = [replace(entry, doubtful={}) for entry in measured_entries(run)]
+    believed = best_entries(single_ones, objectives, run.spec.limits) or list(front.entries)
     single = min(believed, key=lambda entry: (entry.measured[QUALITY], entry.id))
     return Searched(limit, front.entries, pick(front, "best"), single)
 
