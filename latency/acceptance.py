@@ -409,8 +409,3 @@ def relative_range(values: Sequence[float]) -> float:
     """Interquartile range divided by the median; of two values half of their distance."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return float((high - low) / middle)
-
-
-def now() -> float:
-    """Seconds since 1970, for `SessionTimes.began`."""
-    return time.time()

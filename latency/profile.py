@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from latency.acceptance import Reading
 from latency.device import DeviceFingerprint
@@ -35,6 +35,11 @@ from search_spaces.measurement import Measurement
 SCHEMA = 2
 READABLE = (1, SCHEMA)
 METRIC = "latency_ms"
+ENDING = ".jsonl"
+# Beside the times of networks lie those of networks timed in many sessions, and of those whose
+# times were confirmed.
+Sibling = Literal["held", "confirmed"]
+SIBLINGS: tuple[Sibling, ...] = get_args(Sibling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class DeviceProfile:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        with file_lock(_beside(self.path)):
+        with file_lock(write_lock(self.path)):
             self.refresh()
             yield
 
@@ -210,7 +215,7 @@ class DeviceProfile:
         Raises:
             NasError: when the other one takes too long.
         """
-        with file_lock(self.path.with_name(self.path.name + ".timing")):
+        with file_lock(timing_lock(self.path)):
             self.refresh()
             yield
 
@@ -222,7 +227,7 @@ def open_profile(path: Path, header: ProfileHeader) -> DeviceProfile:
         DataError: when the file belongs to something else or is damaged; the message names what
             differs, or the line.
     """
-    with file_lock(_beside(path)):
+    with file_lock(write_lock(path)):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
             write_atomically(path, _line(header.to_json()))
     profile = read_profile(path)
@@ -268,11 +273,35 @@ def read_profile(path: Path) -> DeviceProfile:
 
 def default_profile_path(header: ProfileHeader) -> Path:
     """Where that profile lives when the user names no file: in the user's cache folder."""
-    return cache_dir() / "profiles" / f"{header.digest[:16]}.jsonl"
+    return profiles_dir() / f"{header.digest[:16]}{ENDING}"
 
 
-def _beside(path: Path) -> Path:
+def profiles_dir() -> Path:
+    """The folder of all profiles in the user's cache."""
+    return cache_dir() / "profiles"
+
+
+def sibling(path: Path, kind: Sibling) -> Path:
+    """The profile beside another one that holds what `SIBLINGS` says of the same networks."""
+    return path.with_suffix(f".{kind}{ENDING}")
+
+
+def profile_id(path: Path) -> str:
+    """What the files of one device, workload and space have in common in their names."""
+    name = path.name.removesuffix(ENDING)
+    for kind in SIBLINGS:
+        name = name.removesuffix(f".{kind}")
+    return name
+
+
+def write_lock(path: Path) -> Path:
+    """Held by who changes a profile."""
     return path.with_name(path.name + ".lock")
+
+
+def timing_lock(path: Path) -> Path:
+    """Held by who measures for a profile and those beside it."""
+    return path.with_name(path.name + ".timing")
 
 
 def _refuse_other(path: Path, found: ProfileHeader, wanted: ProfileHeader) -> None:

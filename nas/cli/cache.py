@@ -15,8 +15,17 @@ import typer
 from rich.text import Text
 
 from latency.acceptance import Reading
-from latency.locking import cache_dir, file_lock
-from latency.profile import SCHEMA, DeviceProfile, read_profile
+from latency.locking import file_lock
+from latency.profile import (
+    ENDING,
+    SCHEMA,
+    DeviceProfile,
+    profile_id,
+    profiles_dir,
+    read_profile,
+    timing_lock,
+    write_lock,
+)
 from nas.cli import options
 from nas.cli.consoles import out, print_json, say
 from nas.cli.tables import table
@@ -24,8 +33,6 @@ from nas.cli.wording import NOTHING, compact
 from search_spaces.errors import NasError, UsageError
 
 USED, OLDER, DAMAGED = "used", "not used (older version)", "damaged"
-# Beside the times of a device, ID.jsonl, lie those of several sessions and those taken twice.
-BESIDE = (".held", ".confirmed")
 LEAST_LETTERS = 4
 LOCK_TIMEOUT_S = 5.0
 
@@ -87,12 +94,12 @@ def list_cache(as_json: bool = options.JSON) -> None:
         print_json([one.to_json() for one in found])
         return
     if not found:
-        say(f"nothing that was timed is kept in {_folder()}")
+        say(f"nothing that was timed is kept in {profiles_dir()}")
         return
     numbers = ["networks", "sessions", "disturbed", "size"]
     columns = ["id", "device", "workload", *numbers[:3], "first timed", "last timed", "size", ""]
     spare = ["first timed", "sessions", "size", "workload"]
-    made = table(f"Timed, in {_folder()}", columns, numbers, whole=["id"], spare=spare)
+    made = table(f"Timed, in {profiles_dir()}", columns, numbers, whole=["id"], spare=spare)
     for one in found:
         cells = [one.device or NOTHING, one.workload or NOTHING]
         counts = [NOTHING] * 3
@@ -121,7 +128,7 @@ def clear(
     found = read_cache()
     chosen = found if everything else [_named(given, found) for given in ids]
     if not chosen:
-        say(f"nothing that was timed is kept in {_folder()}")
+        say(f"nothing that was timed is kept in {profiles_dir()}")
     for one in dict.fromkeys(chosen):
         _remove(one)
         say(f"removed {one.id}: {_told(one)}")
@@ -130,20 +137,9 @@ def clear(
 def read_cache() -> list[CachedTimes]:
     """All that is kept, by id."""
     groups: dict[str, list[Path]] = {}
-    for file in sorted(_folder().glob("*.jsonl")):
-        groups.setdefault(_id(file), []).append(file)
+    for file in sorted(profiles_dir().glob(f"*{ENDING}")):
+        groups.setdefault(profile_id(file), []).append(file)
     return [_read(name, files) for name, files in sorted(groups.items())]
-
-
-def _folder() -> Path:
-    return cache_dir() / "profiles"
-
-
-def _id(file: Path) -> str:
-    name = file.name.removesuffix(".jsonl")
-    for ending in BESIDE:
-        name = name.removesuffix(ending)
-    return name
 
 
 def _read(name: str, files: Sequence[Path]) -> CachedTimes:
@@ -205,7 +201,7 @@ def _named(given: str, found: Sequence[CachedTimes]) -> CachedTimes:
     if fitting:
         return ids[fitting[0]]
     nearest = difflib.get_close_matches(given, list(ids), n=1, cutoff=0.0)
-    hint = f"the nearest id is {nearest[0]}" if nearest else f"{_folder()} holds none"
+    hint = f"the nearest id is {nearest[0]}" if nearest else f"{profiles_dir()} holds none"
     raise UsageError(f"nothing that was timed has the id {given!r}; {hint}")
 
 
@@ -215,9 +211,8 @@ def _remove(one: CachedTimes) -> None:
     Raises:
         NasError: when another process does so right now.
     """
-    main = _folder() / f"{one.id}.jsonl"
-    locks = [main.with_name(f"{main.name}.timing")]
-    locks += [file.with_name(f"{file.name}.lock") for file in one.files]
+    main = profiles_dir() / f"{one.id}{ENDING}"
+    locks = [timing_lock(main), *map(write_lock, one.files)]
     with ExitStack() as held:
         for lock in locks:
             held.enter_context(file_lock(lock, LOCK_TIMEOUT_S))

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from latency.acceptance import Reading, SessionTimes, Settled, agree
 from latency.device import describe_device
-from latency.profile import DeviceProfile, ProfileHeader, default_profile_path, open_profile
+from latency.profile import (
+    DeviceProfile,
+    ProfileHeader,
+    default_profile_path,
+    open_profile,
+    sibling,
+)
 from latency.timing import Timing
 from latency.workload import Workload
 from nas.holding import SESSIONS, Held, Timed, upper_of_median
@@ -62,8 +68,8 @@ class LatencyMeter:
         )
         path = _path(self.header, carried)
         self._profile: DeviceProfile = open_profile(path, self.header)
-        self._held = open_profile(_beside(path, "held"), self.header)
-        self._confirmed = open_profile(_beside(path, "confirmed"), self.header)
+        self._held = open_profile(sibling(path, "held"), self.header)
+        self._confirmed = open_profile(sibling(path, "confirmed"), self.header)
         if carried is not None and not len(self._profile):
             (workload,) = carried.workloads
             known = [(one.architecture, one.latency) for one in workload.measured]
@@ -263,10 +269,6 @@ def _agreeing(
         if not value.doubtful and agree(value.value, last.value):
             return value
     return None
-
-
-def _beside(path: Path, word: str) -> Path:
-    return path.with_suffix(f".{word}.jsonl")
 
 
 def _path(header: ProfileHeader, carried: CarriedProfile | None) -> Path:
