@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from search_spaces.loading import dump_space, load_space
 
 RESULTS = Path(__file__).parent / "results" / "limits_hold.json"
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask
+KEPT = 20  # searches, from which on the numbers are kept
 PERCENTILES = (10.0, 60.0)
 TOLERANCE = 1.03
 FRESH_SESSIONS = 15
@@ -271,7 +272,8 @@ def show(content: Mapping[str, Any], console: Console) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study; exit code 1 when a winner breaks its limit."""
-    options = _parser().parse_args(arguments)
+    about = "Time the winners of searches under random latency limits afresh."
+    options = parser_of("limits_hold", about).parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="limits_hold-"))
     # Times of earlier searches must not help.
     os.environ["NAS_CACHE_DIR"] = str(folder / "cache")
@@ -284,21 +286,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    data = {"searches": options.searches, **result.to_json(device)}
-    if options.json:
-        print(json.dumps(data, indent=2))
-    else:
-        show(data, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    if options.searches >= 20:
-        write_atomically(RESULTS, json.dumps(data, indent=1) + "\n")
+    report({"searches": options.searches, **result.to_json(device)}, options, show, RESULTS)
     return 0 if result.holds else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def report(
+    data: dict[str, Any],
+    options: argparse.Namespace,
+    shown: Callable[[dict[str, Any], Console], None],
+    results: Path,
+) -> None:
+    """Print the numbers of a study, and keep them where there are enough."""
+    if options.json:
+        print(json.dumps(data, indent=2))
+    else:
+        shown(data, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
+    if options.searches >= KEPT:
+        write_atomically(results, json.dumps(data, indent=1) + "\n")
+
+
+def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+    """The options of a study of many searches."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.limits_hold",
-        description="Time the winners of searches under random latency limits afresh.",
-        epilog=f"With 20 searches or more the numbers also go to results/{RESULTS.name}.",
+        prog=f"python -m experiments.{name}",
+        description=description,
+        epilog=f"With {KEPT} searches or more the numbers also go to results/{name}.json.",
     )
     parser.add_argument("--space", default="digits", help="default: %(default)s")
     parser.add_argument("--preset", default="quick", help="default: %(default)s")

@@ -13,7 +13,6 @@ the time that waiting and repeating took.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -38,13 +37,15 @@ from experiments.limits_hold import (
     SHARED,
     TOLERANCE,
     limited_spec,
+    parser_of,
+    report,
     search_beside,
     stages_of,
     work,
 )
 from latency.device import usable_cores
 from latency.machine import wait_for_quiet
-from latency.profile import read_profile
+from latency.profile import ENDING, profile_id, profiles_dir, read_profile, sibling
 from latency.workload import Workload
 from nas.objectives import LATENCY
 from nas.profiling.device_profile import CarriedProfile
@@ -54,7 +55,6 @@ from nas.run.folder import RunFolder
 from nas.stages import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
-from search_spaces.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "timing_noise.json"
 BURST_S = (0.1, 20.0)
@@ -288,8 +288,9 @@ def _timings(folder: RunFolder, number: int, networks: dict[str, Architecture]) 
     """What a search took from the timer: its own files, and the cache that was its own."""
     found: dict[tuple[str, str], Timing] = {}
     files = {"search": [folder.path / "latency" / "profile.jsonl"], "held": []}
-    for file in sorted((Path(os.environ["NAS_CACHE_DIR"]) / "profiles").glob("*.jsonl")):
-        files["held" if ".held" in file.name else "search"].append(file)
+    for file in sorted(profiles_dir().glob(f"*{ENDING}")):
+        held = sibling(file.with_name(f"{profile_id(file)}{ENDING}"), "held")
+        files["held" if file == held else "search"].append(file)
     for where, paths in files.items():
         for path in paths:
             for key, (architecture, one) in read_profile(path).entries.items():
@@ -390,28 +391,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    data = made.to_json()
-    if options.json:
-        print(json.dumps(data, indent=2))
-    else:
-        show(data, Console(width=None if sys.stdout.isatty() else 120))
-    if options.searches >= 20:
-        write_atomically(RESULTS, json.dumps(data, indent=1) + "\n")
+    report(made.to_json(), options, show, RESULTS)
     return 0 if made.holds else 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.timing_noise",
-        description="Search and profile while a second process burns every core at random times.",
-        epilog=f"With 20 searches or more the numbers also go to results/{RESULTS.name}.",
-    )
-    parser.add_argument("--space", default="digits", help="default: %(default)s")
-    parser.add_argument("--preset", default="quick", help="default: %(default)s")
-    parser.add_argument("--searches", type=int, default=20, help="default: %(default)s")
+    about = "Search and profile while a second process burns every core at random times."
+    parser = parser_of("timing_noise", about)
     parser.add_argument("--profiles", type=int, default=4, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--burn", type=int, metavar="SEED", help=argparse.SUPPRESS)
     return parser
 

@@ -31,6 +31,7 @@ from nas.stages.holding import read_held
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import finished, spec_of, tiny, work
 from tests.profile_cases import SPACE
+from tests.timing_cases import planted_ms
 
 # -- arithmetic ---------------------------------------------------------------------------------
 
@@ -77,11 +78,7 @@ class Machine:
         self._seen: Counter[str] = Counter()
         monkeypatch.setattr(latency_meter, "time_session", self)
 
-    @staticmethod
-    def ms(architecture: Architecture) -> float:
-        assert architecture.encoder is not None
-        layers = architecture.encoder.layers
-        return 1.0 + len(layers) + 0.01 * sum(layer.ffn_dim for layer in layers)
+    ms = staticmethod(planted_ms)
 
     def __call__(
         self, space: Any, reference: Architecture, networks: Sequence[Architecture], *_: Any
