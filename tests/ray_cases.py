@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from latency import acceptance
 from nas.executors.base import Source
 from search_spaces.architecture import Architecture
 
@@ -36,6 +38,10 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
+            runtime_env={
+                "env_vars": {"PYTHONPATH": str(Path(__file__).parent.parent)},
+                "worker_process_setup_hook": "tests.ray_cases.believe_every_timing",
+            },
             **settings,
         )
     try:
@@ -43,6 +49,11 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def believe_every_timing() -> None:
+    """What `tests.conftest` does for each test, for the processes of workers."""
+    acceptance.TOLERANCES = acceptance.Tolerances(*[math.inf] * 7)
 
 
 def misbehave(how: str) -> dict[str, float]:

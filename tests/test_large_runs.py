@@ -93,7 +93,9 @@ def test_a_page_of_twenty_thousand_networks_is_small(view: RunView) -> None:
 
 def test_what_is_left_out_is_told(view: RunView) -> None:
     text = run_views.front_charts(view)
-    assert "Of the 20,000 that were observed 150 are drawn." in text
+    drawn, most = len(view.contents.observed), known_runs.most_drawn(view.contents)
+    assert most == 150 <= drawn <= most + len(view.contents.retrained) + len(view.contents.views)
+    assert f"Of the 20,000 that were observed {drawn} are drawn." in text
     assert f"Of the {len(view.found.entries):,} networks of the front each chart shows" in text
     table = run_views.choice_table(view, "0" * 20)
     assert table.count("<input") <= run_views.MOST_LISTED + 2
