@@ -37,7 +37,7 @@ UNIT_SPACING_S = 0.5
 LONG_S = 10.0  # sessions that take so long together need be no more than
 LEAST_UNIT_SESSIONS = 4
 
-LEAST_SESSIONS = 2
+LEAST_SESSIONS = 3  # of two, neither is the middle one
 LEAST_EXTRA = 3
 PATIENCE_S = 60.0
 
@@ -253,7 +253,7 @@ class Conditions:
         threads: of this process that compute.
         cores: that it may use.
         unit_ms: what the reference took when it was timed first; None where this is the first time.
-        sessions: calm ones that are wanted, at least 2.
+        sessions: calm ones that are wanted, at least 3.
         patience_s: to wait at most for a quiet machine, in all.
         tolerances: what passes.
         wait: for a quiet machine, see `latency.machine.wait_for_quiet`.

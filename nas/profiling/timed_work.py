@@ -5,6 +5,7 @@ Shapes: B batch, M source positions, N target positions.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,6 +21,7 @@ from latency.acceptance import (
     settle,
 )
 from latency.device import usable_cores
+from latency.heap import steady_heap
 from latency.machine import Watch, wait_for_quiet
 from latency.memory import peak_memory_mb
 from latency.timer import time_beside
@@ -56,7 +58,8 @@ def time_session(
 ) -> SessionTimes:
     """Time networks and a reference in interleaved rounds, with random weights.
 
-    All are built anew for it: where a network lies in memory then spoils one session and not all.
+    All are built anew for it, in a random order: where a network lies in memory then spoils one
+    session and not all.
 
     Args:
         space: of the networks.
@@ -70,17 +73,23 @@ def time_session(
     made = make or (lambda one: timed_call(space, one, workload, device))
     # A single round cannot tell much; copies of what takes seconds to build would not mend that.
     copies = [reference] * (REFERENCE_COPIES if rounds > 1 else 2)
-    with torch.random.fork_rng(devices=[]):
+    order = random.sample(range(len(architectures)), len(architectures))
+    with torch.random.fork_rng(devices=[]), steady_heap():
         torch.manual_seed(0)
         beside = [made(one) for one in copies]
-        calls = [made(one) for one in architectures]
+        calls = [made(architectures[number]) for number in order]
         began, watch = time.time(), Watch(device)
         there, timings = time_beside(
             beside, calls, device, dtype=workload.dtype, warmup=WARMUP, repeats=rounds
         )
         state = watch.state()
+    by_number = dict(zip(order, timings, strict=True))
     return SessionTimes(
-        median_copy(there), reference_drift(there), tuple(timings), state, round(began, 3)
+        median_copy(there),
+        reference_drift(there),
+        tuple(by_number[number] for number in range(len(order))),
+        state,
+        round(began, 3),
     )
 
 
