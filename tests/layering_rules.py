@@ -41,13 +41,16 @@ JOINTS = (
     "nas.omni_measuring",
     "nas.executors.ray*",
     "nas.retraining.tuning",
+    "nas.fairseq.checkpoint",
+    "nas.fairseq.export",
+    "nas.fairseq.plugin.nas_fairseq*",
 )
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray*", "nas.retraining.tuning", "experiments.ray_chaos"),
-    "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
+    "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx_tracing",),
     "onnxscript": ("supernet.export.onnx_tracing",),
     "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),

@@ -99,8 +99,8 @@ DOORS = re.compile(r"_?open_test")
 MAKERS = {"supernet/data/prepare_examples.py", "supernet/data/text_requests.py"}
 TASKS = ("classification", "translation", "language_modelling")
 DEFINED = {
-    f"supernet/data/{name}.py"
-    for name in ("datasets", "sources", "prepared", "synthetic", "fairseq_data")
+    "nas/fairseq/data.py",
+    *(f"supernet/data/{name}.py" for name in ("datasets", "sources", "prepared", "synthetic")),
 }
 
 
@@ -139,7 +139,8 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/opening.py": {"load_test_split", "open_data_bin_test"} | pairs | streams,
+        "supernet/tasks/opening.py": {"load_test_split", "open_test"} | pairs | streams,
+        "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/datasets.py": {"test"},
         "supernet/export/specialise.py": {"test"},  # that of an `if`, in Python's syntax tree
         "supernet/data/sources.py": {"open_examples_test"},
@@ -150,7 +151,7 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
 
 def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
     defined = set()
-    for path in (ROOT / "supernet").rglob("*.py"):
+    for path in (path for room in ("supernet", "nas") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and OPENERS.fullmatch(node.name):
                 defined.add(path.relative_to(ROOT).as_posix())

@@ -8,21 +8,22 @@ the manifest's checksums when they are opened; tokens are memory-mapped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
 from search_spaces.settings import ModelSettings, Task, TokenInput
-from supernet.data.fairseq_dictionary import PostProcess
+from search_spaces.space import SearchSpace
 from supernet.data.images import Labels
 from supernet.data.manifest import Manifest, check_files, is_test, read_manifest
 from supernet.data.prepare_text import tokenizer_file
 from supernet.data.text import read_lines
 from supernet.data.token_files import TokenRows, map_array, read_rows
-from supernet.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from supernet.data.tokenizer import PostProcess, SentencePieceTokenizer, Tokenizer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,6 +111,39 @@ class PreparedData(Generic[S]):
     label_names: tuple[str, ...] = ()
     longest: int = 0
     post_process: PostProcess = "none"
+
+
+class PairFormat(Protocol):
+    """Folders of pairs that another program wrote, as they are.
+
+    An entry point of the group ``nas.data_formats`` names a class of this kind; it is called
+    without arguments.
+    """
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether a folder is of this form; it may be missing."""
+        ...
+
+    def open(self, folder: Path, space: SearchSpace) -> PreparedData[PairSplit]:
+        """The training and validation pairs.
+
+        Raises:
+            DataError: when a file is missing or damaged, or networks of the space cannot read it.
+        """
+        ...
+
+    def open_test(self, folder: Path, space: SearchSpace) -> PairSplit:
+        """The test pairs: for the last step of retraining and for evaluation only."""
+        ...
+
+
+def pair_format(folder: Path) -> PairFormat | None:
+    """The format of another program's folder; None for those that are ours."""
+    for point in entry_points(group="nas.data_formats"):
+        found: PairFormat = point.load()()
+        if found.recognises(folder):
+            return found
+    return None
 
 
 def open_translation(folder: Path) -> PreparedData[PairSplit]:
