@@ -21,8 +21,8 @@ from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
-from supernet.data.token_batches import collate_pairs
-from supernet.data.token_files import TokenRows
+from supernet.data.text_batches import collate_pairs
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import MARKS, UNKNOWN, join_words
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.opening import open_task

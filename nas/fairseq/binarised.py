@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from supernet.data.prepared import PairSplit
-from supernet.data.text import read_lines
-from supernet.data.token_files import TokenRows, map_array
+from supernet.data.text_files import TokenRows, map_array, read_lines
 from supernet.data.tokenizer import (
     BOS,
     EOS,

@@ -20,7 +20,7 @@ from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data.manifest import FILE_NAME, file_sha256
 from supernet.data.prepared import PairSplit, PreparedData
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import PostProcess, join_words
 
 _TRAIN = re.compile(r"train(?P<part>\d*)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.[^.]+\.(idx|bin)")

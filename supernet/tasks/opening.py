@@ -11,7 +11,7 @@ from search_spaces.loading import space_names
 from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data import synthetic
-from supernet.data.datasets import load_search_data, load_test_split
+from supernet.data.examples import load_search_data, load_test_split
 from supernet.data.prepared import (
     check_fits,
     open_language,
