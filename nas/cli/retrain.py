@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-import click
 import typer
 
 from nas.cli import options
@@ -21,6 +20,14 @@ from search_spaces.errors import UsageError
 OWN = "own"
 # Who else trains: name → a function like `nas.fairseq.command.train`.
 BACKENDS = {point.name: point for point in entry_points(group="nas.training_backends")}
+
+
+def _check_known(backend: str) -> str:
+    if backend not in (OWN, *BACKENDS):
+        raise typer.BadParameter(
+            f"{backend!r} is not one of {', '.join(map(repr, (OWN, *BACKENDS)))}."
+        )
+    return backend
 
 
 def retrain(
@@ -51,7 +58,8 @@ def retrain(
     backend: str = typer.Option(
         OWN,
         "--backend",
-        click_type=click.Choice([OWN, *BACKENDS]),
+        metavar="|".join([OWN, *BACKENDS]),
+        callback=_check_known,
         help="Who trains: this package, or fairseq with the settings of the mFormer paper, for "
         "which a folder with the exact commands is written (translation).",
     ),

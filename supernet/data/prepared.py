@@ -19,8 +19,7 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data.images import Labels
-from supernet.data.manifest import Manifest, check_files, is_test, read_manifest
-from supernet.data.prepare.text import tokenizer_file
+from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
 from supernet.data.text_files import TokenRows, map_array, read_lines, read_rows
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE, PostProcess, SentencePieceTokenizer, Tokenizer
 

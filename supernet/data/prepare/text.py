@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from search_spaces.errors import DataError, UsageError
-from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
 from supernet.data.text_files import (
     Report,
@@ -245,11 +245,6 @@ class TextPlan:
         sides = [[file.path for file in files[split]] for files in self.sides.values()]
         for paths in zip(*sides, strict=True):
             yield from zip(*map(read_lines, paths), strict=True)
-
-
-def tokenizer_file(side: str | None) -> str:
-    """Name of the model file of a side; None for the one vocabulary of all sides."""
-    return f"tokenizer.{side}.model" if side else "tokenizer.model"
 
 
 def _sampled(files: list[TextFile]) -> Iterator[str]:
