@@ -20,8 +20,8 @@ from nas.fairseq.checkpoint import write_checkpoint
 from nas.fairseq.data import DataBin, open_data_bin
 from nas.fairseq.folder import SETTINGS, prepare_job
 from nas.fairseq.plugin import USER_DIR
-from nas.retrain import retrain
 from nas.run.folder import RunFolder
+from nas.stages.retrain import retrain
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 from supernet.building import build_network
 from supernet.data.synthetic import synthetic_translation
