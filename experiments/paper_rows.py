@@ -7,7 +7,8 @@ from typing import Any
 
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 
 MISSED = "MISSED"
 
@@ -25,7 +26,7 @@ class PaperTable:
     """
 
     name: str
-    task: Task
+    task: TaskName
     convention: str
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from search_spaces.architecture import ATTENTION_KINDS
-from search_spaces.settings import ModelSettings, Task, TokenInput
+from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
     LAYER_GENES,
@@ -19,8 +19,9 @@ from search_spaces.space import (
     Slot,
 )
 from search_spaces.space_form import STACKS_OF_TASK
+from search_spaces.tasks import TaskName
 
-TASKS: tuple[Task, ...] = get_args(Task)
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 
 def _subset(values: tuple[Choice, ...], most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
@@ -58,7 +59,7 @@ def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     return SearchSpace("random", task, settings, tuple(slots))
 
 
-def settings_for(task: Task) -> ModelSettings:
+def settings_for(task: TaskName) -> ModelSettings:
     """Small settings that fit the task."""
     classes = 3 if task == "classification" else None
     tokens = TokenInput(50, share_embeddings=task == "translation")
