@@ -30,7 +30,7 @@ from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
 from nas.ranking.agreement import tau_interval
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.files import write_atomically

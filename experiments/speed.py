@@ -39,7 +39,7 @@ from latency.predictor import LatencyPredictor
 from nas.evolution import EvolutionSettings, evolve
 from nas.objectives import LATENCY, QUALITY
 from nas.ranking import PairwiseLinear, PairwiseTrees, Ranker
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.scoring import CostScorer, Scorer, network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names

@@ -11,7 +11,7 @@ from nas.kinds import cheapest_rows
 from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError

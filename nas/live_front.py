@@ -9,8 +9,8 @@ from nas.front import Front, FrontEntry, best_entries
 from nas.objectives import Objective, objective
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
-from nas.run.spec import SearchSpec
 
 
 @dataclass(frozen=True)

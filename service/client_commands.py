@@ -19,6 +19,7 @@ from nas.cli.tables import table
 from nas.cli.wording import NOTHING
 from nas.doubts import doubts
 from nas.front import Front, FrontEntry, value_told
+from nas.request.picks import read_pick
 from nas.run.events import event_from_json
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -75,7 +76,7 @@ def submit(
         "limits": options.read_limits(limit),
         "device": device.value,
         "seed": seed,
-        "pick": options.read_pick(pick),
+        "pick": read_pick(pick).text,
         "settings": options.read_settings(settings),
         "title": title,
         "priority": priority,

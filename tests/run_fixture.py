@@ -24,9 +24,9 @@ from nas.pruning.cuts import Cut
 from nas.pruning.evidence import Evidence, Lift
 from nas.pruning.prune import Kept, PrunedSpace
 from nas.ranking import PairwiseLinear, choose_ranker
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from nas.scoring import network_costs
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically

@@ -14,7 +14,7 @@ from nas.pareto import hypervolume
 from nas.pruning.evidence import Candidate, _wilson_high, candidates, draw, elite, lift
 from nas.pruning.prune import PruningSettings, prune
 from nas.ranking.report_card import Fidelity, ReportCard
-from nas.run.vetoes import everything
+from nas.request.protected_choices import everything
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.operators import enumerate_all, sample

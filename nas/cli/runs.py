@@ -29,8 +29,8 @@ from nas.cli.tables import (
 from nas.cli.wording import NOTHING
 from nas.doubts import key
 from nas.front import read_front
+from nas.request.protected_choices import as_options, spelled
 from nas.run.folder import RunFolder
-from nas.run.vetoes import as_options, spelled
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 

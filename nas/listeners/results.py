@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.front import FRONT_FILE, value_told
+from nas.request.protected_choices import as_options, spelled
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import as_options, spelled
 
 CARD_FILE = "ranker/report_card.json"
 REPORT_FILE = "report.html"

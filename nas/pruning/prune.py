@@ -49,7 +49,7 @@ from nas.pruning.evidence import (
     lift,
 )
 from nas.ranking.report_card import ReportCard
-from nas.run.vetoes import Vetoes, checked_vetoes, deepest_layers, places
+from nas.request.protected_choices import Vetoes, checked_vetoes, deepest_layers, places
 from search_spaces.errors import UsageError
 from search_spaces.space import Choice, Genotypes, SearchSpace
 

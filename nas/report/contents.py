@@ -17,8 +17,8 @@ from nas.pruning.cuts import Cut
 from nas.pruning.prune import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report import words
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import Vetoes
+from nas.request.protected_choices import Vetoes
+from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace

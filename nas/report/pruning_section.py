@@ -11,7 +11,7 @@ from nas.pruning.prune import Kept, PruningSettings
 from nas.report import words
 from nas.report.contents import Audit, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.run.vetoes import spelled
+from nas.request.protected_choices import spelled
 
 
 def pruning_section(run: RunContents) -> Html:

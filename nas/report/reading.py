@@ -25,9 +25,9 @@ from nas.pruning.prune import Kept
 from nas.ranking.report_card import ReportCard
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import SearchSpec
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import checked_vetoes
 from nas.scoring import network_costs
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError
