@@ -128,7 +128,7 @@ def test_a_job_is_cancelled(server: Server) -> None:
     [
         (("jobs", "--token", "wrong"), "NAS_TOKEN"),
         (("jobs", "--server", "http://127.0.0.1:1"), "does not answer"),
-        (("jobs", "--server", "nowhere"), "does not answer"),
+        (("jobs", "--server", "nowhere"), "an address such as http://127.0.0.1:8321"),
         (("submit", "--space", "digitz"), "did you mean 'digits'"),
         (("submit", "--space", "./none.toml"), "no such file"),
         (("front", "0" * 20), "no job"),
