@@ -11,10 +11,10 @@ from typing import Any
 
 import typer
 
+from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.cli.run_state import RUNS, find_runs
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
-from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.request import picks
 from nas.request.presets import PRESETS
