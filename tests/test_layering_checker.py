@@ -30,7 +30,7 @@ def _tree(root: Path, files: dict[str, str]) -> tuple[list[Import], dict[str, Pa
 
 # Each line a file and its text, in a tree of its own.
 UPWARD = [
-    ("search_spaces/a.py", "import nas.pareto"),
+    ("search_spaces/a.py", "import nas.search.pareto"),
     ("search_spaces/a.py", "from supernet import layers"),
     ("nas/a.py", "from experiments.study import run"),
     ("nas/a.py", "def late():\n    import service.app"),
@@ -48,11 +48,11 @@ DOWNWARD = [
 ]
 HEAVY_ELSEWHERE = [
     ("search_spaces/a.py", "import torch"),
-    ("nas/pareto.py", "def late():\n    from torch import nn"),
+    ("nas/search/pareto.py", "def late():\n    from torch import nn"),
     ("nas/executors/local.py", "import ray.util"),
     ("supernet/models.py", "from fairseq.models import FairseqModel"),
     ("service/app.py", "from sqlalchemy import select"),
-    ("nas/front.py", "import moocore"),
+    ("nas/search/front.py", "import moocore"),
 ]
 HEAVY_AT_HOME = [
     ("supernet/deep/a.py", "import torch"),
@@ -134,8 +134,8 @@ PACKAGES = {
         {"nas/executors/ray.py": "def train():\n    from nas.stages.learn import trainer"},
         {"nas/executors/base.py": "if TYPE_CHECKING:\n    from nas.stages.learn import Run"},
         {
-            "nas/executors/ray.py": "import nas.retrain",
-            "nas/retrain.py": "import nas.stages.learn",
+            "nas/executors/ray.py": "import nas.loose",
+            "nas/loose.py": "import nas.stages.learn",
         },
     ],
 )
