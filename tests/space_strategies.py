@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -18,10 +17,7 @@ from search_spaces.space import (
     SearchSpace,
     Slot,
 )
-from search_spaces.space_form import STACKS_OF_TASK
-from search_spaces.tasks import TaskName
-
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
+from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 
 
 def _subset(values: tuple[Choice, ...], most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
@@ -38,10 +34,10 @@ def _choices(gene: str, most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
 @st.composite
 def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     """A valid space with at most `max_layers` layers and `most` choices per gene."""
-    task = draw(st.sampled_from(TASKS))
+    task = draw(st.sampled_from(TASK_NAMES))
     memory = task == "language_modelling" and draw(st.booleans())
     slots = []
-    for stack in STACKS_OF_TASK[task]:
+    for stack in TASKS[task].stacks:
         depths = draw(_subset(tuple(range(1, max_layers + 1)), most))
         slots += [Slot(stack, "embed_dim", None, draw(_choices("embed_dim", most)))]
         slots += [Slot(stack, "num_layers", None, depths)]
