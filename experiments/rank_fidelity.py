@@ -26,8 +26,8 @@ from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
 from experiments.harness import RESULTS, Options, Study, journaled, note, read_lines, table_of
-from nas.ranking.agreement import tau_interval
 from nas.run.presets import budget_for
+from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import UsageError

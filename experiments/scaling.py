@@ -36,7 +36,7 @@ from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
 from nas.run.folder import RunFolder
-from nas.stages import Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.operators import sample_distinct
 
