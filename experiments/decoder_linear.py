@@ -47,7 +47,7 @@ from search_spaces.architecture import (
 from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import open_translation, open_translation_test
-from supernet.data.token_batches import pair_batches
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.evaluation import evaluate

@@ -21,7 +21,7 @@ from search_spaces.settings import ModelSettings
 from supernet.attention.base import State, state_positions
 from supernet.attention.linear import MeanLinearKernel
 from supernet.attention.softmax import SoftmaxKernel, unpacked
-from supernet.data.token_batches import PairBatch
+from supernet.data.text_batches import PairBatch
 from supernet.data.tokenizer import BOS
 from supernet.decoding_state import DecodingState
 from supernet.sequence_models import FixedTranslation

@@ -7,7 +7,7 @@ import torch
 
 from experiments.decoder_linear import VARIANTS
 from experiments.decoder_measures import attended_share, share_of
-from supernet.data.token_batches import pair_batches
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from tests.task_cases import task_of
 
