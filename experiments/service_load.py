@@ -113,13 +113,14 @@ def ask_for(
     deadline = time.perf_counter() + seconds
 
     def client(seed: int) -> list[Asked]:
-        api, draw, found = Api(port, token), random.Random(seed), []
+        api, draw, found = Api(port, token), random.Random(seed), list[Asked]()
         while time.perf_counter() < deadline:
             request, (method, path, body) = draw.choice(requests_for(draw.choice(ids)))
             began = time.perf_counter()
             status, _ = api.ask(method, path, body)
             found.append(Asked(request, time.perf_counter() - began, status))
             time.sleep(draw.uniform(0, 2 * think_s))
+        api.close()
         return found
 
     with ThreadPoolExecutor(clients) as pool:
