@@ -17,9 +17,9 @@ from nas.cli.progress import choose_screen
 from nas.cli.results import show_front
 from nas.cli.tables import table
 from nas.cli.wording import NOTHING
-from nas.doubts import doubts
-from nas.front import Front, FrontEntry, value_told
 from nas.run.events import event_from_json
+from nas.search.doubts import doubts
+from nas.search.front import Front, FrontEntry, value_told
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text

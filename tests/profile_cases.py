@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from latency.device import DeviceFingerprint
 from latency.workload import Workload
-from nas.kinds import middle
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -17,7 +17,8 @@ from nas.profiling.device_profile import (
     settings_digest,
 )
 from nas.profiling.sessions import TimedSession, measurement, profile_workload
-from nas.scoring import network_costs
+from nas.search.scoring import network_costs
+from nas.search.uniform_networks import middle
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace
 from tests.pipeline_cases import TINY
@@ -50,13 +51,12 @@ def fake_timer(
     return timer
 
 
-def made_workload(
-    workload: Workload = WORKLOAD, samples: int = 40, space: SearchSpace = SPACE
-) -> WorkloadProfile:
-    """A workload's profile with made-up times."""
-    steps = list(profile_workload(space, workload, samples, 0, (), fake_timer(space)))
-    assert isinstance(steps[-1], WorkloadProfile)
-    return steps[-1]
+@cache
+def made_workload(samples: int = 40) -> WorkloadProfile:
+    """A workload's profile with made-up times; fitting it takes seconds, so each is made once."""
+    *_, made = profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer())
+    assert isinstance(made, WorkloadProfile)
+    return made
 
 
 def made_profile(*workloads: Workload, device: DeviceFingerprint = DEVICE) -> CarriedProfile:

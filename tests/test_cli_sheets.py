@@ -19,8 +19,8 @@ from nas.cli.scores import main_score
 from nas.cli.settings import settings_table
 from nas.cli.sheets import Folding
 from nas.cli.tables import front_table, gene_table, retrained_table, stage_table, table
-from nas.front import Front, FrontEntry, build_front
 from nas.objectives import OBJECTIVES
+from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (
     Architecture,
     DecoderLayer,

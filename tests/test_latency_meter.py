@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from latency.acceptance import UNIT_SESSIONS
-from nas.front import build_front, pick, read_front
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
+from nas.search.front import build_front, pick, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UsageError
 from search_spaces.operators import sample_distinct
@@ -89,7 +89,7 @@ def test_of_three_timings_two_that_agree_are_believed(tmp_path: Path, machine: M
     assert value.value == pytest.approx(machine.ms(networks()[0])) and not value.doubtful
     assert meter(tmp_path).measure(networks()).values[0] == value
     profile = meter(tmp_path)._profile
-    assert len(profile.readings(odd)) == 6  # all sessions stand beside the value
+    assert len(profile.readings(odd)) == 9  # all sessions stand beside the value
 
 
 def test_timings_that_never_agree_are_doubtful_and_forgotten(

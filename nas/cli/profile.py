@@ -17,7 +17,7 @@ from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import terminable
 from nas.cli.options import Device
 from nas.cli.tables import table
-from nas.doubts import WHAT_TO_DO_THERE, predictor_off
+from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from rich.text import Text
 
 from nas.cli.consoles import err, tell
 from nas.cli.failures import explained, terminable
+from nas.cli.listeners.targets import Target
 from nas.cli.wording import duration
-from nas.listeners.targets import Target
 from nas.run import events
 from nas.run.events import Event, event_to_json
 from nas.run.folder import RunFolder

@@ -12,10 +12,10 @@ from nas.cli.consoles import out, say
 from nas.cli.run_state import RunState, read_state
 from nas.cli.scores import test_score
 from nas.cli.tables import front_table, retrained_table
-from nas.doubts import key, reason
-from nas.front import FRONT_FILE, Front, pick
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
+from nas.search.doubts import key, reason
+from nas.search.front import FRONT_FILE, Front, pick
 
 REPORT_FILE = "report.html"
 

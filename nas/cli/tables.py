@@ -11,16 +11,16 @@ from rich.table import Table
 from nas.cli.scores import called, digits, headline, test_score
 from nas.cli.sheets import Folding, Sheet
 from nas.cli.wording import NOTHING, compact, decimal, duration, milliseconds, network
-from nas.doubts import marked
-from nas.front import Front, FrontEntry
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
+from nas.search.doubts import marked
+from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
     from nas.executors.board import WorkerState
-    from nas.features import Feature
     from nas.outcomes import FailedNetwork
+    from nas.search.sensitivity import Feature
 
 PICKED = "★"
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from latency.acceptance import agree
 from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
-from nas.kinds import cheapest_rows, largest_rows, middle
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
 from nas.profiling.report import learning_curve
+from nas.search.uniform_networks import cheapest_rows, largest_rows, middle
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
@@ -215,8 +215,11 @@ def fit_latency(
 
 
 def corrected(sessions: Sequence[TimedSession]) -> list[MeasuredNetwork]:
-    """All networks with the drift between sessions divided out, the reference first."""
-    usual = float(np.median([one.session.reference_ms for one in sessions]))
+    """All networks with the drift between sessions divided out, the reference first.
+
+    The unit is what the reference took in the fastest session: others lay in slower spells.
+    """
+    usual = min(one.session.reference_ms for one in sessions)
     found: dict[str, list[MeasuredNetwork]] = {}
     for one in sessions:
         factor = usual / one.session.reference_ms

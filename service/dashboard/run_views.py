@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nas.front import FrontEntry
 from nas.objectives import QUALITY
-from nas.pareto import non_dominated
 from nas.report import doubtful
 from nas.report.charts import axis, chart, hover
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
@@ -22,6 +20,8 @@ from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.search.front import FrontEntry
+from nas.search.pareto import non_dominated
 from service.jobs import Job, State
 from service.known_runs import MOST_DRAWN, RunView, most_drawn, sample
 

@@ -47,9 +47,9 @@ class SafetensorsExport(ExportFormat):
     def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
         """See `ExportFormat.parity`.
 
-        Our own network is run with the weights of the folder, and what is put together for it anew is,
-        if the folder's file is just that. One that was written by another version, or changed by
-        its owner, is not run.
+        Our own network is run with the weights of the folder, and ``modeling.py`` as it is put
+        together now, if the folder's file is just that. One that was written by another version,
+        or changed by its owner, is not run.
         """
         weights = read_tensors(folder / self.weights_file)
         difference = weights_difference(blueprint, weights, record, str(folder / self.weights_file))
