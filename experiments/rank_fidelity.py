@@ -26,7 +26,7 @@ from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
 from experiments.harness import RESULTS, Options, Study, journaled, note, read_lines, table_of
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params

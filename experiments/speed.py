@@ -41,7 +41,7 @@ from experiments.network_speed import (
 )
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.search.scoring import CostScorer, Scorer, network_costs
