@@ -143,7 +143,6 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "supernet/tasks/language_modelling.py": {"_open_test"} | streams,
         "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/examples.py": {"test"},
-        "supernet/export/specialise.py": {"test"},  # that of an `if`, in Python's syntax tree
         "supernet/data/sources.py": {"open_examples_test"},
     }
     assert users == door | {maker: {"test"} for maker in MAKERS}
