@@ -45,9 +45,7 @@ NO_QUOTAS = {"NAS_QUEUED_PER_OWNER": "1000000", "NAS_DATABASE_MIB_PER_OWNER": "1
 # -- reads ----------------------------------------------------------------------------------------
 
 
-def reads(
-    home: Path, *, jobs: int, clients: int, seconds: float, think_s: float, processes: int
-) -> dict[str, Any]:
+def reads(home: Path, *, jobs: int, clients: int, seconds: float, think_s: float) -> dict[str, Any]:
     """Fill the table, then time every kind of request under load.
 
     Args:
@@ -56,9 +54,8 @@ def reads(
         clients: that ask at once.
         seconds: that they ask for.
         think_s: mean seconds that a client waits between an answer and its next request.
-        processes: of the API.
     """
-    service = Service(home, **NO_QUOTAS, NAS_API_PROCESSES=str(processes))
+    service = Service(home, **NO_QUOTAS)
     server = service.serve(workers=0)
     try:
         service.wait_until_ready()
@@ -77,7 +74,6 @@ def reads(
     return {
         "jobs": jobs,
         "clients": clients,
-        "api_processes": processes,
         "think_s": think_s,
         "submitted_per_s": round(jobs / filled_s, 1),
         "requests_per_s": round(len(timed) / seconds, 1),
@@ -291,7 +287,6 @@ def main(arguments: list[str] | None = None) -> int:
         match options.study:
             case "reads":
                 numbers = {"jobs": options.jobs or 10_000, "clients": options.clients}
-                numbers |= {"processes": options.api_processes}
                 found = reads(home, **numbers, seconds=options.seconds, think_s=options.think)
             case "claims":
                 found = claims(home, jobs=options.jobs or 500, workers=options.workers)
@@ -308,7 +303,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("study", choices=("reads", "claims", "kills"))
     parser.add_argument("--jobs", type=int, help="10,000 for reads, 500 for claims, 60 for kills")
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--api-processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="that clients ask for")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds between requests")
     parser.add_argument("--workers", type=int, default=8)

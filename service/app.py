@@ -24,7 +24,6 @@ from service.routes import datasets, events, health, jobs, networks, profiles, r
 from service.settings import Settings
 from service.space_reader import SpaceReader
 from service.store import Store, open_store
-from service.token_cache import TokenCache
 
 PREFIX = "/api/v1"
 
@@ -52,7 +51,6 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         settings=settings,
         store=store,
         catalog=Catalog(settings),
-        tokens=TokenCache(store.tokens.valid, settings.token_cache_s),
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),

@@ -6,9 +6,7 @@ is explained.
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,9 +58,6 @@ def serve(
     host: str = typer.Option(None, help="Address to listen on.", show_default="127.0.0.1"),
     port: int = typer.Option(None, help="Port; 0 for any free one.", show_default="8321"),
     workers: int = typer.Option(1, min=0, help="Workers to start beside the API."),
-    api_processes: int = typer.Option(
-        None, min=1, max=64, help="Processes that answer requests.", show_default="1"
-    ),
     no_auth: bool = typer.Option(
         False, "--no-auth", help="Let everybody in; only on a loopback address."
     ),
@@ -71,15 +66,11 @@ def serve(
 
     Example: nas serve --port 8321
     """
-    given: dict[str, Any] = {"host": host, "port": port, "api_processes": api_processes}
-    settings = read_settings(home=home, no_auth=no_auth or None, **given)
-    with tempfile.TemporaryDirectory(prefix="nas-metrics-") as folder:
-        if settings.api_processes > 1:  # read when the library is imported, hence this early
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        with installed():
-            from service import serving
+    settings = read_settings(home=home, host=host, port=port, no_auth=no_auth or None)
+    with installed():
+        from service import serving
 
-        serving.serve(settings, workers, _announce)
+    serving.serve(settings, workers, _announce)
 
 
 def _announce(address: str, secret: str | None) -> None:
@@ -182,7 +173,7 @@ def revoke_token(
     identity: str = typer.Argument(..., metavar="ID", help="As nas token list shows it."),
     home: Path = HOME,
 ) -> None:
-    """Make a token worthless, within a second."""
+    """Make a token worthless."""
     with _store(home) as store:
         if not store.tokens.revoke(identity):
             raise UsageError(f"there is no good token {identity!r}; nas token list shows all")

@@ -1,25 +1,8 @@
-"""What the service counts and times, for Prometheus.
-
-Several API processes of one `nas serve` add up what they count in files of a folder that they
-share, which is the client library's own way: it is in use where ``PROMETHEUS_MULTIPROC_DIR`` names
-that folder when the library is imported. Whichever process is asked then tells of all of them.
-"""
+"""What the service counts and times, for Prometheus."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-    multiprocess,
-)
-
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -49,19 +32,10 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=registry,
         )
-        self.jobs = self._latest("nas_jobs", "Jobs by state.", ["state"])
-        self.workers = self._latest("nas_workers", "Workers that live.")
-        self.disk = self._latest("nas_run_bytes", "Bytes of all runs.")
-        self.streams = Gauge(
-            "nas_event_streams",
-            "Open event streams.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-
-    def _latest(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-        """A number that all processes read from the same place when they are asked."""
-        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode="mostrecent")
+        self.jobs = Gauge("nas_jobs", "Jobs by state.", ["state"], registry=registry)
+        self.workers = Gauge("nas_workers", "Workers that live.", registry=registry)
+        self.disk = Gauge("nas_run_bytes", "Bytes of all runs.", registry=registry)
+        self.streams = Gauge("nas_event_streams", "Open event streams.", registry=registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -70,14 +44,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """All numbers as Prometheus reads them."""
-        if SHARED not in os.environ:
-            return generate_latest(self.registry)
-        together = CollectorRegistry()
-        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        return generate_latest(together)
-
-
-def forget_process(number: int) -> None:
-    """Drop what a process that has ended counted of the present; its totals stay."""
-    if SHARED in os.environ:
-        multiprocess.mark_process_dead(number)  # type: ignore[no-untyped-call]
+        return generate_latest(self.registry)

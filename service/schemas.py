@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -130,6 +130,8 @@ class ExportRequest(NetworkRequest):
 class Progress(BaseModel):
     """How far a job is."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     stage: str | None
     label: str | None
     done: int
@@ -142,6 +144,8 @@ class Progress(BaseModel):
 
 class JobOut(BaseModel):
     """A job."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: str
     kind: Kind
@@ -160,45 +164,19 @@ class JobOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    last_event: int
-    progress: Progress
+    last_event: int = Field(validation_alias="last_seq")
+    progress: Progress = Field(validation_alias="summary")
     request: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, job: Job, *, whole: bool = True) -> Self:
-        """What is told of a job; with what was requested only when it is looked at alone."""
-        summary = job.summary
-        return cls(
-            id=job.id,
-            kind=job.kind,
-            state=job.state,
-            cancel_requested=job.cancel_requested,
-            owner=job.owner,
-            run=job.run,
-            space=job.space,
-            dataset=job.dataset,
-            preset=job.preset,
-            title=job.title,
-            pick=job.pick,
-            priority=job.priority,
-            attempt=job.attempt,
-            error=job.error,
-            created_at=_moment(job.created_at),
-            started_at=_moment(job.started_at),
-            ended_at=_moment(job.ended_at),
-            last_event=job.last_seq,
-            progress=Progress(
-                stage=summary.stage,
-                label=summary.label,
-                done=summary.done,
-                total=summary.total,
-                message=summary.message,
-                measured=summary.measured,
-                front_size=summary.front_size,
-                hypervolume=summary.hypervolume,
-            ),
-            request=dict(job.request) if whole else None,
-        )
+    def of(cls, job: Job) -> Self:
+        """What is told of a job that is looked at alone."""
+        return cls.model_validate(job)
+
+    @classmethod
+    def listed(cls, job: Job) -> Self:
+        """What is told of a job in a list: not what was requested."""
+        return cls.of(job).model_copy(update={"request": None})
 
 
 class JobPage(BaseModel):
@@ -249,7 +227,3 @@ class ProfileOut(BaseModel):
     workload: dict[str, Any]
     settings: str
     networks: int
-
-
-def _moment(seconds: float | None) -> Any:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -32,13 +32,12 @@ class Settings(BaseModel):
 
     Attributes:
         home: folder of the database, the runs, registered data sets and spaces, and timings.
-            All API processes and workers of a service need the same one.
+            The API and all workers of a service need the same one.
         database_url: SQLAlchemy's; a file in `home` unless given.
         database_timeout_s: seconds after which a database that does not answer counts as away, and
             a transaction that stands still is undone.
         host: address the API listens on.
         port: its port; 0 for any free one.
-        api_processes: processes that answer requests; one uses one core.
         no_auth: whether everybody is an administrator; only on a loopback address.
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
         trusted_proxies: addresses and networks of proxies whose X-Forwarded-For and
@@ -58,8 +57,6 @@ class Settings(BaseModel):
         requests_per_minute: of one token; others wait.
         failed_logins_per_minute: of one address.
         streams_per_token: event streams that one token may hold open.
-        token_cache_s: seconds for which an API process takes a token for good without asking the
-            database again; how long a revoked one may still work.
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
@@ -74,7 +71,6 @@ class Settings(BaseModel):
     database_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
-    api_processes: Annotated[int, Field(ge=1, le=64)] = 1
     no_auth: bool = False
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
@@ -92,7 +88,6 @@ class Settings(BaseModel):
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
-    token_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
     executor: ExecutorKind = "local"
     ray_address: str | None = None
     runner: str = "service.child"

@@ -11,7 +11,6 @@ from fastapi import Header, Response
 
 from nas.front import FRONT_FILE, FrontEntry, pick, read_front
 from nas.run.folder import RunFolder
-from service import job_json
 from service.access import Context
 from service.auth import Role, Token
 from service.jobs import Job, Kind, State
@@ -105,7 +104,8 @@ def within_quotas() -> Iterator[None]:
 def told(job: Job, new: bool) -> Response:
     """The answer to a submission: 201, or 200 for a job that was there already."""
     headers = {"Location": f"/api/v1/jobs/{job.id}"}
-    return job_json.whole(job, 201 if new else 200, headers)
+    text = JobOut.of(job).model_dump_json()
+    return Response(text, 201 if new else 200, headers, media_type="application/json")
 
 
 def checked_priority(wanted: int, token: Token) -> int:

@@ -39,7 +39,7 @@ COMMANDS = own_entry_points()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("home"), token_cache_s=0) as running:
+    with Server(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 

@@ -31,7 +31,7 @@ def guess(server: Server, **headers: str) -> int:
 
 
 def test_guessing_locks_nobody_out(tmp_path: Path) -> None:
-    with Server(tmp_path, failed_logins_per_minute=3, token_cache_s=0) as server:
+    with Server(tmp_path, failed_logins_per_minute=3) as server:
         good = server.client("alice")
         assert [guess(server) for _ in range(5)] == [401] * 3 + [429] * 2
         assert good.get("/jobs").status_code == 200

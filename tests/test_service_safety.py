@@ -76,7 +76,7 @@ def test_guessing_tokens_is_slowed_down(tmp_path: Path) -> None:
 
 
 def test_a_token_that_ended_opens_nothing(tmp_path: Path) -> None:
-    with Server(tmp_path, token_cache_s=0) as server:
+    with Server(tmp_path) as server:
         check_ended_tokens(server)
 
 

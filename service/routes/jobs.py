@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service import job_json
 from service.access import AnyJob, AnyRole, Context, InContext, Submitter
 from service.auth import Token
 from service.jobs import Job, Kind, State
@@ -95,22 +94,22 @@ def list_jobs(
     text: Annotated[Text | None, Query(description="Part of title, space, data set or id.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     before: Annotated[JobId | None, Query(description="`next` of the page before.")] = None,
-) -> Response:
+) -> JobPage:
     """List jobs, newest first."""
     if not token.may_see(owner or ""):
         if owner not in (None, token.name):
-            return job_json.page([], None)
+            return JobPage(jobs=[], next=None)
         owner = token.name
     wanted = Filter(owner, tuple(state), kind, space, run, text, before)
-    found = context.store.jobs.listed(wanted, limit + 1)
-    page = found[:limit]
-    return job_json.page(page, page[-1]["id"] if len(found) > limit else None)
+    found = context.store.jobs.list(wanted, limit + 1)
+    page = [JobOut.listed(job) for job in found[:limit]]
+    return JobPage(jobs=page, next=page[-1].id if len(found) > limit else None)
 
 
 @router.get("/{job_id}", response_model=JobOut)
-async def show(job: AnyJob) -> Response:
+async def show(job: AnyJob) -> JobOut:
     """One job."""
-    return job_json.whole(job)
+    return JobOut.of(job)
 
 
 @router.post("/{job_id}/cancel", response_model=JobOut)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 
 from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
 from service.access import AnyRole, InContext
 from service.catalog import Catalog
-from service.job_json import as_json
 from service.problems import ProblemError
 from service.schemas import SlotOut, SpaceOut, SpaceSource
 from service.specs import read_space
@@ -44,10 +43,9 @@ def space_out(space: SearchSpace, *, whole: bool = True) -> SpaceOut:
 
 
 @router.get("", response_model=list[SpaceOut])
-def spaces(token: AnyRole, context: InContext) -> Response:
+def spaces(token: AnyRole, context: InContext) -> list[SpaceOut]:
     """The spaces that a search may name."""
-    found = context.catalog.readable_spaces()
-    return as_json([space_out(space, whole=False) for space in found])
+    return [space_out(space, whole=False) for space in context.catalog.readable_spaces()]
 
 
 @router.get("/{name}", response_model=SpaceOut)
@@ -55,10 +53,10 @@ def space(
     token: AnyRole,
     context: InContext,
     name: Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")],
-) -> Response:
+) -> SpaceOut:
     """One space with its genes."""
     try:
-        return as_json(space_out(context.catalog.space(name)))
+        return space_out(context.catalog.space(name))
     except NasError as error:
         raise ProblemError(404, str(error)) from error
 

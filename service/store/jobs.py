@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Select, delete, func, select, update
 
 from service.jobs import Action, Job, JobStateError, Kind, State
 from service.store.changes import change, write_events
 from service.store.database import Database
-from service.store.listing import Filter, Listing
+from service.store.listing import Filter, newest
 from service.store.owners import Quotas
-from service.store.prepared import Prepared, Row
-from service.store.rows import JOB_COLUMNS, LISTED_COLUMNS, SHORT_COLUMNS, job_of
+from service.store.rows import JOB_COLUMNS, job_of
 from service.store.submissions import Submission, Submissions
 from service.store.tables import events, jobs, runs
 
@@ -26,11 +25,6 @@ class JobStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._submissions = Submissions(database)
-        self._by_id = Prepared(
-            database, select(*JOB_COLUMNS).where(jobs.c.id == bindparam("identity"))
-        )
-        self._whole = Listing(database, SHORT_COLUMNS)
-        self._short = Listing(database, LISTED_COLUMNS)
 
     def submit(self, given: Submission, quotas: Quotas = NO_QUOTAS) -> tuple[Job, bool]:
         """Add a job; see `Submissions.submit`."""
@@ -38,19 +32,14 @@ class JobStore:
 
     def get(self, identity: str) -> Job | None:
         """The job of that id."""
-        rows = self._by_id.rows(identity=identity)
-        return job_of(rows[0]) if rows else None
+        with self._database.reading() as connection:
+            return _one(connection, identity)
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
-        """The newest jobs that fit, newest first; their moments to the microsecond.
-
-        What was requested is told of exports alone.
-        """
-        return [job_of(row) for row in self._whole.newest(wanted, limit)]
-
-    def listed(self, wanted: Filter, limit: int) -> Sequence[Row]:
-        """The same as rows of `LISTED_COLUMNS`, which takes a fraction of the time."""
-        return self._short.newest(wanted, limit)
+        """The newest jobs that fit, newest first; what was requested is told of exports alone."""
+        with self._database.reading() as connection:
+            rows = connection.execute(newest(self._database, wanted, limit))
+            return [job_of(row._mapping) for row in rows]
 
     def counts(self, owner: str | None = None) -> dict[State, int]:
         """How many jobs are in each state."""

@@ -13,16 +13,10 @@ from service.jobs import Job, JobEvent, Kind, State, Summary
 from service.store.tables import jobs
 
 JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
-# All that a list tells of a job; what was requested is long, and told of one job alone.
-LISTED_COLUMNS = [
-    column for column in JOB_COLUMNS if column.name not in ("request", "events_offset", "losses")
-]
-
-
-# As whole jobs, but what was requested only of exports, whose format a list shows: a search's may
-# be as long as a request.
+# What was requested is listed of exports alone, whose format is shown: a search's may be as long as
+# a request.
 _REQUEST = case((jobs.c.kind == Kind.export.value, jobs.c.request), else_="{}").label("request")
-SHORT_COLUMNS = [_REQUEST if column.name == "request" else column for column in JOB_COLUMNS]
+LISTED_COLUMNS = [_REQUEST if column.name == "request" else column for column in JOB_COLUMNS]
 
 
 def job_of(row: Mapping[Any, Any]) -> Job:
