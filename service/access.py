@@ -12,7 +12,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
 from service.catalog import Catalog
-from service.jobs import Job
+from service.jobs.states import Job
+from service.jobs.store import Store
 from service.lanes import Lanes
 from service.limits import RateLimit, Streams, network_of
 from service.metrics import Metrics
@@ -20,7 +21,6 @@ from service.problems import ProblemError
 from service.readiness import Readiness
 from service.settings import Settings
 from service.space_reader import SpaceReader
-from service.store import Store
 
 COOKIE = "nas_session"  # the token's secret, for the dashboard's pages
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")

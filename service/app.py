@@ -14,6 +14,7 @@ from service import problems
 from service.access import Context, authenticate
 from service.catalog import Catalog
 from service.dashboard import router as dashboard
+from service.jobs.store import Store, open_store
 from service.lanes import READING, Lanes
 from service.limits import RateLimit, Streams
 from service.metrics import Metrics
@@ -23,7 +24,6 @@ from service.readiness import Readiness
 from service.routes import datasets, events, health, jobs, networks, profiles, results, spaces
 from service.settings import Settings
 from service.space_reader import SpaceReader
-from service.store import Store, open_store
 
 PREFIX = "/api/v1"
 

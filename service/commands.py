@@ -25,7 +25,7 @@ from service.auth import Role, Token, digest_of, new_token, read_expiry
 from service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from service.store import Store
+    from service.jobs.store import Store
 
 HOME: Any = typer.Option(
     None,
@@ -112,7 +112,7 @@ def worker(
         check_installed()
     with installed():
         from service.logs import log_to_stderr
-        from service.worker_process import run_worker
+        from service.worker.worker import run_worker
 
     log_to_stderr()
     run_worker(settings)
@@ -184,9 +184,9 @@ def revoke_token(
 def _store(home: Path | None) -> Iterator[Store]:
     settings: Settings = read_settings(home=home)
     with installed():
-        from service.homes import make_home
-        from service.store import open_store
-        from service.store.migrate import upgrade
+        from service.jobs.migrate import upgrade
+        from service.jobs.store import open_store
+        from service.settings import make_home
     make_home(settings)
     store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import anyio.to_thread
 from anyio import CapacityLimiter
 
+from service.jobs.database import DatabaseAwayError
+from service.jobs.store import Store
 from service.settings import Settings
-from service.store import Store
-from service.store.database import DatabaseAwayError
 
 ANSWER_S = 2.0
 LEAST_FREE = 16 * 2**20  # bytes

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas.objectives import LATENCY, QUALITY, QualityMetric
-from service.jobs import Job, Kind, State
+from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000

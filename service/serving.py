@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import socket
 import subprocess
 import sys
@@ -17,12 +16,10 @@ from search_spaces.errors import UsageError
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
 from service.connections import protocol
-from service.homes import make_home
+from service.jobs.migrate import upgrade
+from service.jobs.store import Store, open_store
 from service.logs import log_to_stderr
-from service.runner import ROOT
-from service.settings import Settings
-from service.store import Store, open_store
-from service.store.migrate import upgrade
+from service.settings import Settings, environment_of_process, make_home
 
 FIRST = "admin"
 LOOK_S = 0.2  # between two looks at a worker's process
@@ -145,11 +142,10 @@ class Supervisor:
             self._leaving.wait(AGAIN_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.Popen(
-            [sys.executable, "-m", "service.worker_process"],
+            [sys.executable, "-m", "service.worker.worker"],
             stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment_of_process(trusted=True),
             start_new_session=True,
         )
         assert process.stdin is not None

@@ -20,9 +20,8 @@ from typing import Any
 from search_spaces.toml_bounds import check_bounds
 from service.catalog import Catalog
 from service.problems import ProblemError
-from service.runner import ROOT, SECRETS
 from service.schemas import JobRequest, SpaceOut, SpaceSource
-from service.settings import Settings
+from service.settings import Settings, environment_of_process
 from service.specs import Search, blaming, read_search
 
 MODULE = "service.space_process"
@@ -125,14 +124,12 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**environment, **alone, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment_of_process() | alone,
             start_new_session=True,
         )
         told = settings.model_copy(update={"database_url": None})

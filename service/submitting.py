@@ -13,12 +13,11 @@ from nas.front import FRONT_FILE, FrontEntry, pick, read_front
 from nas.run.folder import RunFolder
 from service.access import Context
 from service.auth import Role, Token
-from service.jobs import Job, Kind, State
+from service.jobs.states import Job, Kind, State
+from service.jobs.submissions import NoRoomError, QueueFullError, Quotas, Submission
 from service.problems import ProblemError
 from service.schemas import JobOut, JobRequest, NetworkRequest
 from service.settings import Settings
-from service.store.owners import NoRoomError, QueueFullError, Quotas
-from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
 MAX_SPACE_BYTES = 64_000  # the longest that is shipped takes a tenth

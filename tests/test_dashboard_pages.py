@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests import dashboard_cases
 from tests.dashboard_cases import browser, front_of, said
 from tests.layering_rules import loaded

@@ -16,11 +16,11 @@ import pytest
 
 from service import readiness
 from service.dashboard.static import address_of
+from service.jobs.database import DatabaseAwayError
 from service.lanes import READING, Lane
 from service.problems import ProblemError
 from service.readiness import LEAST_FREE, Readiness
 from service.routes import jobs
-from service.store.database import DatabaseAwayError
 from tests.service_cases import SMOKE, Server, problem
 
 ANSWERS = ("/healthz", "/readyz", "/api/v1/jobs", "/api/v1/spaces")

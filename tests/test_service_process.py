@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SMOKE = {"space": "digits", "preset": "smoke", "seed": 1}
 PATIENCE_S = 120.0
-WORKER, JOB = "service.worker_process", "tests.fake_job"
+WORKER, JOB = "service.worker.worker", "tests.fake_job"
 
 
 class Service:

@@ -14,7 +14,7 @@ from experiments.load_clients import Request, ask_for
 from experiments.service_fuzz import answered, fuzz
 from experiments.service_load import check_job
 from service.auth import Role
-from service.store.listing import Filter
+from service.jobs.job_store import Filter
 from tests.service_cases import Server
 
 

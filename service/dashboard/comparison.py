@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from service.access import AnyRole, Context, InContext, job_of
 from service.auth import Token
 from service.dashboard.pages import Page, page
-from service.jobs import Job, Kind
+from service.jobs.states import Job, Kind
 from service.problems import ProblemError
 from service.routes.results import folder_of, reads_runs
 from service.schemas import JobId

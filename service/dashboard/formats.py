@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from service.jobs import Job, State
+from service.jobs.states import Job, State
 
 SIZES = ("bytes", "kB", "MB", "GB")
 

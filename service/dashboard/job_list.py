@@ -10,12 +10,12 @@ from service.access import AnyJob, InContext, authenticate_reader
 from service.auth import Role, Token
 from service.dashboard.pages import Page, page
 from service.dashboard.session import log_in
-from service.jobs import Kind, State
+from service.jobs.job_store import Filter
+from service.jobs.states import Kind, State
 from service.problems import ProblemError
 from service.responses import tagged
 from service.routes.results import folder_of, reads_runs
 from service.schemas import JobId, Text
-from service.store.listing import Filter
 
 PER_PAGE = 25
 

@@ -22,7 +22,7 @@ from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
-from service.jobs import Job, State
+from service.jobs.states import Job, State
 from service.known_runs import MOST_DRAWN, RunView, most_drawn, sample
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."

@@ -14,7 +14,7 @@ from fastapi.sse import format_sse_event
 
 from service.access import AnyJob, AnyRole, Context, InContext
 from service.auth import Token
-from service.jobs import JobEvent
+from service.jobs.states import JobEvent
 from service.problems import ProblemError
 
 BATCH = 500

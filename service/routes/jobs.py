@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Response
 
 from service.access import AnyJob, AnyRole, Context, InContext, Submitter
 from service.auth import Token
-from service.jobs import Job, Kind, State
+from service.jobs.job_store import Filter
+from service.jobs.retention import delete_job
+from service.jobs.states import Job, Kind, State
+from service.jobs.submissions import Submission
 from service.lanes import Route
 from service.problems import ProblemError
-from service.retention import delete_job
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
 from service.specs import Search
-from service.store.listing import Filter
-from service.store.submissions import Submission
 from service.submitting import (
     KNOWN,
     Key,

@@ -22,7 +22,7 @@ from nas.run.folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
 from service.artifacts import find_artifact, list_artifacts
 from service.downloads import Download
-from service.jobs import Job
+from service.jobs.states import Job
 from service.problems import ProblemError
 from service.result_schemas import (
     ArchitectureOut,

@@ -7,20 +7,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from nas.run.folder import EVENTS_FILE, RunFolder
 from nas.run.spec import build_spec
 from search_spaces.errors import NasError
-from service.jobs import Action, Job, Kind, LeaseLostError
-from service.progress import summarise
-from service.retention import disk_bytes
-from service.runner import Child, Outcome, Runner
+from service.jobs.database import DatabaseAwayError
+from service.jobs.retention import disk_bytes
+from service.jobs.states import Action, Job, Kind, LeaseLostError
+from service.jobs.store import Store
 from service.settings import Settings
-from service.store import Store
-from service.store.database import DatabaseAwayError
-from service.tail import read_new
-from service.watchdog import Watchdog
+from service.worker.event_reader import read_new, summarise
+from service.worker.runner import Child, Outcome, Runner
 
 LOOK_S = 0.25  # between two looks at a job's process and its events
 AGAIN_S = 0.5  # before the database, or a run that somebody else holds, is tried again
@@ -30,7 +29,7 @@ DISK_S = 30.0
 
 T = TypeVar("T")
 
-log = logging.getLogger("service.attempt")
+log = logging.getLogger("service.worker.attempt")
 
 
 class Attempt:
@@ -205,3 +204,75 @@ class Attempt:
             except DatabaseAwayError:
                 self._watchdog.check()
                 time.sleep(AGAIN_S)
+
+
+class Watchdog:
+    """Watches a lease in a thread of its own, whatever the worker is waiting for.
+
+    Args:
+        lease_s: seconds after which a lease that was not confirmed counts as lost.
+        confirmed_at: when it was confirmed last, by the monotonic clock.
+    """
+
+    def __init__(self, lease_s: float, confirmed_at: float) -> None:
+        self._lease_s = lease_s
+        self._until = confirmed_at + lease_s
+        self._changed = threading.Condition()
+        self._child: Child | None = None
+        self._leaving = False
+        self._expired = False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.notify()
+        self._thread.join()
+
+    def confirm(self, at: float) -> None:
+        """The lease was confirmed by a request that was sent at that moment."""
+        with self._changed:
+            self._until = at + self._lease_s
+
+    def guard(self, child: Child) -> None:
+        """Stop this process when the lease is lost.
+
+        Raises:
+            LeaseLostError: when it is lost already.
+        """
+        with self._changed:
+            self._child = child
+        self.check()
+
+    def check(self) -> None:
+        """See that the lease still holds.
+
+        Raises:
+            LeaseLostError: when it was not confirmed in time.
+        """
+        with self._changed:
+            self._expired = self._expired or time.monotonic() >= self._until
+            if self._expired:
+                raise LeaseLostError(
+                    f"the database did not confirm the lease for {self._lease_s:g} s"
+                )
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._leaving and (left := self._until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if self._leaving:
+                return
+            self._expired = True
+            child = self._child
+        if child is not None:
+            child.stop(0.0)

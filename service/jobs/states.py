@@ -16,6 +16,9 @@ from typing import Any
 
 from search_spaces.errors import NasError
 
+# What is left of a run's files.
+ALL, RESULTS, NOTHING = "all", "results", "nothing"
+
 
 class State(StrEnum):
     """Where a job stands."""

@@ -90,7 +90,7 @@ jobs = Table(
     Column("summary", Text, nullable=False, server_default="{}"),
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64), nullable=False),
-    # What a filter by text looks through: see `service.store.rows.search_text`.
+    # What a filter by text looks through: see `service.jobs.rows.search_text`.
     Column("search", Text, nullable=False, server_default=""),
     # Of its request, spec and events.
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, select, update
 
-from service.jobs import Action, Job, JobStateError, Kind, State
-from service.store.changes import change, write_events
-from service.store.database import Database
-from service.store.listing import Filter, newest
-from service.store.owners import Quotas
-from service.store.rows import JOB_COLUMNS, job_of
-from service.store.submissions import Submission, Submissions
-from service.store.tables import events, jobs, runs
+from service.jobs.database import Database
+from service.jobs.rows import JOB_COLUMNS, LISTED_COLUMNS, change, job_of, write_events
+from service.jobs.states import Action, Job, JobStateError, Kind, State
+from service.jobs.submissions import Quotas, Submission, Submissions
+from service.jobs.tables import events, jobs, runs
 
 NO_QUOTAS = Quotas()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs to list; None and the empty tuple mean any.
+
+    Attributes:
+        owner: whose.
+        states: in one of these states.
+        kind: of that kind.
+        space: of that space.
+        run: of that run.
+        text: part of title, space, data set or id, whatever the case.
+        before: only jobs older than this id, for the next page.
+    """
+
+    owner: str | None = None
+    states: tuple[State, ...] = ()
+    kind: Kind | None = None
+    space: str | None = None
+    run: str | None = None
+    text: str | None = None
+    before: str | None = None
 
 
 class JobStore:
@@ -37,9 +58,24 @@ class JobStore:
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
         """The newest jobs that fit, newest first; what was requested is told of exports alone."""
+        # They are chosen by the indexes in the order of the list; only what is shown is read.
+        last_first = jobs.c.id.desc()
+        found = select(jobs.c.id).where(*self._conditions(wanted)).order_by(last_first).limit(limit)
+        query = select(*LISTED_COLUMNS).where(jobs.c.id.in_(found)).order_by(last_first)
         with self._database.reading() as connection:
-            rows = connection.execute(newest(self._database, wanted, limit))
-            return [job_of(row._mapping) for row in rows]
+            return [job_of(row._mapping) for row in connection.execute(query)]
+
+    def _conditions(self, wanted: Filter) -> Iterator[ColumnElement[bool]]:
+        for name in ("owner", "kind", "space", "run"):
+            value = getattr(wanted, name)
+            if value is not None:
+                yield jobs.c[name] == value
+        if wanted.states:
+            yield jobs.c.state.in_(wanted.states)
+        if wanted.before is not None:
+            yield jobs.c.id < wanted.before
+        if wanted.text:
+            yield self._database.contains(jobs.c.search, literal(wanted.text.lower()))
 
     def counts(self, owner: str | None = None) -> dict[State, int]:
         """How many jobs are in each state."""

@@ -1,10 +1,10 @@
-"""Runs migrations over the connection that `service.store.migrate` has opened."""
+"""Runs migrations over the connection that `service.jobs.migrate` has opened."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from service.store.tables import metadata
+from service.jobs.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from search_spaces.errors import UsageError
-from service.store.database import Database
+from service.jobs.database import Database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 MIGRATING = 7_321_002  # any number that nothing else in the database locks on

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.child import BUSY, ERROR
-from service.jobs import Job, Kind
-from service.settings import Settings
+from service.jobs.states import Job, Kind
+from service.settings import Settings, environment_of_process
+from service.worker.job_process import BUSY, ERROR
 
-ROOT = Path(__file__).resolve().parents[1]
-# What a job's process has no use for.
-SECRETS = ("NAS_DATABASE_URL", "NAS_TOKEN", "PGPASSWORD")
 _LAST_BYTES = 8192
 
 
@@ -57,12 +54,6 @@ class ProcessRunner:
     def start(self, job: Job, folder: Path) -> Child:
         """Start ``python -m`` the runner's module."""
         settings = self._settings
-        environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
-        paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {
-            "NAS_CACHE_DIR": str(settings.cache),
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
         settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = settings.logs / f"{job.id}.log"
         with log.open("ab") as stream:
@@ -75,7 +66,7 @@ class ProcessRunner:
                 stdout=stream,
                 stderr=stream,
                 cwd=settings.home,
-                env=environment,
+                env=environment_of_process() | {"NAS_CACHE_DIR": str(settings.cache)},
                 start_new_session=True,
             )
         return _Process(process, log, (str(folder), str(settings.home)))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, select, text
@@ -29,13 +30,14 @@ from sqlalchemy.exc import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from search_spaces.errors import NasError, UsageError
-from service.store.reserve import Reserve
 
 T = TypeVar("T")
 
 TIMEOUT_S = 5.0  # as `Settings.database_timeout_s`
 POOL_SIZE, POOL_OVERFLOW = 10, 20
 DISK_FULL = "53100"  # PostgreSQL's word for it
+RESERVE_BYTES = 2**21  # enough to forget some jobs
+RESERVE_SUFFIX = "-reserve"  # of the file beside the database
 
 
 class DatabaseAwayError(NasError):
@@ -264,3 +266,34 @@ def _sqlite(url: str, timeout_s: float) -> Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+class Reserve:
+    """A file that takes room beside a SQLite database, which needs some even to forget a job.
+
+    Args:
+        database: its file; None or ``:memory:`` for one that is on no disk of ours.
+    """
+
+    def __init__(self, database: str | None) -> None:
+        self._file = (
+            None if database in (None, "", ":memory:") else Path(f"{database}{RESERVE_SUFFIX}")
+        )
+
+    def keep(self) -> None:
+        """Take the room, unless it is taken or there is none."""
+        if self._file is None or self._file.exists():
+            return
+        try:
+            made = os.open(self._file, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(made, 0, RESERVE_BYTES)
+            finally:
+                os.close(made)
+        except OSError:  # the disk is full now; whoever tidies tries again
+            self._file.unlink(missing_ok=True)
+
+    def free(self) -> None:
+        """Give the room up."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)

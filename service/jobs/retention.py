@@ -25,15 +25,14 @@ from pathlib import Path
 
 from nas.run.folder import locked
 from search_spaces.errors import RunConflictError
-from service.jobs import Job, Kind
+from service.jobs.database import DatabaseFullError
+from service.jobs.states import NOTHING, RESULTS, Job, Kind
+from service.jobs.store import Store
 from service.settings import Settings
-from service.store import Store
-from service.store.database import DatabaseFullError
-from service.store.retention import NOTHING, RESULTS
 
 ORPHAN_S = 3600.0  # a folder that belongs to no run may be one that somebody is about to look at
 
-log = logging.getLogger("service.retention")
+log = logging.getLogger("service.jobs.retention")
 
 
 def disk_bytes(folder: Path) -> int:

@@ -9,19 +9,20 @@ run, so that a worker that is paused while it claims keeps no other job from bei
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select, update
 
-from service.jobs import Action, Job, Kind, LeaseLostError, State, Summary
-from service.store.changes import change, event_text, write_events
-from service.store.database import Database
-from service.store.retention import ALL
-from service.store.rows import JOB_COLUMNS, job_of, summary_text
-from service.store.signs import Signs
-from service.store.tables import jobs, owners, runs
+from service.jobs.database import Database
+from service.jobs.rows import JOB_COLUMNS, change, event_text, job_of, summary_text, write_events
+from service.jobs.states import ALL, Action, Job, Kind, LeaseLostError, State, Summary
+from service.jobs.tables import jobs, owners, runs
+
+LOOKS = 4  # until a worker is gone, at least: a process that was itself paused has seen nothing
 
 _RUNNING = jobs.c.state == State.running
 _SIGN = (jobs.c.attempt, jobs.c.beat_at, jobs.c.last_seq)
@@ -245,3 +246,48 @@ def _taken(worker: str, now: Any) -> dict[str, Any]:
         "beat_at": now,
         "started_at": func.coalesce(jobs.c.started_at, now),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    sign: Hashable
+    silent_s: float
+
+
+class Signs:
+    """The signs of life of all running jobs, as this process has seen them.
+
+    A clock that is set back lets a dead worker look alive, and one that is set forward a living one
+    dead. So each process remembers the last sign of every running job, and for how long it has
+    itself seen that one unchanged, by its own monotonic clock.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._looked_at = clock()
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, found: Mapping[str, Hashable], stale_s: float) -> dict[str, Hashable]:
+        """Look at the signs that the running jobs give now.
+
+        Args:
+            found: job → anything that changes whenever its worker gives a sign of life.
+            stale_s: seconds of silence after which a worker counts as gone.
+
+        Returns:
+            The jobs whose workers are gone, with their last sign.
+        """
+        with self._guard:
+            now = self._clock()
+            passed_s = min(now - self._looked_at, max(stale_s, 0.0) / LOOKS)
+            self._looked_at = now
+            before, self._seen = self._seen, {}
+            for job, sign in found.items():
+                known = before.get(job)
+                same = known is not None and known.sign == sign
+                self._seen[job] = _Seen(sign, known.silent_s + passed_s if known and same else 0.0)
+            return {job: one.sign for job, one in self._seen.items() if one.silent_s > stale_s}

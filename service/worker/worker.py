@@ -1,7 +1,9 @@
-"""Takes jobs one after the other and sees each to its end.
+"""A worker: takes jobs one after the other and sees each to its end.
 
 The work itself is done by a process of its own; the worker passes on what it tells, gives signs of
-life, and stops it when the job is cancelled or was given to somebody else.
+life, and stops it when the job is cancelled or was given to somebody else. Started by ``nas serve``
+a worker reads its settings from stdin, and gives its job back and ends when that pipe closes, so
+that none outlives its service.
 """
 
 from __future__ import annotations
@@ -9,22 +11,26 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
+import sys
 import threading
 import time
 
-from service.attempt import Attempt
-from service.jobs import LeaseLostError, State
-from service.retention import make_room
-from service.runner import Runner
-from service.settings import Settings
-from service.store import Store
-from service.store.database import DatabaseAwayError
+from service.jobs.database import DatabaseAwayError
+from service.jobs.migrate import upgrade
+from service.jobs.retention import make_room
+from service.jobs.states import LeaseLostError, State
+from service.jobs.store import Store, open_store
+from service.logs import log_to_stderr
+from service.settings import Settings, make_home
+from service.worker.attempt import Attempt
+from service.worker.runner import ProcessRunner, Runner
 
 HOUSEKEEPING_S = 60.0
 HELD_AGAIN_S = 60.0  # before a job whose run was held is taken by this worker again
 
-log = logging.getLogger("service.worker")
+log = logging.getLogger("service.worker.worker")
 
 
 def worker_name() -> str:
@@ -102,3 +108,37 @@ class Worker:
         if now - self._kept_house >= HOUSEKEEPING_S:
             make_room(self._store, self._settings)
             self._kept_house = now
+
+
+def run_worker(settings: Settings, stopping: threading.Event | None = None) -> None:
+    """Work until the process is asked to end."""
+    stopping = stopping or threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    make_home(settings)
+    store = open_store(settings.url, settings.database_timeout_s)
+    upgrade(store.database)
+    store.database.reserve.keep()
+    try:
+        Worker(store, settings, ProcessRunner(settings), worker_name()).run(stopping)
+    finally:
+        store.database.close()
+
+
+def main() -> None:
+    """Work for the process at the other end of stdin."""
+    log_to_stderr()
+    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
+    stopping = threading.Event()
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        stopping.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    run_worker(settings, stopping)
+
+
+if __name__ == "__main__":
+    main()
