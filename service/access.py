@@ -11,14 +11,13 @@ from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
+from service.bounds import RateLimit, Streams, network_of
 from service.catalog import Catalog
+from service.health import Metrics, Readiness
 from service.jobs.states import Job
 from service.jobs.store import Store
 from service.lanes import Lanes
-from service.limits import RateLimit, Streams, network_of
-from service.metrics import Metrics
 from service.problems import ProblemError
-from service.readiness import Readiness
 from service.settings import Settings
 from service.space_reader import SpaceReader
 

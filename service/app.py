@@ -12,16 +12,15 @@ from fastapi import Depends, FastAPI
 from nas.cli.app import version
 from service import problems
 from service.access import Context, authenticate
+from service.bounds import RateLimit, Streams
 from service.catalog import Catalog
 from service.dashboard import router as dashboard
+from service.health import Metrics, Readiness
 from service.jobs.store import Store, open_store
 from service.lanes import READING, Lanes
-from service.limits import RateLimit, Streams
-from service.metrics import Metrics
 from service.middleware import Gate
 from service.problems import RESPONSES, ProblemDocument
-from service.readiness import Readiness
-from service.routes import datasets, events, health, jobs, networks, profiles, results, spaces
+from service.routes import catalog, health, jobs, networks, results
 from service.settings import Settings
 from service.space_reader import SpaceReader
 
@@ -59,7 +58,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, events, results, spaces, datasets, profiles):
+    for module in (jobs, networks, results, catalog):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)

@@ -13,7 +13,7 @@ from nas.live_front import LiveFront, front_so_far
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.formats import left_s, told, worked_s
+from service.dashboard.pages import left_s, told, worked_s
 from service.jobs.states import Job, State, Summary
 from service.worker.event_reader import summarise
 from tests.run_fixture import finished_run, rewrite

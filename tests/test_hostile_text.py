@@ -22,7 +22,7 @@ from nas.report.markup import Html
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.front_comparison import Compared, comparison
+from service.dashboard.run_views import Compared, comparison
 from service.known_runs import RunView
 from tests import run_fixture
 from tests.cli_fakes import own_entry_points

@@ -12,7 +12,7 @@ import pytest
 
 from search_spaces.errors import UsageError
 from service.auth import PREFIX, Role, is_secret, new_token
-from service.limits import network_of
+from service.bounds import network_of
 from service.problems import LONGEST_TEXT, clipped
 from service.settings import Settings, read_settings
 from tests import service_api_cases

@@ -14,12 +14,12 @@ import anyio
 import httpx
 import pytest
 
-from service import readiness
+from service import health
 from service.dashboard.static import address_of
+from service.health import LEAST_FREE, Readiness
 from service.jobs.database import DatabaseAwayError
 from service.lanes import READING, Lane
 from service.problems import ProblemError
-from service.readiness import LEAST_FREE, Readiness
 from service.routes import jobs
 from tests.service_cases import SMOKE, Server, problem
 
@@ -210,7 +210,7 @@ def test_readiness_looks_at_the_disk(
             raise disk
         return disk
 
-    monkeypatch.setattr(readiness.os, "statvfs", look)
+    monkeypatch.setattr(health.os, "statvfs", look)
     answer = httpx.get(server.url + "/readyz")
     if words is None:
         assert answer.json() == {"status": "ok", "workers": 0}

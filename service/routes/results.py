@@ -20,11 +20,10 @@ from nas.objectives import Objective
 from nas.omni_views import read_views
 from nas.run.folder import SPEC_FILE, RunFolder
 from service.access import AnyJob, Context, InContext
-from service.artifacts import find_artifact, list_artifacts
-from service.downloads import Download
+from service.files import Download, find_artifact, list_artifacts
 from service.jobs.states import Job
 from service.problems import ProblemError
-from service.result_schemas import (
+from service.schemas import (
     ArchitectureOut,
     ArtifactOut,
     EntryOut,

@@ -1,8 +1,4 @@
-"""Whether the service can take requests, asked of the database and the disk.
-
-One look at a time, in a thread of its own: however many ask, and however long the database takes,
-nobody else waits for a thread because of it. Whoever has asked has an answer after `ANSWER_S`.
-"""
+"""Whether the service can take requests, and what it counts and times for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,15 +9,17 @@ from dataclasses import dataclass
 
 import anyio.to_thread
 from anyio import CapacityLimiter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from service.jobs.database import DatabaseAwayError
 from service.jobs.store import Store
 from service.settings import Settings
 
 ANSWER_S = 2.0
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 LEAST_FREE = 16 * 2**20  # bytes
 
-log = logging.getLogger("service.readiness")
+log = logging.getLogger("service.health")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,11 @@ class Look:
 
 
 class Readiness:
-    """Looks whether requests can be taken.
+    """Looks whether requests can be taken: asks the database and the disk.
+
+    One look at a time, in a thread of its own: however many ask, and however long the database
+    takes, nobody else waits for a thread because of it. Whoever has asked has an answer after
+    `ANSWER_S`.
 
     Args:
         store: that has to answer.
@@ -90,3 +92,43 @@ class Readiness:
         if disk.f_bavail * disk.f_frsize < LEAST_FREE or (disk.f_files and not disk.f_favail):
             return "the disk of the home folder is full; delete jobs, or make room"
         return None
+
+
+class Metrics:
+    """One application's numbers; a registry of its own keeps two of them apart.
+
+    Attributes:
+        registry: holds them all.
+        requests: answered requests, by method, route and status.
+        seconds: how long they took, by method and route.
+        jobs: jobs by state.
+        workers: workers that gave a sign of life lately.
+        streams: open event streams.
+        disk: bytes of all runs.
+    """
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "nas_requests", "Requests.", ["method", "route", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "nas_request_seconds",
+            "Seconds until a response began.",
+            ["method", "route"],
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self.jobs = Gauge("nas_jobs", "Jobs by state.", ["state"], registry=registry)
+        self.workers = Gauge("nas_workers", "Workers that live.", registry=registry)
+        self.disk = Gauge("nas_run_bytes", "Bytes of all runs.", registry=registry)
+        self.streams = Gauge("nas_event_streams", "Open event streams.", registry=registry)
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self.requests.labels(method, route, str(status)).inc()
+        self.seconds.labels(method, route).observe(seconds)
+
+    def text(self) -> bytes:
+        """All numbers as Prometheus reads them."""
+        return generate_latest(self.registry)

@@ -1,4 +1,7 @@
-"""Files as they were when they were asked for, however they change while they are sent."""
+"""The files of a run: which may be looked at, and how they are sent.
+
+A file is sent as it was when it was asked for, however it changes meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,21 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from search_spaces.json_text import parse_json
 from service.problems import ProblemError
+from service.schemas import ArtifactOut
 
 CHUNK = 64 * 1024
+LONGEST_PATH = 300
+WORKERS = "workers"
+EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
-log = logging.getLogger("service.downloads")
+log = logging.getLogger("service.files")
 
 
 @dataclass(frozen=True)
@@ -161,3 +169,86 @@ def _wanted(request: Request, size: int, etag: str) -> tuple[int, int]:
         headers = {"Content-Range": f"bytes */{size}"}
         raise ProblemError(416, f"the file has {size} bytes", "Range", headers)
     return begin, end
+
+
+def list_artifacts(folder: Path) -> list[ArtifactOut]:
+    """All files of a run, by path, with the checksums that its stages have recorded."""
+    recorded = _recorded(folder)
+    found = []
+    for path in sorted(_files(folder)):
+        name = path.relative_to(folder).as_posix()
+        stage, sha256 = recorded.get(name, (None, None))
+        found.append(ArtifactOut(path=name, size=path.stat().st_size, sha256=sha256, stage=stage))
+    return found
+
+
+def find_artifact(folder: Path, name: str) -> Path | None:
+    """The file of that name, if it is a plain file of the run.
+
+    Hidden files, links of any kind on the way, and names that lead elsewhere are not there; nor is
+    what workers of a cluster have logged, which tells of machines.
+    """
+    parts = name.split("/")
+    if len(name) > LONGEST_PATH or "\\" in name or "\0" in name:
+        return None
+    if not name.isascii() and name != name.encode("utf-8", "replace").decode():
+        return None  # no answer could tell a name that is no text
+    if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        return None
+    if parts[0] == WORKERS:
+        return None
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            return None
+    inside = path.resolve().is_relative_to(folder.resolve())
+    return path if inside and path.is_file() else None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not hidden and find_artifact(folder, path.relative_to(folder).as_posix()):
+            yield path
+
+
+def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
+    """File → the stage that wrote it and its checksum."""
+    found: dict[str, tuple[str, str]] = {}
+    for record in sorted((folder / "stages").glob("*.json")):
+        try:
+            outputs = parse_json(record.read_text(encoding="utf-8"))["outputs"]
+            found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # a damaged record records nothing
+    for sums in sorted((folder / EXPORTS).glob(f"*/*/{CHECKSUMS_FILE}")):
+        found |= _exported(sums, folder)
+    return found
+
+
+def _exported(sums: Path, folder: Path) -> dict[str, tuple[str, str]]:
+    """The checksums that an export has brought along."""
+    where = sums.parent.relative_to(folder).as_posix()
+    try:
+        files = parse_json(sums.read_text(encoding="utf-8"))["sha256"]
+        return {f"{where}/{name}": ("export", str(sha256)) for name, sha256 in files.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # as above
+
+
+def tagged(request: Request, body: bytes, media_type: str, keep: str) -> Response:
+    """An answer with the tag of its content, or 304 where the client has it.
+
+    Args:
+        request: it answers.
+        body: the content.
+        media_type: of the content.
+        keep: the header ``Cache-Control``.
+    """
+    tag = base64.urlsafe_b64encode(hashlib.sha256(body).digest()[:18]).decode()
+    headers = {"ETag": f'"{tag}"', "Cache-Control": keep}
+    known = request.headers.get("if-none-match", "")[:1000]
+    if any(one.strip().removeprefix("W/") == headers["ETag"] for one in known.split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
