@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import Depends, FastAPI
 
-from nas.cli.app import version
+from nas import version
 from service import problems
 from service.access import Context, authenticate
 from service.bounds import RateLimit, Streams

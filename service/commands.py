@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.tables import table
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import table
 from nas.executors.base import ExecutorKind
 from nas.executors.opening import check_installed
 from search_spaces.errors import NasError, UsageError

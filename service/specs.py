@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nas.cli.options import setting_names
-from nas.run.presets import budget_for
+from nas.run.presets import budget_for, setting_names
 from nas.run.spec import SearchSpec, build_spec
 from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space

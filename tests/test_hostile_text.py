@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import plugins
 from nas.cli.app import app
-from nas.cli.consoles import err, out, print_json, say, tell, tell_error
-from nas.cli.sheets import Folding
-from nas.cli.tables import table
+from nas.console.output import err, out, print_json, say, tell, tell_error
+from nas.console.tables import Folding, table
 from nas.listeners.results import stage_results
 from nas.live_front import front_so_far
 from nas.report.charts import bars, chart, hover

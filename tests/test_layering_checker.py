@@ -73,7 +73,7 @@ def test_a_downward_import_is_fine(tmp_path: Path, file: str, text: str) -> None
         ("nas/evolution.py", "import optuna"),
         ("service/app.py", "from sqlalchemy import select"),
         ("experiments/a.py", "import plotly.graph_objects"),
-        ("nas/cli/progress.py", "import tensorboard.summary"),
+        ("nas/console/progress.py", "import tensorboard.summary"),
         ("nas/front.py", "import moocore"),
     ],
 )

@@ -11,12 +11,13 @@ from typing import Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import say, tell
-from nas.cli.progress import Screen, choose_screen, follow
-from nas.cli.results import final_lines
+from nas.cli.results import final_lines, follow
 from nas.cli.run_state import open_run
+from nas.console.output import say, tell
+from nas.console.progress import Screen, choose_screen
 from nas.listeners.targets import Target
 from nas.run.folder import RunFolder
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 
 
@@ -75,7 +76,7 @@ def retrain_with_fairseq(
 
     if runs:
         find_program("fairseq-train")  # before anything is written
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     job = prepare_job(folder, how)
     if runs:
         check_untrained(folder, job)
@@ -110,7 +111,7 @@ def import_weights(
     """
     logs = options.read_logs(log)
     folder = open_run(run)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.fairseq.backend import import_checkpoints
 
     events = import_checkpoints(folder, checkpoints, replaces)

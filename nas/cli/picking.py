@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from typer.core import TyperCommand
 
-from nas.cli.tables import PICKED, front_cells, table
-from nas.cli.wording import NOTHING, compact
 from nas.conditions import is_condition, read_conditions
+from nas.console.formatting import NOTHING, compact
+from nas.console.tables import PICKED, front_cells, table
 from nas.front import Front, FrontEntry, pick
 from nas.objectives import LATENCY, QUALITY
 from nas.run.spec import SearchSpec

@@ -23,11 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from nas.cli.failures import CRASH_FILE
-from nas.cli.options import use_threads
 from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
-from nas.run.folder import LOCK_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import CRASH_FILE, LOCK_FILE, SPEC_FILE, RunFolder
+from nas.run.threads import use_threads
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs.states import Kind
 

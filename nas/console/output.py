@@ -90,7 +90,7 @@ class _Console(Console):
         super().print(*objects, **{"crop": False, **how})
 
     def on_broken_pipe(self) -> None:
-        """Leave it to `nas.cli.failures`, which knows what is going on."""
+        """Leave it to `nas.console.failures`, which knows what is going on."""
         raise BrokenPipeError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -22,13 +21,10 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from nas.cli.consoles import err, tell
-from nas.cli.failures import explained, terminable
-from nas.cli.wording import duration
-from nas.listeners.targets import Target
+from nas.console.formatting import duration
+from nas.console.output import err, tell
 from nas.run import events
 from nas.run.events import Event, event_to_json
-from nas.run.folder import RunFolder
 
 # Fewer characters than this are too few for long bars and the time spent.
 WIDE = 100
@@ -193,29 +189,3 @@ def choose_screen(quiet: bool, json_lines: bool) -> Screen:
         return Screen()
     console = err()
     return BarScreen(console) if console.is_terminal else LineScreen(console)
-
-
-def follow(
-    folder: RunFolder, run: Iterable[Event], screen: Screen, logs: Iterable[Target] = ()
-) -> None:
-    """Let a run work to its end, show what it tells and log it.
-
-    Raises:
-        typer.Exit: when it fails or is interrupted; the screen and the run are closed before.
-    """
-    with (
-        explained(folder.path),
-        terminable(),
-        closing(_generator(run)) as working,
-        screen,
-        ExitStack() as stack,
-    ):
-        listeners = [stack.enter_context(log.listener(folder, screen.warn)) for log in logs]
-        for event in working:
-            screen.show(event)
-            for listener in listeners:
-                listener.hear(event)
-
-
-def _generator(run: Iterable[Event]) -> Generator[Event, None, None]:
-    yield from run
