@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def list_tokens(
     with _store(home) as store:
         tokens = store.tokens.list()
     if as_json:
-        print_json([_token_json(token) for token in tokens])
+        print_json([asdict(token) for token in tokens])
         return
     made = table("", ["id", "name", "role", "made", "good until"])
     for token in tokens:
@@ -194,17 +195,6 @@ def _store(home: Path | None) -> Iterator[Store]:
         yield store
     finally:
         store.database.close()
-
-
-def _token_json(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "role": token.role,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-    }
 
 
 def _until(token: Token) -> str:

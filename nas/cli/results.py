@@ -1,4 +1,4 @@
-"""A run on the screen while it works, and what it leaves there: its front, its winner, what is next."""
+"""A run on the screen while it works, and what it leaves there: front, winner, what to do next."""
 
 from __future__ import annotations
 

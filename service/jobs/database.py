@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, select, text
+from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -133,12 +133,6 @@ class Database:
         if self.is_sqlite:
             return func.seconds_now(type_=Double)
         return cast(func.extract("epoch", func.clock_timestamp()), Double)
-
-    def moment(self, connection: Connection) -> float:
-        """What that clock says, without asking SQLite."""
-        if self.is_sqlite:
-            return time.time()
-        return float(connection.execute(select(self.now())).scalar_one())
 
     def contains(self, column: ColumnElement[str], text: ColumnElement[str]) -> ColumnElement[bool]:
         """Whether a text is part of a column's, which may hold any character."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import ColumnElement, delete, func, insert, literal, or_, select, update
 
@@ -102,16 +102,7 @@ class TokenStore:
     def add(self, token: Token, digest: str) -> None:
         """Keep a new token."""
         with self._database.writing() as connection:
-            connection.execute(
-                insert(tokens).values(
-                    id=token.id,
-                    name=token.name,
-                    role=token.role,
-                    digest=digest,
-                    created_at=token.created_at,
-                    expires_at=token.expires_at,
-                )
-            )
+            connection.execute(insert(tokens).values(digest=digest, **asdict(token)))
 
     def valid(self, digest: str) -> Token | None:
         """The token with that digest, unless it has expired or was revoked."""

@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from search_spaces.errors import NasError
 from service.jobs.database import Database
 from service.jobs.rows import JOB_COLUMNS, job_of, search_text, write_events
-from service.jobs.states import Job, JobStateError, Kind, State, Summary, new_id
+from service.jobs.states import Job, JobStateError, Kind, State, new_id
 from service.jobs.tables import jobs, owners, runs
 
 MIB, GIB = 2**20, 2**30
@@ -112,27 +112,19 @@ class Quotas:
             NoRoomError: when there is none.
         """
         stored = select(func.sum(jobs.c.stored_bytes)).where(jobs.c.owner == owner)
-        mine = select(func.sum(runs.c.disk_bytes)).where(runs.c.owner == owner)
         total = select(func.sum(runs.c.disk_bytes))
-        most = self.database_bytes
-        if most is not None and (connection.execute(stored).scalar_one() or 0) >= most:
-            raise NoRoomError(
-                f"the jobs of {owner} fill their {most / MIB:.4g} MiB of the database; delete "
-                "finished jobs, or ask an administrator for a larger quota"
-            )
-        most = self.owner_disk_bytes
-        if most is not None and (connection.execute(mine).scalar_one() or 0) >= most:
-            raise NoRoomError(
-                f"the runs of {owner} fill their {most / GIB:.4g} GiB and nothing more can be "
-                "deleted by itself; delete finished jobs, or ask an administrator for a larger "
-                "quota"
-            )
-        most = self.disk_bytes
-        if most is not None and (connection.execute(total).scalar_one() or 0) >= most:
-            raise NoRoomError(
-                f"the runs fill their {most / GIB:.4g} GiB and nothing more can be deleted by "
-                "itself; delete finished jobs, or ask an administrator for a larger quota"
-            )
+        mine = total.where(runs.c.owner == owner)
+        left = "GiB and nothing more can be deleted by itself"
+        for most, used, what, unit, where in (
+            (self.database_bytes, stored, f"jobs of {owner}", MIB, "MiB of the database"),
+            (self.owner_disk_bytes, mine, f"runs of {owner}", GIB, left),
+            (self.disk_bytes, total, "runs", GIB, left),
+        ):
+            if most is not None and (connection.execute(used).scalar_one() or 0) >= most:
+                raise NoRoomError(
+                    f"the {what} fill their {most / unit:.4g} {where}; delete finished jobs, or "
+                    "ask an administrator for a larger quota"
+                )
 
 
 _BY_KEY = select(*JOB_COLUMNS, jobs.c.request_digest)
@@ -167,7 +159,7 @@ class Submissions:
                         return known, False
                     quotas.check_queue(connection, given.owner)
                     quotas.check_room(connection, given.owner)
-                    return _add(connection, given, self._database.moment(connection)), True
+                    return _add(connection, given, self._database.now()), True
             except IntegrityError:
                 if attempt == _TRIES:
                     raise
@@ -188,63 +180,42 @@ def _known(connection: Connection, given: Submission) -> Job | None:
     return job_of(columns)
 
 
-def _add(connection: Connection, given: Submission, now: float) -> Job:
-    job = _job(given, now)
+def _add(connection: Connection, given: Submission, now: ColumnElement[float]) -> Job:
+    identity = new_id()
+    run = given.run or identity
     register(connection, given.owner)
     if given.spec is not None:
-        connection.execute(insert(runs).values(id=job.run, owner=job.owner, spec=given.spec))
-    elif connection.execute(select(runs.c.id).where(runs.c.id == job.run)).one_or_none() is None:
+        connection.execute(insert(runs).values(id=run, owner=given.owner, spec=given.spec))
+    elif connection.execute(select(runs.c.id).where(runs.c.id == run)).one_or_none() is None:
         raise JobStateError("the search that this is about was deleted just now")
-    connection.execute(insert(jobs).values(**_row(job, given)))
-    write_events(connection, job, now, [{**_TOLD, "state": job.state}])
-    return job
-
-
-def _job(given: Submission, now: float) -> Job:
-    identity = new_id()
-    return Job(
-        id=identity,
-        kind=given.kind,
-        state=State.queued,
-        owner=given.owner,
-        run=given.run or identity,
-        space=given.space,
-        dataset=given.dataset,
-        preset=given.preset,
-        title=given.title,
-        pick=given.pick,
-        request=given.request,
-        priority=given.priority,
-        attempt=0,
-        losses=0,
-        worker=None,
-        beat_at=None,
-        cancel_requested=False,
-        error=None,
-        created_at=now,
-        started_at=None,
-        ended_at=None,
-        last_seq=1,
-        events_offset=-1,
-        summary=Summary(),
-    )
-
-
-def _row(job: Job, given: Submission) -> dict[str, Any]:
-    """A row of the table; the other columns have defaults."""
-    names = ("id", "kind", "state", "owner", "run", "space", "dataset", "preset", "title", "pick")
     request = json.dumps(given.request)
-    return {
-        **{name: getattr(job, name) for name in names},
-        "request": request,
-        "priority": job.priority,
-        "created_at": job.created_at,
-        "last_seq": job.last_seq,
-        "idempotency_key": given.key,
-        "request_digest": given.digest,
-        "search": search_text(job.title, job.space, job.dataset, job.id),
-        "stored_bytes": ROW_BYTES + len(request) + len(given.spec or ""),
-    }
+    row = connection.execute(
+        insert(jobs)
+        .values(
+            id=identity,
+            kind=given.kind,
+            state=State.queued,
+            owner=given.owner,
+            run=run,
+            space=given.space,
+            dataset=given.dataset,
+            preset=given.preset,
+            title=given.title,
+            pick=given.pick,
+            request=request,
+            priority=given.priority,
+            created_at=now,
+            last_seq=1,
+            idempotency_key=given.key,
+            request_digest=given.digest,
+            search=search_text(given.title, given.space, given.dataset, identity),
+            stored_bytes=ROW_BYTES + len(request) + len(given.spec or ""),
+        )
+        .returning(*JOB_COLUMNS)
+    ).one()
+    job = job_of(row._mapping)
+    write_events(connection, job, job.created_at, [{**_TOLD, "state": job.state}])
+    return job
 
 
 def register(connection: Connection, owner: str) -> None:
