@@ -91,7 +91,7 @@ def test_a_heavy_library_elsewhere_is_found(tmp_path: Path, file: str, text: str
         ("nas/retrain.py", "import torch"),
         ("nas/executors/ray.py", "import ray"),
         ("nas/report_figures.py", "import plotly.graph_objects"),
-        ("service/store/sql.py", "import sqlalchemy"),
+        ("service/jobs/sql.py", "import sqlalchemy"),
         ("nas/listeners/mlflow.py", "def late():\n    from mlflow.tracking import MlflowClient"),
         ("nas/a.py", "import rayleigh, torchless"),
     ],
