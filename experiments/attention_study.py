@@ -38,13 +38,13 @@ from experiments.search_efficiency import FIRST, SIZES
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
-from nas.evolution import Scores
-from nas.pareto import non_dominated
 from nas.profiling.timed_work import timed_call
 from nas.run.folder import RunFolder
-from nas.scoring import network_costs
-from nas.searchers.base import Problem, search
-from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from nas.search.evolution import Scores
+from nas.search.pareto import non_dominated
+from nas.search.scoring import network_costs
+from nas.search.searchers.base import Problem, search
+from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.files import write_atomically

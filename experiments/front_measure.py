@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.pareto import hypervolume, non_dominated
+from nas.search.pareto import hypervolume, non_dominated
 
 Floats = NDArray[np.float64]
 

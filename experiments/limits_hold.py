@@ -27,14 +27,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nas.front import FrontEntry, best_entries, pick, read_front
 from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import SearchSpec, build_spec
 from nas.run.stage_runner import Stage, run_stage, stage_digest
-from nas.stages import SEARCH_STAGES, Run
+from nas.search.front import FrontEntry, best_entries, pick, read_front
+from nas.stages.base import Run
+from nas.stages.table import SEARCH_STAGES
 from nas.stages.verification import measured_entries
 from search_spaces.errors import NasError
 from search_spaces.files import write_atomically

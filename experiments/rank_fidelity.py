@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from nas.ranking.agreement import tau_interval
 from nas.run.presets import budget_for
+from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.files import write_atomically

@@ -11,16 +11,17 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from nas.evolution import Scores
 from nas.executors.base import Failure, judged
 from nas.objectives import QUALITY
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
-from nas.scoring import network_costs
-from nas.searchers.base import Problem
-from nas.stages import Run, search_stages
+from nas.search.evolution import Scores
+from nas.search.scoring import network_costs
+from nas.search.searchers.base import Problem
+from nas.stages.base import Run
+from nas.stages.table import search_stages
 from search_spaces.architecture import Architecture
 from search_spaces.errors import EvaluationError
 from search_spaces.loading import dump_space, load_space

@@ -38,7 +38,8 @@ from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
-from nas.stages import SEARCH_STAGES, Run
+from nas.stages.base import Run
+from nas.stages.table import SEARCH_STAGES
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import sample_distinct

@@ -33,12 +33,12 @@ from rich.table import Table
 from experiments.efficiency_figure import draw
 from experiments.front_measure import Measure
 from experiments.real_quality import Oracle, oracle, read_known, train_supernet, write_known
-from nas.evolution import EvolutionSettings, evolve
-from nas.pareto import non_dominated
-from nas.searchers.base import Searcher, search
-from nas.searchers.one_shot import OneShot
-from nas.searchers.optuna_study import OptunaSearcher
-from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from nas.search.evolution import EvolutionSettings, evolve
+from nas.search.pareto import non_dominated
+from nas.search.searchers.base import Searcher, search
+from nas.search.searchers.one_shot import OneShot
+from nas.search.searchers.optuna_study import OptunaSearcher
+from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.files import write_atomically
 from search_spaces.loading import load_space
 from search_spaces.operators import distinct, largest, sample_distinct, smallest

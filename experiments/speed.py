@@ -6,7 +6,7 @@ that a busy machine slows both sides:
 * A training step of the supernet (its largest network: forward, backward, AdamW) against the step
   of a fixed network of the same shape and weights, which `experiments.plain_network` and
   `experiments.plain_translation` write from torch's own layers.
-* Candidates a second of `nas.evolution.evolve` on one core, everything included: breeding,
+* Candidates a second of `nas.search.evolution.evolve` on one core, everything included: breeding,
   encoding, ranker, latency predictor, costs, limits and sorting.
 * Decoding: beam search against a decoder out of torch's layers, and whether a token takes longer
   the later it comes (`experiments.decoding_speed`).
@@ -36,11 +36,11 @@ from experiments.decoding_speed import beam_rows, position_rows
 from experiments.speed_rows import Row
 from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
 from latency.predictor import LatencyPredictor
-from nas.evolution import EvolutionSettings, evolve
 from nas.objectives import LATENCY, QUALITY
-from nas.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.run.presets import budget_for
-from nas.scoring import CostScorer, Scorer, network_costs
+from nas.search.evolution import EvolutionSettings, evolve
+from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
+from nas.search.scoring import CostScorer, Scorer, network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import NasError

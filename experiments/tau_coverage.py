@@ -3,7 +3,7 @@
 ``python -m experiments.tau_coverage``
 
 Scores and losses of networks are drawn of which tau is known, from few to many at a time; counted
-is how often the interval of `nas.ranking.agreement` holds it, and how often the quantiles of
+is how often the interval of `nas.search.ranking.agreement` holds it, and how often the quantiles of
 resampled networks do, which were used before. Prints a table; some minutes.
 """
 
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
-from nas.ranking.agreement import tau_interval
+from nas.search.ranking.agreement import tau_interval
 
 Floats = NDArray[np.float64]
 Noise = Callable[[Floats, np.random.Generator], Floats]

@@ -52,7 +52,7 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
-from nas.stages import Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 

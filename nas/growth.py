@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nas.front import points_of
 from nas.live_front import LiveFront
 from nas.objectives import BEST_BLEU, LATENCY, QUALITY
-from nas.pareto import hypervolume, non_dominated
 from nas.report.contents import RunContents
-from nas.scoring import network_costs
+from nas.search.front import points_of
+from nas.search.pareto import hypervolume, non_dominated
+from nas.search.scoring import network_costs
 from search_spaces.operators import largest
 
 MOST_POINTS = 120
@@ -61,7 +61,7 @@ def reference(contents: RunContents, found: LiveFront) -> Sequence[float]:
     """The point that hypervolumes are measured from, one value for each objective.
 
     A finished run has its own. Until then it is what that will be, as far as that is known (see
-    `nas.front.Front`), and otherwise the worst that was measured.
+    `nas.search.front.Front`), and otherwise the worst that was measured.
     """
     if found.front is not None:
         return found.front.reference

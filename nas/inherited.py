@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from nas.front import FRONT_FILE, read_front
 from nas.run.folder import RunFolder
+from nas.search.front import FRONT_FILE, read_front
 from nas.trained import TrainedNetwork
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DamagedRunError, UsageError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nas.front import Front, FrontEntry, best_entries
 from nas.objectives import Objective, objective
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
 from nas.run.spec import SearchSpec
+from nas.search.front import Front, FrontEntry, best_entries
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
+from nas.search.front import Front, FrontEntry, pick
 
 
 @dataclass(frozen=True)

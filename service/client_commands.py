@@ -16,9 +16,9 @@ from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
 from nas.console.progress import choose_screen
 from nas.console.tables import show_front, table
-from nas.doubts import doubts
-from nas.front import Front, FrontEntry, value_told
 from nas.run.events import event_from_json
+from nas.search.doubts import doubts
+from nas.search.front import Front, FrontEntry, value_told
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text

@@ -252,7 +252,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if needs_limits(request["given"]):
-            import nas.limits  # noqa: F401  # what it takes is not the request's
+            import nas.stages.feasibility  # noqa: F401  # what it takes is not the request's
         try:
             with limited():
                 told = answer(request["kind"], request["given"], catalog)

@@ -108,7 +108,7 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
 def _check_reach(spec: SearchSpec, space: SearchSpace) -> None:
     """Refuse what no network of the space can do."""
     # Imported late: it brings along what fits rankers, for which most requests have no use.
-    from nas.limits import check_costs, check_quality
+    from nas.stages.feasibility import check_costs, check_quality
 
     with blaming("/limits"):
         check_costs(space, spec.limits)

@@ -16,9 +16,7 @@ import pytest
 
 from nas.cli.plugins import GROUP
 from nas.executors.base import ExecutorSettings
-from nas.front import FrontEntry, build_front, pick, read_front
 from nas.objectives import OBJECTIVES
-from nas.pipeline import SEARCH_ORDER
 from nas.run.events import (
     Event,
     FrontUpdated,
@@ -29,6 +27,8 @@ from nas.run.events import (
     StageStarted,
 )
 from nas.run.folder import RunFolder
+from nas.search.front import FrontEntry, build_front, pick, read_front
+from nas.stages.pipeline import SEARCH_ORDER
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,8 +127,10 @@ def entries(timed: bool) -> list[FrontEntry]:
 def install(patch: pytest.MonkeyPatch, search: Any = run_search) -> None:
     """Put the fakes in the place of the modules that import torch."""
     for name, parts in {
-        "nas.pipeline": {"run_search": lambda folder, _where=None, _retime=False: search(folder)},
-        "nas.retrain": {"retrain": retrain},
+        "nas.stages.pipeline": {
+            "run_search": lambda folder, _where=None, _retime=False: search(folder)
+        },
+        "nas.stages.retrain": {"retrain": retrain},
         "nas.report": {"write_report": write_report},
     }.items():
         module = ModuleType(name)

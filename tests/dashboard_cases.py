@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from nas.front import read_front
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
 from tests.service_cases import Server
 
 INLINE = re.compile(r"<script(?![^>]*(?:src=|application/json))|<[^>]*\son[a-z]+=")

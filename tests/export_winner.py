@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nas.front import FrontEntry, build_front
 from nas.objectives import OBJECTIVES
-from nas.retrain import retrain
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
+from nas.search.front import FrontEntry, build_front
+from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture
 from search_spaces.loading import parse_space
 from tests.trained_cases import begun

@@ -28,20 +28,23 @@ FLOORS = {
 
 # Where the search meets the trained networks; everything else in nas is numpy and values.
 JOINTS = (
-    "nas.stages*",
+    "nas.stages.*",
     "nas.run.stage_runner",
     "nas.run.opened",
     "nas.run.supernet_training",
-    "nas.retrain*",
     "nas.run.evaluator*",
     "nas.profiling.timed_work",
     "nas.profiling.onnx_timing",
     "nas.profiling.profile_device",
     "nas.profiling.latency_meter",
-    "nas.omni_measuring",
     "nas.executors.ray*",
+    "nas.retraining.network",
+    "nas.retraining.stage",
+    "nas.retraining.trial",
     "nas.retraining.tuning",
 )
+# Those of them that load torch only when they are called.
+LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
@@ -51,14 +54,14 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "onnx": ("supernet.export.onnx_tracing",),
     "onnxscript": ("supernet.export.onnx_tracing",),
     "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),
-    "optuna": ("nas.searchers.optuna_study",),
+    "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
-    "moocore": ("nas.pareto",),
-    "tensorboard": ("nas.listeners.tensorboard",),
-    "mlflow": ("nas.listeners.mlflow",),
+    "moocore": ("nas.search.pareto",),
+    "tensorboard": ("nas.cli.listeners.tensorboard",),
+    "mlflow": ("nas.cli.listeners.mlflow",),
     "safetensors": ("supernet.export.*",),
     "transformers": ("supernet.export.*",),
 }

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from nas.listeners import Logger, Outcome, targets
+from nas.cli.listeners import Logger, Outcome, targets
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec

@@ -130,7 +130,7 @@ def tiny(path: Path, text: str = TINY, **values: Any) -> RunFolder:
 
 def work(folder: RunFolder) -> list[Event]:
     """Run a search to its end."""
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     return list(run_search(folder))
 
@@ -197,7 +197,7 @@ def files_of(folder: RunFolder) -> Iterator[tuple[str, str]]:
 RUNNER = """
 import sys
 from pathlib import Path
-from nas.pipeline import run_search
+from nas.stages.pipeline import run_search
 from nas.run.folder import RunFolder
 folder = RunFolder.open(Path(sys.argv[1]))
 for event in run_search(folder):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.pareto import hypervolume, non_dominated
-from nas.pruning.evidence import Candidate, candidates
+from nas.search.pareto import hypervolume, non_dominated
+from nas.search.pruning.evidence import Candidate, candidates
 from search_spaces.operators import enumerate_all
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, Genotypes, SearchSpace, Slot

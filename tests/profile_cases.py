@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from latency.device import DeviceFingerprint
 from latency.workload import Workload
-from nas.kinds import middle
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -17,7 +16,8 @@ from nas.profiling.device_profile import (
     settings_digest,
 )
 from nas.profiling.sessions import TimedSession, measurement, profile_workload
-from nas.scoring import network_costs
+from nas.search.scoring import network_costs
+from nas.search.uniform_networks import middle
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace
 from tests.pipeline_cases import TINY

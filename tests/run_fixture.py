@@ -16,18 +16,18 @@ from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
-from nas.evolution import Generation
-from nas.front import FrontEntry, build_front, pick
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
-from nas.omni_views import OmniLayer, OmniMap, OmniViews, view_file
-from nas.pruning.cuts import Cut
-from nas.pruning.evidence import Evidence, Lift
-from nas.pruning.prune import Kept, PrunedSpace
-from nas.ranking import PairwiseLinear, choose_ranker
 from nas.run.folder import RunFolder, checksum
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, view_file
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec
-from nas.scoring import network_costs
+from nas.search.evolution import Generation
+from nas.search.front import FrontEntry, build_front, pick
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.evidence import Evidence, Lift
+from nas.search.pruning.prune import Kept, PrunedSpace
+from nas.search.ranking import PairwiseLinear, choose_ranker
+from nas.search.scoring import network_costs
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space

@@ -20,7 +20,6 @@ import httpx
 import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
-from nas.front import pick, read_front
 from nas.run.events import (
     ArchitectureMeasured,
     Event,
@@ -30,6 +29,7 @@ from nas.run.events import (
     StageStarted,
 )
 from nas.run.folder import RunFolder
+from nas.search.front import pick, read_front
 from service.auth import Role, digest_of, new_token
 from service.jobs.migrate import upgrade
 from service.jobs.states import Job, Kind, State

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from latency.workload import Workload
-from nas.kinds import kind_of
 from nas.profiling.attention_crossing import crossing_length, latencies_by_length
 from nas.profiling.device_profile import CarriedProfile, WorkloadProfile, write_device_profile
 from nas.report.length_charts import crossing_sentence
@@ -20,6 +19,7 @@ from nas.report.page import render
 from nas.report.profile_page import render_profile, write_profile_report
 from nas.report.reading import read_contents
 from nas.run.folder import DEVICE_PROFILE_FILE
+from nas.search.uniform_networks import kind_of
 from search_spaces.loading import load_space, parse_space
 from tests.pipeline_cases import edited
 from tests.profile_cases import SPACE, made_profile, made_workload

@@ -15,11 +15,11 @@ from typer.testing import CliRunner, Result
 from latency.device import describe_device
 from latency.workload import Workload
 from nas.cli.app import app
-from nas.front import Front, pick, read_front
-from nas.holding import keeps
+from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.device_profile import CarriedProfile, write_device_profile
 from nas.run.folder import RunFolder
+from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import NUMBERS, TINY, logged
 from tests.profile_cases import WORKLOAD, made_profile

@@ -33,7 +33,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
 
     monkeypatch.chdir(tmp_path)
     cli_fakes.install(monkeypatch)
-    monkeypatch.setattr(sys.modules["nas.pipeline"], "run_search", run)
+    monkeypatch.setattr(sys.modules["nas.stages.pipeline"], "run_search", run)
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "ray" or found(name))
     return given

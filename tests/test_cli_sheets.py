@@ -17,9 +17,9 @@ from nas.cli.settings import settings_table
 from nas.console.formatting import main_score
 from nas.console.output import out
 from nas.console.tables import Folding, front_table, gene_table, retrained_table, stage_table, table
-from nas.front import Front, FrontEntry, build_front
 from nas.objectives import OBJECTIVES
 from nas.run.presets import setting_names
+from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (
     Architecture,
     DecoderLayer,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nas.front import read_front
 from nas.live_front import live_front
 from nas.run.events import ArchitectureMeasured, StageStarted
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
 from service.jobs.states import Job, Kind
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nas.front import read_front
-from nas.omni_views import sees_several_layers
 from nas.run.folder import RunFolder
+from nas.run.omni_views import sees_several_layers
+from nas.search.front import read_front
 from service.auth import Role
 from service.jobs.job_store import Filter
 from tests import dashboard_cases

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from latency.predictor import PredictorReport
 from nas.cli.app import app
-from nas.doubts import doubts, key, predictions_off, predictor_off
 from nas.exporting.facts import gather_facts
-from nas.front import FrontEntry, read_front
 from nas.live_front import front_so_far
 from nas.report.contents import RunContents
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
+from nas.search.doubts import doubts, key, predictions_off, predictor_off
+from nas.search.front import FrontEntry, read_front
 from service.client_commands import _show
 from service.dashboard.network_views import network_views
 from service.dashboard.run_views import choice_table, evidence, front_charts

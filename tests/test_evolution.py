@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from nas.evolution import EvolutionSettings, Generation, Scores, archive, evolve
-from nas.pareto import hypervolume, non_dominated
+from nas.search.evolution import EvolutionSettings, Generation, Scores, archive, evolve
+from nas.search.pareto import hypervolume, non_dominated
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.operators import enumerate_all, largest, sample

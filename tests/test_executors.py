@@ -11,7 +11,7 @@ from nas.executors.base import Executor, ExecutorSettings, Failure, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
 from nas.run.folder import RunFolder
-from nas.stages import Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ExecutorError, UsageError
 from tests.pipeline_cases import finished, spec_of

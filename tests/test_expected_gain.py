@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from nas.pareto import hypervolume
-from nas.searchers.base import Floats
-from nas.searchers.gain import MARGIN, by_chance, expected_gain, greedy_gain
+from nas.search.pareto import hypervolume
+from nas.search.searchers.base import Floats
+from nas.search.searchers.gain import MARGIN, by_chance, expected_gain, greedy_gain
 
 FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
 SHARES = 200  # middles of equal shares of a normal distribution, in the place of an integral

@@ -17,8 +17,8 @@ from nas.cli.app import app
 from nas.fairseq import backend as fairseq_backend
 from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
 from nas.fairseq.folder import SETTINGS, prepare_job
-from nas.retrain import retrain
 from nas.run.folder import RunFolder
+from nas.stages.retrain import retrain
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 from supernet.building import build_network
 from supernet.data.fairseq_data import DataBin, open_data_bin

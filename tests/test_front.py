@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from nas.front import Front, FrontEntry, build_front, pick, read_front
 from nas.objectives import OBJECTIVES
+from nas.search.front import Front, FrontEntry, build_front, pick, read_front
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from tests.pipeline_cases import ROOT, finished, tiny

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import plugins
 from nas.cli.app import app
+from nas.cli.listeners.results import stage_results
 from nas.console.output import err, out, print_json, say, tell, tell_error
 from nas.console.tables import Folding, table
-from nas.listeners.results import stage_results
 from nas.live_front import front_so_far
 from nas.report.charts import bars, chart, hover
 from nas.report.markup import Html

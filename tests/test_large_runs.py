@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from nas import growth
-from nas.front import pick, points_of
 from nas.growth import hypervolume_curve
 from nas.live_front import front_so_far
-from nas.pareto import hypervolume, non_dominated
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
+from nas.search.front import pick, points_of
+from nas.search.pareto import hypervolume, non_dominated
 from service import known_runs
 from service.dashboard import run_views
 from service.dashboard.run_views import Compared, comparison

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from latency.acceptance import UNIT_SESSIONS
-from nas.front import build_front, pick, read_front
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
+from nas.search.front import build_front, pick, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UsageError
 from search_spaces.operators import sample_distinct

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.listeners import Listener, Logger, Target, read_target, targets
-from nas.listeners.results import stage_results
+from nas.cli.listeners import Listener, Logger, Target, read_target, targets
+from nas.cli.listeners.results import stage_results
 from nas.run import events
 from nas.run.events import Event
 from nas.run.folder import RunFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.listeners import Target
+from nas.cli.listeners import Target
 from tests import cli_fakes
 from tests.logging_cases import new_run
 

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.front import read_front
-from nas.omni_views import OmniViews, check_omni, read_views, sees_several_layers, view_file
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
+from nas.run.omni_views import OmniViews, check_omni, read_views, sees_several_layers, view_file
+from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import TINY, finished
 from tests.run_fixture import finished_run, look_into, rewrite

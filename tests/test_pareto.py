@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nas.pareto import (
+from nas.search.pareto import (
     constrained_ranks,
     crowding_distance,
     hypervolume,

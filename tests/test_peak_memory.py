@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from latency.workload import Workload
-from nas.front import read_front
 from nas.profiling.device_profile import dumped
 from nas.profiling.timed_work import network_memory_mb
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.search.front import read_front
 from search_spaces.errors import UnreachableLimitError
 from search_spaces.operators import enumerate_all
 from tests.pipeline_cases import finished, results, spec_of, tiny, work

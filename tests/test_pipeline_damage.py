@@ -155,7 +155,7 @@ def test_the_log_of_events_may_be_damaged(run: RunFolder, whole: RunFolder, line
 
 def unfinished(path: Path, stop: str, count: int) -> RunFolder:
     """A run that was closed at the `count`-th event of a kind in a stage."""
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     folder = tiny(path)
     stream = run_search(folder)
@@ -230,8 +230,8 @@ def test_files_of_other_inputs_are_not_taken_up(whole: RunFolder, tmp_path: Path
 
 @pytest.mark.parametrize("other", ["damaged", "gone"])
 def test_networks_retrained_later_are_mended_too(run: RunFolder, winner: str, other: str) -> None:
-    from nas.front import read_front
-    from nas.retrain import retrain
+    from nas.search.front import read_front
+    from nas.stages.retrain import retrain
 
     entry = next(e for e in read_front(run).entries if e.id != winner)
     list(retrain(run, entry.id))

@@ -14,7 +14,7 @@ from nas.outcomes import FAILED, hopeless, read_failed, too_few
 from nas.report import write_report
 from nas.run.events import EvaluationFailed, Event
 from nas.run.folder import RunFolder
-from nas.stages import Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
 from tests.pipeline_cases import done_twice, finished, logged, results, tiny, work
@@ -88,7 +88,7 @@ def test_the_search_goes_on_without_those_that_fail(
 def test_it_ends_alike_when_cut_short(
     tmp_path: Path, whole: RunFolder, poison: dict[str, str]
 ) -> None:
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     poison |= dict.fromkeys(ids(whole, OBSERVED)[1:3], "raise")
     straight, cut = finished(tmp_path / "straight"), tiny(tmp_path / "cut")

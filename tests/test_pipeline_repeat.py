@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def events(folder: RunFolder) -> Iterator[Event]:
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     return run_search(RunFolder.open(folder.path))
 

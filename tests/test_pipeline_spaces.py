@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nas.front import read_front
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
 from supernet.data.datasets import load_search_data

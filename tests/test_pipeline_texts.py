@@ -16,12 +16,12 @@ from rich.console import Console
 
 from nas.cli.run_state import read_state
 from nas.console.tables import front_table, retrained_table
-from nas.front import pick, read_front
 from nas.report.page import render
 from nas.report.reading import read_contents
-from nas.retrain import retrain
 from nas.run.folder import RunFolder
-from nas.stages import Run
+from nas.search.front import pick, read_front
+from nas.stages.base import Run
+from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.building import build_network
@@ -202,7 +202,7 @@ def test_the_same_request_gives_the_same_bytes(made: Made, tmp_path: Path, name:
 def test_interrupted_in_a_stage_it_ends_the_same(
     made: Made, tmp_path: Path, name: str, stage: str, count: int
 ) -> None:
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     run = request(tmp_path / "run", name)
     stream = run_search(run)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 import nas.stages.search
 from nas.cli.app import app
-from nas.pruning.prune import PruningSettings
 from nas.run.folder import VETOES_FILE, RunFolder
+from nas.search.pruning.prune import PruningSettings
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 from tests.pipeline_cases import finished, logged, results, spec_of, tiny, work
@@ -86,7 +86,7 @@ def test_the_same_vetoes_again_do_nothing(run: RunFolder) -> None:
 
 
 def test_undoing_is_resumed_where_it_was_cut_off(run: RunFolder) -> None:
-    from nas.pipeline import run_search
+    from nas.stages.pipeline import run_search
 
     run.veto({"encoder.attention": ("omni",)})
     assert shown(run)["state"] == "stopped at prune"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas.kinds import cheapest_rows, kind_of, kinds, largest_rows, middle, of_kind
 from nas.profiling.device_profile import MeasuredNetwork, WorkloadProfile, trust
 from nas.profiling.report import learning_curve, sizes
 from nas.profiling.sessions import (
@@ -25,6 +24,7 @@ from nas.profiling.sessions import (
     spread,
     unsure,
 )
+from nas.search.uniform_networks import cheapest_rows, kind_of, kinds, largest_rows, middle, of_kind
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space

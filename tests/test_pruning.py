@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nas.evolution import EvolutionSettings, Scores, archive, evolve
-from nas.pareto import hypervolume
-from nas.pruning.evidence import Candidate, _wilson_high, candidates, draw, elite, lift
-from nas.pruning.prune import PruningSettings, prune
-from nas.ranking.report_card import Fidelity, ReportCard
 from nas.run.vetoes import everything
+from nas.search.evolution import EvolutionSettings, Scores, archive, evolve
+from nas.search.pareto import hypervolume
+from nas.search.pruning.evidence import Candidate, _wilson_high, candidates, draw, elite, lift
+from nas.search.pruning.prune import PruningSettings, prune
+from nas.search.ranking.report_card import Fidelity, ReportCard
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
 from search_spaces.operators import enumerate_all, sample

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nas.evolution import Evaluate, Scores
-from nas.pruning.prune import PrunedSpace, prune
-from nas.ranking.base import Ranker
-from nas.ranking.gaussian import GaussianProcess
-from nas.ranking.pairwise import PairwiseLinear, PairwiseTrees
-from nas.ranking.report_card import Fidelity, ReportCard, quick_card
+from nas.search.evolution import Evaluate, Scores
+from nas.search.pruning.prune import PrunedSpace, prune
+from nas.search.ranking.base import Ranker
+from nas.search.ranking.gaussian import GaussianProcess
+from nas.search.ranking.pairwise import PairwiseLinear, PairwiseTrees
+from nas.search.ranking.report_card import Fidelity, ReportCard, quick_card
 from search_spaces.encoding import encode_features
 from search_spaces.operators import sample
 from search_spaces.space import Choice, Genotypes

@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 
-import nas.ranking.report_card as report_card
-from nas.ranking import (
+import nas.search.ranking.report_card as report_card
+from nas.search.ranking import (
     Ensemble,
     GaussianProcess,
     PairwiseLinear,
@@ -19,9 +19,9 @@ from nas.ranking import (
     choose_ranker,
     ranker_from_json,
 )
-from nas.ranking.base import Calibration, with_logs, worse_pairs
-from nas.ranking.pairwise import _pairwise_weights
-from nas.ranking.report_card import _folds, fidelity, held_out_predictions, quick_card
+from nas.search.ranking.base import Calibration, with_logs, worse_pairs
+from nas.search.ranking.pairwise import _pairwise_weights
+from nas.search.ranking.report_card import _folds, fidelity, held_out_predictions, quick_card
 from search_spaces.errors import DamagedRunError, UsageError
 
 RANKERS = {

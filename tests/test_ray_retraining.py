@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nas.executors.base import ExecutorSettings
-from nas.front import read_front
-from nas.retrain import retrain
 from nas.retraining.tuning_record import TUNED, TrialFolders
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from nas.stages.retrain import retrain
 from tests.pipeline_cases import finished, named
 from tests.test_front import RETRAINED, valid
 

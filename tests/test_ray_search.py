@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from nas.cli.app import app
 from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
-from nas.pipeline import run_search
 from nas.run.events import Event
 from nas.run.folder import RunFolder
+from nas.stages.pipeline import run_search
 from search_spaces.errors import ExecutorError
 from tests.pipeline_cases import done_twice, finished, named, results, tiny, work
 from tests.test_pipeline_conflicts import small_disk

@@ -18,7 +18,7 @@ from nas.run.events import Note
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.supernet_training import supernet_trainer
-from nas.stages import Run
+from nas.stages.base import Run
 from nas.stages.learn import declare
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space

@@ -17,7 +17,7 @@ from nas.cli import plugins
 from nas.cli.app import app
 from nas.cli.options import read_settings
 from nas.run.presets import PRESETS, budget_for
-from nas.stages import SEARCH_STAGES
+from nas.stages.table import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
 from tests.cli_fakes import own_entry_points

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from latency.profile import read_profile
-from nas.pareto import non_dominated
 from nas.report.contents import RunContents
 from nas.report.network_pictures import MOST_SHOWN, _spread, picture
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
+from nas.search.pareto import non_dominated
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import sample

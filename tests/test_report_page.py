@@ -13,7 +13,6 @@ from typing import Any
 import plotly.graph_objects
 import pytest
 
-from nas.front import read_front
 from nas.report import write_report
 from nas.report.contents import RunContents
 from nas.report.page import CHAPTERS, render
@@ -23,6 +22,7 @@ from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import SearchSpec, build_spec
 from nas.run.vetoes import read_vetoes
+from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space
 from tests import report_cases
 from tests.report_cases import charts, trace, words_of

@@ -11,12 +11,12 @@ from typer.testing import CliRunner, Result
 
 from latency.profile import read_profile
 from nas.cli.app import app
-from nas.pipeline import run_search
 from nas.profiling import timed_work  # noqa: F401 - so that its tolerances are those of tests
 from nas.profiling.device_profile import read_device_profile, write_device_profile
 from nas.profiling.files import journal_path
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder, checksum
+from nas.stages.pipeline import run_search
 from search_spaces.errors import UsageError
 from tests.pipeline_cases import NUMBERS, TINY, finished, named, tiny, work
 from tests.profile_cases import made_profile

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from nas.front import read_front
-from nas.retrain import retrain
 from nas.run.folder import RunFolder
 from nas.run.supernet_training import training_losses
+from nas.search.front import read_front
+from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     DamagedRunError,

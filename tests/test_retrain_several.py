@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nas.front import read_front
-from nas.retrain import retrain
 from nas.retraining.tuning_record import ask_for_trials, asked_trials
 from nas.run.events import Note
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from nas.stages.retrain import retrain
 from search_spaces.errors import UsageError
 from tests.pipeline_cases import finished, named, work
 

@@ -10,15 +10,20 @@ import optuna
 import pytest
 from numpy.typing import ArrayLike
 
-from nas.evolution import EvolutionSettings, Scores
-from nas.pareto import non_dominated
-from nas.ranking import PairwiseLinear
-from nas.ranking.ensemble import Ensemble
-from nas.scoring import network_costs
-from nas.searchers.base import Floats, Problem, Searcher, search
-from nas.searchers.one_shot import OneShot
-from nas.searchers.optuna_study import MOST_REPEATS, OptunaSearcher, distributions, write_study
-from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from nas.search.evolution import EvolutionSettings, Scores
+from nas.search.pareto import non_dominated
+from nas.search.ranking import PairwiseLinear
+from nas.search.ranking.ensemble import Ensemble
+from nas.search.scoring import network_costs
+from nas.search.searchers.base import Floats, Problem, Searcher, search
+from nas.search.searchers.one_shot import OneShot
+from nas.search.searchers.optuna_study import (
+    MOST_REPEATS,
+    OptunaSearcher,
+    distributions,
+    write_study,
+)
+from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.operators import (
@@ -171,7 +176,7 @@ class Flat(Ensemble):
 def test_without_any_gain_in_sight_rank_evolve_asks_for_the_likeliest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nas.searchers.rank_evolve.Ensemble", Flat)
+    monkeypatch.setattr("nas.search.searchers.rank_evolve.Ensemble", Flat)
     ends = distinct(np.concatenate([largest(SPACE), smallest(SPACE), start(3)]))
     searcher = RankEvolve(
         PROBLEM, ends, RankEvolveSettings(budget=BUDGET, batch=6, curious=0, evolution=EVOLUTION), 3

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from nas.omni_views import sees_several_layers
+from nas.run.omni_views import sees_several_layers
 from search_spaces import load_space
 from search_spaces.architecture import Architecture
 from service.jobs.states import State

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.exporting.export import verify_export
-from nas.front import read_front
 from nas.run.folder import RunFolder
+from nas.search.front import read_front
 from search_spaces.errors import UsageError
 from service import commands
 from service.files import find_artifact, list_artifacts
@@ -84,7 +84,9 @@ def test_a_search_goes_where_its_worker_sends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("nas.pipeline.run_search", lambda folder, where: seen.append(where) or [])
+    monkeypatch.setattr(
+        "nas.stages.pipeline.run_search", lambda folder, where: seen.append(where) or []
+    )
     folder = tiny(tmp_path / "run")
     job_process.work(folder, Kind.search, "", LOCAL)
     job_process.work(folder, Kind.search, "", {"executor": "ray", "ray_address": "10.0.0.1:6379"})

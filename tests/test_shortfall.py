@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from nas.cli.results import final_lines
-from nas.front import FrontEntry, read_front
 from nas.report.page import render
 from nas.report.reading import read_contents
-from nas.retrain import retrain
 from nas.retraining import shortfall as module
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.events import Note
 from nas.run.folder import RunFolder
+from nas.search.front import FrontEntry, read_front
+from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from tests.pipeline_cases import finished
 from tests.run_fixture import finished_run, rewrite

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from experiments.tau_coverage import CLOUDS, drawn, true_tau
-from nas.ranking.agreement import tau_interval
+from nas.search.ranking.agreement import tau_interval
 
 
 def naive(scores, losses):

@@ -20,7 +20,7 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stage_runner import Stage, run_stage
-from nas.stages import Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from supernet.tasks import evaluation, translating
 from supernet.tasks.evaluation import evaluate

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nas.front import FrontEntry, build_front
 from nas.objectives import OBJECTIVES
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec
+from nas.search.front import FrontEntry, build_front
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.operators import sample_distinct

@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from nas.pipeline import run_search
 from nas.run.events import StageFinished
 from nas.run.folder import RunFolder
+from nas.stages.pipeline import run_search
 from tests.pipeline_cases import NUMBERS, spec_of
 
 TIMED = ("quality", "latency_ms")

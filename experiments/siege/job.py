@@ -26,9 +26,9 @@ def leave_results(folder: Path, networks: int) -> None:
     # Imported late: most jobs leave nothing, and are to be done in no time.
     import numpy as np
 
-    from nas.front import FRONT_FILE, FrontEntry, build_front
     from nas.objectives import OBJECTIVES
-    from nas.scoring import network_costs
+    from nas.search.front import FRONT_FILE, FrontEntry, build_front
+    from nas.search.scoring import network_costs
     from search_spaces.files import write_atomically
     from search_spaces.loading import load_space
     from search_spaces.operators import sample_distinct

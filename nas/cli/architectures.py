@@ -13,8 +13,8 @@ import typer
 from nas.cli import options
 from nas.cli.run_state import RUNS, open_run
 from nas.console.output import tell
-from nas.front import FrontEntry, read_front
 from nas.run.folder import SPEC_FILE
+from nas.search.front import FrontEntry, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.files import write_atomically

@@ -11,11 +11,11 @@ from typing import Any
 import typer
 
 from nas.cli import options
+from nas.cli.listeners.targets import Target
 from nas.cli.results import final_lines, follow
 from nas.cli.run_state import open_run
 from nas.console.output import say, tell
 from nas.console.progress import Screen, choose_screen
-from nas.listeners.targets import Target
 from nas.run.folder import RunFolder
 from nas.run.threads import use_threads
 from search_spaces.errors import UsageError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
-from nas.front import pick, read_front
-from nas.omni_views import OmniLayer, OmniViews, check_omni, read_views
 from nas.run.folder import RunFolder
+from nas.run.omni_views import OmniLayer, OmniViews, check_omni, read_views
 from nas.run.threads import use_threads
+from nas.search.front import pick, read_front
 from search_spaces.errors import DamagedRunError
 
 
@@ -38,7 +38,7 @@ def _up_to_date(folder: RunFolder, identity: str) -> OmniViews:
     if found is None or retrained != (found.weights == "trained from scratch"):
         tell(f"measuring the omni layers of {identity} …")
         use_threads(folder.spec.budget.threads)
-        from nas.omni_measuring import measure_views  # imports torch
+        from nas.stages.attention import measure_views  # imports torch
 
         for _ in measure_views(folder, identity):
             pass

@@ -10,11 +10,11 @@ from typing import Any
 
 import typer
 
+from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.cli.run_state import RUNS, find_runs
 from nas.conditions import is_condition, read_conditions
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
-from nas.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.run.presets import PRESETS, setting_names
 from nas.run.vetoes import ALL, NONE

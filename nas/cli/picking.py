@@ -11,9 +11,9 @@ from typer.core import TyperCommand
 from nas.conditions import is_condition, read_conditions
 from nas.console.formatting import NOTHING, compact
 from nas.console.tables import PICKED, front_cells, table
-from nas.front import Front, FrontEntry, pick
 from nas.objectives import LATENCY, QUALITY
 from nas.run.spec import SearchSpec
+from nas.search.front import Front, FrontEntry, pick
 from nas.steps import Change, Step, by_cost, landmarks, steps, steps_json
 from search_spaces.errors import UsageError
 
@@ -67,7 +67,7 @@ def winners(front: Front, how: str, top: int | None) -> list[str]:
 
     Args:
         front: where from.
-        how: as `nas.front.pick`, or ``front`` for all.
+        how: as `nas.search.front.pick`, or ``front`` for all.
         top: of all only so many, those with the best quality.
 
     Raises:

@@ -17,8 +17,8 @@ from nas.cli.options import Device
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
-from nas.doubts import WHAT_TO_DO_THERE, predictor_off
 from nas.run.threads import use_threads
+from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:

@@ -73,11 +73,11 @@ def retrain(
     if backend is Backend.fairseq:
         retrain_with_fairseq(folder, pick, run_fairseq, fairseq_options, logs, screen)
         return
-    from nas.front import read_front
+    from nas.search.front import read_front
 
     ids = winners(read_front(folder), pick, top)
     use_threads(folder.spec.budget.threads)
-    from nas.retrain import retrain as run_retrain  # imports torch
+    from nas.stages.retrain import retrain as run_retrain  # imports torch
 
     follow(folder, run_retrain(folder, ids, where, tune), screen, logs)
     finish(folder, ids, quiet, json_lines)

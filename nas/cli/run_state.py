@@ -10,10 +10,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nas.executors.board import WorkerState, read_workers
-from nas.front import FRONT_FILE, Front, pick, read_front
 from nas.outcomes import FailedNetwork, read_failed
-from nas.pipeline import SEARCH_ORDER
 from nas.run.folder import SPEC_FILE, RunFolder
+from nas.search.front import FRONT_FILE, Front, pick, read_front
+from nas.stages.pipeline import SEARCH_ORDER
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 RUNS = Path("runs")

@@ -26,10 +26,10 @@ from nas.console.tables import (
     table,
     workers_table,
 )
-from nas.doubts import key
-from nas.front import read_front
 from nas.run.folder import RunFolder
 from nas.run.vetoes import as_options, spelled
+from nas.search.doubts import key
+from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 
@@ -133,7 +133,7 @@ def report(run: str = options.RUN) -> None:
 
 
 def _show_features(folder: RunFolder, as_json: bool) -> None:
-    from nas.features import read_features  # brings the learners along
+    from nas.search.sensitivity import read_features  # brings the learners along
 
     found = read_features(folder)
     if as_json:

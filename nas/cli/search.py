@@ -12,6 +12,7 @@ import typer
 
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
+from nas.cli.listeners.targets import Target
 from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.results import finish, follow
@@ -20,7 +21,6 @@ from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorKind, ExecutorSettings
-from nas.listeners.targets import Target
 from nas.objectives import QualityMetric
 from nas.run.events import Event
 from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
@@ -282,8 +282,8 @@ def _work_on_search(
     carried: CarriedProfile | None,
     how: Working,
 ) -> None:
-    from nas.limits import check_costs
     from nas.profiling.device_profile import dumped
+    from nas.stages.feasibility import check_costs
 
     there = (path / SPEC_FILE).exists()
     if not there:
@@ -309,7 +309,7 @@ def _work(folder: RunFolder, how: Working) -> None:
 
 def _search_events(folder: RunFolder, how: Working) -> Iterable[Event]:
     use_threads(folder.spec.budget.threads)
-    from nas.pipeline import run_search  # running it imports torch
+    from nas.stages.pipeline import run_search  # running it imports torch
 
     return run_search(folder, how.where, how.retime)
 

@@ -116,7 +116,9 @@ def cost(
 
 def _ends(space: SearchSpace) -> dict[str, tuple[Architecture, int, int]]:
     """The smallest and the largest network with parameters and FLOPs as a search counts them."""
-    from nas.scoring import network_costs  # brings the latency predictor along, which is slow
+    from nas.search.scoring import (
+        network_costs,  # brings the latency predictor along, which is slow
+    )
 
     ends = {}
     for name, rows in {"smallest": smallest(space), "largest": largest(space)}.items():

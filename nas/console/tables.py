@@ -26,16 +26,16 @@ from nas.console.formatting import (
     test_score,
 )
 from nas.console.output import out, say
-from nas.doubts import key, marked
-from nas.front import Front, FrontEntry
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
+from nas.search.doubts import key, marked
+from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
     from nas.executors.board import WorkerState
-    from nas.features import Feature
     from nas.outcomes import FailedNetwork
+    from nas.search.sensitivity import Feature
 
 PICKED = "★"
 # Columns are left out where a text would be folded to fewer characters than this.

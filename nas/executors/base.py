@@ -22,7 +22,7 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
-    from nas.holding import Held, Timed
+    from nas.objectives.latency_limits import Held, Timed
     from nas.profiling.device_profile import CarriedProfile
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun

@@ -24,7 +24,7 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from latency.profile import ProfileHeader
-    from nas.holding import Held, Timed
+    from nas.objectives.latency_limits import Held, Timed
     from nas.profiling.device_profile import CarriedProfile
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement

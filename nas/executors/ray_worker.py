@@ -23,7 +23,7 @@ from latency.turns import computing
 from latency.workload import Workload
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
-from nas.holding import Held, Timed
+from nas.objectives.latency_limits import Held, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_memory_mb

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from latency.profile import read_profile
-from nas.front import FRONT_FILE, read_front
 from nas.inherited import measured_networks
 from nas.objectives import LATENCY
 from nas.run.folder import DATA_FILE, RunFolder
+from nas.search.front import FRONT_FILE, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.settings import ImageInput

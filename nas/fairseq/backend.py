@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from nas.fairseq.folder import BEST, FairseqJob, check_task
-from nas.front import FrontEntry, pick, read_front
 from nas.run.events import ArchitectureMeasured, Event, Note
 from nas.run.folder import RunFolder
+from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def import_checkpoints(
     """
     from nas.retraining.stage import retrain_stage
     from nas.run.stage_runner import run_stage
-    from nas.stages import Run
+    from nas.stages.base import Run
     from nas.stages.report import report_stage
 
     check_task(folder)

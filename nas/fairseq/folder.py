@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.front import FrontEntry, pick, read_front
 from nas.run.folder import RunFolder
+from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import UsageError
 from search_spaces.files import building_folder, write_atomically
 from supernet.export.fairseq_plugin import USER_DIR
 
 if TYPE_CHECKING:
-    from nas.stages import Run
+    from nas.stages.base import Run
     from supernet.tasks.translation import TranslationTask
 
 FOLDER = "fairseq"
@@ -77,13 +77,13 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
 
     Args:
         folder: a run for translation with a front.
-        how: ``knee``, ``best`` or an id, see `nas.front.pick`.
+        how: ``knee``, ``best`` or an id, see `nas.search.front.pick`.
 
     Raises:
         UsageError: for a run of another task, or without a front or such a network.
         DataError: when the data are missing, damaged or not those of the run.
     """
-    from nas.stages import Run
+    from nas.stages.base import Run
     from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
     from supernet.export.fairseq import write_plugin
     from supernet.export.package import write_json

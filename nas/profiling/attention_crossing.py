@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from latency.workload import Workload
-from nas.kinds import kind_of
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork, WorkloadProfile
+from nas.search.uniform_networks import kind_of
 from search_spaces.architecture import Architecture
 
 

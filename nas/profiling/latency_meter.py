@@ -22,8 +22,7 @@ from latency.profile import (
 )
 from latency.timing import Timing
 from latency.workload import Workload
-from nas.holding import SESSIONS, Held, Timed, upper_of_median
-from nas.kinds import middle
+from nas.objectives.latency_limits import SESSIONS, Held, Timed, upper_of_median
 from nas.profiling.device_profile import CarriedProfile, settings_digest
 from nas.profiling.timed_work import (
     SESSION_ROUNDS,
@@ -34,6 +33,7 @@ from nas.profiling.timed_work import (
 from nas.profiling.workloads import check_workload
 from nas.run.evaluator import use_threads
 from nas.run.spec import SearchSpec
+from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 

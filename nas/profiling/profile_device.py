@@ -17,7 +17,6 @@ from latency.acceptance import SessionTimes
 from latency.device import DeviceFingerprint, describe_device
 from latency.turns import computing
 from latency.workload import Workload
-from nas.kinds import middle
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -40,6 +39,7 @@ from nas.profiling.timed_work import (
     time_until_accepted,
 )
 from nas.profiling.workloads import check_workload
+from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import Genotypes, SearchSpace

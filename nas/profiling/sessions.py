@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from latency.acceptance import agree
 from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
-from nas.kinds import cheapest_rows, largest_rows, middle
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
 from nas.profiling.report import learning_curve
+from nas.search.uniform_networks import cheapest_rows, largest_rows, middle
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement

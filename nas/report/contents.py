@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
-from nas.features import TopFeatures
-from nas.front import Front, FrontEntry, pick
 from nas.objectives import QUALITY
-from nas.omni_views import OmniViews
 from nas.outcomes import FailedNetwork
 from nas.profiling.device_profile import CarriedProfile
-from nas.pruning.cuts import Cut
-from nas.pruning.prune import Kept
-from nas.ranking.report_card import ReportCard
 from nas.report import words
+from nas.run.omni_views import OmniViews
 from nas.run.spec import SearchSpec
 from nas.run.vetoes import Vetoes
+from nas.search.front import Front, FrontEntry, pick
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.prune import Kept
+from nas.search.ranking.report_card import ReportCard
+from nas.search.sensitivity import TopFeatures
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
@@ -77,7 +77,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Audit:
-    """What pruning did; see `nas.pruning.prune.PrunedSpace`."""
+    """What pruning did; see `nas.search.pruning.prune.PrunedSpace`."""
 
     size: int
     refused: str | None

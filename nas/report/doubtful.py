@@ -1,13 +1,13 @@
-"""How a page tells of numbers that should not be believed; the sentences are `nas.doubts`'."""
+"""Warnings of a page about numbers that should not be believed, see `nas.search.doubts`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas import doubts
-from nas.front import FrontEntry
 from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
+from nas.search import doubts
+from nas.search.front import FrontEntry
 
 
 def value(text: str, name: str, entry: FrontEntry) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.features import Feature
 from nas.report import words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, cell, missing, paragraph, section, table
+from nas.search.sensitivity import Feature
 
 
 def features_section(run: RunContents) -> Html:

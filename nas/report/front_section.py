@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from nas.front import Front, FrontEntry
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
-from nas.pareto import non_dominated
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.search.front import Front, FrontEntry
+from nas.search.pareto import non_dominated
 
 PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.

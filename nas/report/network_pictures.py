@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.front import FrontEntry
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, join, missing, paragraph, section, tag
+from nas.search.front import FrontEntry
 from search_spaces.architecture import (
     ATTENTION_KINDS,
     Architecture,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nas.omni_views import OmniLayer, OmniMap, OmniViews
 from nas.report import words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
 
 ROW, BAR, LEFT = 24, 300, 128
 PATCH, SPACE = 11, 8  # of a map: side of a patch, and what is between two maps

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nas.doubts import WHAT_TO_DO_THERE, predictor_off
-from nas.kinds import kinds
 from nas.profiling.attention_crossing import latencies_by_length
 from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
 from nas.profiling.report import accuracy_rows
@@ -14,6 +12,8 @@ from nas.report import words
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.report.page import document
+from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
+from nas.search.uniform_networks import kinds
 from search_spaces.files import write_atomically
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace

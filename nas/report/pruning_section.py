@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nas.objectives import LATENCY, QUALITY
-from nas.pruning.cuts import Cut
-from nas.pruning.evidence import Evidence
-from nas.pruning.prune import Kept, PruningSettings
 from nas.report import words
 from nas.report.contents import Audit, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.run.vetoes import spelled
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.evidence import Evidence
+from nas.search.pruning.prune import Kept, PruningSettings
 
 
 def pruning_section(run: RunContents) -> Html:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from latency.predictor import PredictorReport, Score
-from nas.front import FrontEntry
-from nas.holding import PREDICTED_STDS
 from nas.objectives import LATENCY, QUALITY
-from nas.ranking.report_card import Fidelity, ReportCard
+from nas.objectives.latency_limits import PREDICTED_STDS
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, bars, chart, escape, hover
 from nas.report.contents import RunContents
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
+from nas.search.front import FrontEntry
+from nas.search.ranking.report_card import Fidelity, ReportCard
 
 MOST_FEATURES = 20
 BASELINES = {

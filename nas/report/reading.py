@@ -10,25 +10,25 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.evolution import Generation
-from nas.features import TopFeatures, read_features
-from nas.front import FRONT_FILE, Front, FrontEntry
-from nas.holding import Held
 from nas.objectives import LATENCY, MEMORY, QUALITY, UPPER_NAMES
-from nas.omni_views import FOLDER, OmniViews, read_views
+from nas.objectives.latency_limits import Held
 from nas.outcomes import failed, read_failed
-from nas.pareto import constrained_ranks, crowding_distance
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.pruning.cuts import Cut
-from nas.pruning.evidence import Evidence, Lift
-from nas.pruning.prune import Kept
-from nas.ranking.report_card import ReportCard
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.omni_views import FOLDER, OmniViews, read_views
 from nas.run.spec import SearchSpec
 from nas.run.vetoes import checked_vetoes
-from nas.scoring import network_costs
+from nas.search.evolution import Generation
+from nas.search.front import FRONT_FILE, Front, FrontEntry
+from nas.search.pareto import constrained_ranks, crowding_distance
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.evidence import Evidence, Lift
+from nas.search.pruning.prune import Kept
+from nas.search.ranking.report_card import ReportCard
+from nas.search.scoring import network_costs
+from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.json_text import UNREADABLE, finite_number, parse_json

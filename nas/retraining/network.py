@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from nas.front import FrontEntry
 from nas.run.opened import OpenedRun
+from nas.search.front import FrontEntry
 from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.training.checkpoint import CheckpointFolder, load

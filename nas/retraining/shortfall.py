@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shlex
 
-from nas.front import FrontEntry
 from nas.objectives import QUALITY
+from nas.search.front import FrontEntry
 
 # Inherited losses may be of a part of the validation split: that moves them by a few percent.
 TOLERANCE = 1.1

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nas.front import FrontEntry, pick, read_front
 from nas.retraining.network import load_weights, network_trainer
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.retraining.tuning_record import asked_trials, request_file
@@ -19,6 +18,7 @@ from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Stage, run_stage
 from nas.run.supernet_training import training_losses
+from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from supernet.extraction import StandAlone

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from nas.front import pick, read_front
 from nas.retraining.network import network_trainer
 from nas.retraining.stage import finish_tuned
 from nas.retraining.tuning_record import Settings, TrialFolders, TrialRecord
 from nas.run.opened import OpenedRun
+from nas.search.front import pick, read_front
 from search_spaces.errors import DivergedError
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load, save

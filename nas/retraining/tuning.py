@@ -40,7 +40,7 @@ from search_spaces.errors import DivergedError, ExecutorError, NasError
 from supernet.seeds import mixed_seed
 
 if TYPE_CHECKING:
-    from nas.front import FrontEntry
+    from nas.search.front import FrontEntry
     from supernet.training_settings import TrainingSettings
 
 # Learning rates from a quarter of the run's to four times as much.

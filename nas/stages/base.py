@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from latency.profile import read_profile
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
-from nas.holding import MEASURED_STDS, PREDICTED_STDS
-from nas.kinds import cheapest_rows
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
+from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.run.opened import OBSERVE, OpenedRun
-from nas.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
+from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
+from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, NasError

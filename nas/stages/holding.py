@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from nas.doubts import disturbances
-from nas.front import FrontEntry, best_entries
-from nas.holding import Held
 from nas.objectives import LATENCY, UPPER_NAMES, objective
+from nas.objectives.latency_limits import Held
 from nas.run.events import ArchitectureMeasured, Event, Progress
+from nas.search.doubts import disturbances
+from nas.search.front import FrontEntry, best_entries
 from nas.stages.base import HOLDING_FILE, Run
 
 

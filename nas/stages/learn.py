@@ -8,16 +8,16 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor, believed
 from latency.profile import open_profile
-from nas import limits
-from nas.doubts import disturbances, predictor_off
 from nas.objectives import LATENCY
-from nas.ranking import choose_ranker
-from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.folder import DATA_FILE
 from nas.run.opened import RANK
 from nas.run.supernet_training import supernet_checkpoints, training_losses
-from nas.scoring import network_costs
+from nas.search.doubts import disturbances, predictor_off
+from nas.search.ranking import choose_ranker
+from nas.search.ranking.report_card import MIN_OBSERVATIONS
+from nas.search.scoring import network_costs
+from nas.stages import feasibility
 from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run, size_text
 from nas.stages.carried import take_profile
 from search_spaces.encoding import encode_features, feature_names
@@ -36,7 +36,7 @@ def declare(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
     run.executor.check(run.spec)
     _check_size(run.space)
-    limits.check_request(run.spec, run.executor, run.carried)
+    feasibility.check_request(run.spec, run.executor, run.carried)
     task = run.task
     for training in (run.spec.budget.supernet, run.spec.budget.retrain):
         task.check(training)

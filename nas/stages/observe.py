@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from nas.evolution import EvolutionSettings
 from nas.objectives import QUALITY
 from nas.outcomes import failed, give_up, hopeless, told, too_few, values_of
-from nas.pareto import non_dominated
-from nas.ranking.report_card import MIN_OBSERVATIONS
 from nas.run.events import Event, FrontUpdated, Progress
-from nas.searchers.base import Problem, Searcher
-from nas.searchers.one_shot import OneShot
-from nas.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from nas.search.evolution import EvolutionSettings
+from nas.search.pareto import non_dominated
+from nas.search.ranking.report_card import MIN_OBSERVATIONS
+from nas.search.searchers.base import Problem, Searcher
+from nas.search.searchers.one_shot import OneShot
+from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from nas.stages.base import OBSERVATIONS_FILE, Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError
@@ -99,7 +99,7 @@ def build_searcher(run: Run) -> Searcher:
             # Later stages rank, prune, evolve and verify.
             return OneShot(problem, run.sampled_rows, 0, spec.seed)
         case sampler:
-            from nas.searchers.optuna_study import OptunaSearcher
+            from nas.search.searchers.optuna_study import OptunaSearcher
 
             return OptunaSearcher(problem, sampler, budget.observations, spec.seed)
 

@@ -23,7 +23,7 @@ def report_stage(folder: RunFolder) -> Stage[Run]:
 
 
 def _report(run: Run) -> Iterator[Event]:
-    from nas.searchers.optuna_study import write_study
+    from nas.search.searchers.optuna_study import write_study
 
     objectives = run.spec.objectives
     write_study(

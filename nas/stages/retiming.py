@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nas.run.events import Event, Note
-from nas.stages import Run, search_stages
+from nas.stages.base import Run
+from nas.stages.table import search_stages
 from search_spaces.errors import UsageError
 
 # The first stage that times, and the one that times without reading that one's files; whatever

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nas.evolution import EvolutionSettings, Generation, evolve
-from nas.front import FRONT_FILE, FrontEntry, build_front
 from nas.objectives import objective
-from nas.pruning.prune import PruningSettings, prune
-from nas.ranking import ReportCard
 from nas.run.events import Event, FrontUpdated, Note, Progress
 from nas.run.opened import PRUNE
+from nas.search.evolution import EvolutionSettings, Generation, evolve
+from nas.search.front import FRONT_FILE, FrontEntry, build_front
+from nas.search.pruning.prune import PruningSettings, prune
+from nas.search.ranking import ReportCard
 from nas.stages.base import POPULATION_FILE, Run, size_text
 from nas.stages.holding import with_held
 from nas.stages.verification import measured_entries

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from latency.profile import read_profile
-from nas.doubts import disturbances, predictions_off, reason
-from nas.evolution import Generation, archive
 from nas.executors.base import Failure
-from nas.front import FrontEntry
-from nas.holding import keeps
 from nas.objectives import COSTS, LATENCY, MEMORY, STD_NAMES
+from nas.objectives.latency_limits import keeps
 from nas.outcomes import failed, give_up, hopeless, told, values_of
-from nas.pareto import constrained_ranks, crowding_distance
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.scoring import network_costs
+from nas.search.doubts import disturbances, predictions_off, reason
+from nas.search.evolution import Generation, archive
+from nas.search.front import FrontEntry
+from nas.search.pareto import constrained_ranks, crowding_distance
+from nas.search.scoring import network_costs
 from nas.stages.base import (
     HOLDING_FILE,
     POPULATION_FILE,
@@ -40,8 +40,9 @@ MOST_STDS, LEAST_ODD = 3.0, 0.1
 def verify(run: Run) -> Iterator[Event]:
     """Really measure the best candidates, in order, until enough keep the limits.
 
-    Under a limit on latency those on the front are timed again, see `nas.holding`; the next
-    candidates take the places of those that break it, and of those that cannot be evaluated.
+    Under a limit on latency those on the front are timed again, see
+    `nas.objectives.latency_limits`; the next candidates take the places of those that break it, and
+    of those that cannot be evaluated.
 
     Raises:
         DivergedError, EvaluationError: when so many of them fail that it makes no sense to go on.

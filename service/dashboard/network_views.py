@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nas.front import FrontEntry
 from nas.live_front import find_network
-from nas.omni_views import sees_several_layers
 from nas.report import doubtful, words
 from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
 from nas.report.omni_section import explanation, omni_view
 from nas.retraining.shortfall import shortfall
+from nas.run.omni_views import sees_several_layers
+from nas.search.front import FrontEntry
 from service.known_runs import RunView
 
 

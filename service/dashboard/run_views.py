@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nas.front import FrontEntry
 from nas.objectives import QUALITY
-from nas.pareto import non_dominated
 from nas.report import doubtful
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
@@ -23,6 +21,8 @@ from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.search.front import FrontEntry
+from nas.search.pareto import non_dominated
 from service.jobs.states import Job, State
 from service.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from nas.front import FrontEntry
-from nas.omni_views import check_omni
+from nas.run.omni_views import check_omni
+from nas.search.front import FrontEntry
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
 from service.jobs.states import Job, Kind

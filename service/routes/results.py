@@ -15,10 +15,10 @@ from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from nas.front import FRONT_FILE, Front, FrontEntry, read_front
 from nas.objectives import Objective
-from nas.omni_views import read_views
 from nas.run.folder import SPEC_FILE, RunFolder
+from nas.run.omni_views import read_views
+from nas.search.front import FRONT_FILE, Front, FrontEntry, read_front
 from service.access import AnyJob, Context, InContext
 from service.files import Download, find_artifact, list_artifacts
 from service.jobs.states import Job

@@ -47,16 +47,16 @@ def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) ->
     use_threads(folder.spec.budget.threads)
     match kind:
         case Kind.search:
-            from nas.pipeline import run_search  # running it imports torch
+            from nas.stages.pipeline import run_search  # running it imports torch
 
             where = ExecutorSettings(orders["executor"], orders["ray_address"])
             return run_search(folder, where)
         case Kind.retrain:
-            from nas.retrain import retrain  # imports torch
+            from nas.stages.retrain import retrain  # imports torch
 
             return retrain(folder, pick)
         case Kind.attention:
-            from nas.omni_measuring import measure_views  # imports torch
+            from nas.stages.attention import measure_views  # imports torch
 
             return measure_views(folder, pick)
         case Kind.export:

@@ -1,0 +1,56 @@
+"""Which loggers there are, and how they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from nas.cli.listeners.base import Listener, Logger
+from nas.cli.listeners.mlflow import MlflowLogger
+from nas.cli.listeners.tensorboard import TensorBoardLogger
+from nas.run.folder import RunFolder
+from search_spaces.errors import UsageError
+
+TENSORBOARD = "tensorboard"
+MLFLOW = "mlflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place to log to.
+
+    Attributes:
+        name: ``tensorboard`` or ``mlflow``.
+        uri: of MLflow's tracking server or store; None leaves MLflow's own default.
+    """
+
+    name: str
+    uri: str | None = None
+
+    def listener(self, folder: RunFolder, warn: Callable[[str], None]) -> Listener:
+        """The listener that logs a run there; `warn` shows one line to the user."""
+        return Listener(self.name, folder, lambda: self._logger(folder), warn)
+
+    def _logger(self, folder: RunFolder) -> Logger:
+        if self.name == TENSORBOARD:
+            return TensorBoardLogger(folder)
+        return MlflowLogger(folder, self.uri)
+
+
+def read_target(text: str) -> Target:
+    """``tensorboard``, ``mlflow`` or ``mlflow=URI``.
+
+    Raises:
+        UsageError: for anything else, and when the package behind it is not installed.
+    """
+    name, equals, uri = (part.strip() for part in text.partition("="))
+    known = name == MLFLOW and bool(uri or not equals)
+    if not known and (name != TENSORBOARD or equals):
+        raise UsageError(f"--log takes {TENSORBOARD}, {MLFLOW} or {MLFLOW}=URI; given {text!r}")
+    if find_spec(name) is None:
+        raise UsageError(
+            f"--log {name} needs the package {name}, which is not installed: install nas-service "
+            f"with its extra {name}, in a checkout by pip install --editable '.[{name}]'"
+        )
+    return Target(name, uri or None)

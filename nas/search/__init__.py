@@ -1,0 +1,1 @@
+"""The search itself: genotypes, rankers and fronts as plain numpy."""

@@ -1,0 +1,105 @@
+"""What is told of numbers that should not be believed, in one place for all who tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas.objectives import LATENCY
+from nas.run.events import Note
+
+if TYPE_CHECKING:
+    from nas.objectives.latency_limits import Timed
+    from nas.search.front import FrontEntry
+
+# Relative error of predicted latencies above which a search by them makes no sense.
+OFF = 0.5
+
+WHAT_TO_DO = (
+    "keep other work away from the device and time anew with --retime; if it stays so, time more "
+    "networks with --set latency_samples=N"
+)
+# Where the times are those of a device profile.
+WHAT_TO_DO_THERE = (
+    "keep other work away from the profiled device and make the profile anew with nas profile "
+    "--retime; if it stays so, time more networks with its --samples"
+)
+# Stands behind a doubtful value; `doubts` says below what it means.
+MARK = " ?"
+
+
+def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
+    """A note on what other work cost a timing, if it did."""
+    doubtful = sum(bool(value.doubtful) for value in timed.values)
+    if not (timed.repeated or doubtful):
+        return
+    sessions = "1 session" if timed.repeated == 1 else f"{timed.repeated} sessions"
+    message = f"other work disturbed the timing: {sessions} did not count"
+    if timed.waited_s >= 1:
+        message += f", and {timed.waited_s:.0f} s were spent waiting for a quiet machine"
+    if doubtful:
+        message += (
+            f"; {'1 network stays' if doubtful == 1 else f'{doubtful} networks stay'} doubtful"
+        )
+    details = {"repeated": timed.repeated, "waited_s": round(timed.waited_s, 1)}
+    yield Note(stage, message, details | {"doubtful": doubtful})
+
+
+def predictor_off(mape: float, what_to_do: str = WHAT_TO_DO) -> str | None:
+    """What is wrong with a latency predictor of that cross-validated relative error."""
+    if mape <= OFF:
+        return None
+    return (
+        f"the latency predictor is off by {mape:.0%}, so that the search cannot tell fast networks "
+        f"from slow ones: {what_to_do}"
+    )
+
+
+def predictions_off(entries: Iterable[FrontEntry]) -> str | None:
+    """What is wrong where the networks that were timed take otherwise than was predicted.
+
+    Args:
+        entries: those without a measured and a predicted latency are passed over, and so are
+            doubtful ones.
+    """
+    errors = [
+        abs(entry.predicted[LATENCY] / entry.measured[LATENCY] - 1)
+        for entry in entries
+        if {LATENCY} <= entry.measured.keys() & entry.predicted.keys() and not entry.doubtful
+    ]
+    if len(errors) < 2 or (middle := float(np.median(errors))) <= OFF:
+        return None
+    return (
+        f"the measured latencies of the best {len(errors)} networks are off by {middle:.0%} in the "
+        f"median from what was predicted: {WHAT_TO_DO}"
+    )
+
+
+def doubts(entries: Sequence[FrontEntry]) -> str | None:
+    """A sentence on those of the networks that have doubtful values; None where none has."""
+    found = [entry for entry in entries if entry.doubtful]
+    if not found:
+        return None
+    many = "1 network was" if len(found) == 1 else f"{len(found)} networks were"
+    return (
+        f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
+        "latency keeps no limit; time anew with --retime when the machine is at rest"
+    )
+
+
+def marked(text: str, name: str, doubtful: Collection[str]) -> str:
+    """A value as it is written for people, with a mark where it is one of the doubtful ones."""
+    return f"{text}{MARK}" if name in doubtful else text
+
+
+def key(entries: Sequence[FrontEntry]) -> str | None:
+    """What stands below values of which some may be marked: what the mark means, and why."""
+    told = doubts(entries)
+    return None if told is None else f"{MARK.strip()} doubtful: {told}"
+
+
+def reason(doubtful: Mapping[str, str]) -> str:
+    """Why the values of a network are doubtful."""
+    return "; ".join(doubtful.values())

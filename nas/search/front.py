@@ -1,0 +1,322 @@
+"""The result of a run: networks that nothing dominates, as kept in ``pareto.json``."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nas.conditions import (
+    MORE_IS_BETTER,
+    NAMES,
+    Condition,
+    is_condition,
+    joined,
+    read_conditions,
+)
+from nas.objectives import OBJECTIVES, QUALITY, Objective
+from nas.objectives.latency_limits import keeps
+from nas.run.folder import RunFolder
+from nas.search.pareto import hypervolume, knee_index, non_dominated
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.json_text import UNREADABLE, finite_number
+
+FRONT_FILE = "pareto.json"
+SCHEMA = 1
+FOREIGN_SCHEMA = 2  # with predicted_for
+
+
+@dataclass(frozen=True)
+class FrontEntry:
+    """One network of the front.
+
+    Attributes:
+        id: the architecture's id.
+        architecture: the network.
+        measured: name → value, every objective among them.
+        predicted: name → value, as far as something was predicted; an objective that could not be
+            measured, because the device is elsewhere, counts as it was predicted.
+        doubtful: name → why its measured value should not be believed. Such a value keeps no
+            limit, and decides no pick as long as there are others.
+    """
+
+    id: str
+    architecture: Architecture
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, name: str) -> float:
+        """What the network is compared by: measured, or else predicted."""
+        return self.measured[name] if name in self.measured else self.predicted[name]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Everything known by name: what was measured, and what was only predicted."""
+        return {**self.predicted, **self.measured}
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as it stands in ``pareto.json``; with ``doubtful`` where anything was timed."""
+        timed = any(OBJECTIVES[name].timed for name in OBJECTIVES if name in self.measured)
+        return {
+            "id": self.id,
+            "architecture": self.architecture.to_json(),
+            "measured": dict(self.measured),
+            "predicted": dict(self.predicted),
+            **({"doubtful": dict(self.doubtful)} if timed else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Front:
+    """The front and its worth.
+
+    Attributes:
+        objectives: what was minimised.
+        reference: one value per objective; a network there would be of no use.
+        entries: sorted by the first objective, then by id.
+        hypervolume: share, 0 to 1, of the box between zero and the reference that is dominated.
+        predicted_for: metric → the device for which it was predicted where no network could be
+            timed; empty where everything was measured.
+    """
+
+    objectives: tuple[Objective, ...]
+    reference: tuple[float, ...]
+    entries: tuple[FrontEntry, ...]
+    hypervolume: float
+    predicted_for: Mapping[str, str] = field(default_factory=dict)
+
+    def points(self) -> NDArray[np.float64]:
+        """The objectives, ``(N, M)``."""
+        return points_of(self.entries, self.objectives)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``pareto.json``."""
+        objectives = [
+            {**objective.to_json(), "reference": reference}
+            for objective, reference in zip(self.objectives, self.reference, strict=True)
+        ]
+        foreign = {"predicted_for": dict(self.predicted_for)} if self.predicted_for else {}
+        return {
+            "schema": FOREIGN_SCHEMA if foreign else SCHEMA,
+            "objectives": objectives,
+            "front": [entry.to_json() for entry in self.entries],
+            "hypervolume": self.hypervolume,
+            **foreign,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read ``pareto.json``.
+
+        Raises:
+            DamagedRunError: when a part is missing or of another schema.
+        """
+        try:
+            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA):
+                raise DamagedRunError(
+                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} and "
+                    f"{FOREIGN_SCHEMA}"
+                )
+            objectives = tuple(_objective(item) for item in data["objectives"])
+            foreign = _foreign(data)
+            entries = tuple(_entry(item, objectives, foreign) for item in data["front"])
+            if not entries:
+                raise ValueError("the front is empty")
+            return cls(
+                objectives=objectives,
+                reference=tuple(finite_number(item["reference"]) for item in data["objectives"]),
+                entries=entries,
+                hypervolume=finite_number(data["hypervolume"]),
+                predicted_for=foreign,
+            )
+        except (*UNREADABLE, UsageError) as error:
+            raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
+
+
+def _objective(item: Mapping[str, Any]) -> Objective:
+    metric, unit = item["metric"], item["unit"]
+    if not (isinstance(metric, str) and isinstance(unit, str)):
+        raise ValueError(f"the objective {item['name']} has no metric and unit")
+    return replace(OBJECTIVES[item["name"]], metric=metric, unit=unit)
+
+
+def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
+    foreign = data.get("predicted_for", {})
+    if bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
+        raise ValueError(f"predicted_for is a part of schema {FOREIGN_SCHEMA}, and of no other")
+    return {str(name): str(device) for name, device in foreign.items()}
+
+
+def _entry(
+    item: Mapping[str, Any], objectives: Sequence[Objective], foreign: Mapping[str, str]
+) -> FrontEntry:
+    architecture = Architecture.from_json(item["architecture"])
+    if not isinstance(item["id"], str):
+        raise ValueError(f"{item['id']!r} is not an id")
+    measured = {name: finite_number(value) for name, value in item["measured"].items()}
+    predicted = {name: finite_number(value) for name, value in item["predicted"].items()}
+    for objective in objectives:
+        known = objective.name in measured
+        if not known and not (objective.name in foreign and objective.name in predicted):
+            raise ValueError(f"the network {architecture.id} has no measured {objective.name}")
+    doubtful = {str(name): str(why) for name, why in item.get("doubtful", {}).items()}
+    return FrontEntry(item["id"], architecture, measured, predicted, doubtful)
+
+
+def value_told(entry: Mapping[str, Any], name: str) -> str:
+    """A value of a network of a front as JSON, and whether it is only predicted, or doubtful."""
+    if name in entry["measured"]:
+        mark = " (doubtful)" if name in entry.get("doubtful", {}) else ""
+        return f"{entry['measured'][name]:.4g}{mark}"
+    return f"{entry['predicted'][name]:.4g} (predicted)"
+
+
+def points_of(
+    entries: Sequence[FrontEntry], objectives: Sequence[Objective]
+) -> NDArray[np.float64]:
+    """The objectives of the entries, ``(N, M)``."""
+    rows = [[entry.value(o.name) for o in objectives] for entry in entries]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
+
+
+def build_front(
+    entries: Sequence[FrontEntry],
+    objectives: Sequence[Objective],
+    reference: Sequence[float],
+    limits: Mapping[str, float],
+    device: str = "",
+) -> Front:
+    """The networks within the limits that no other dominates.
+
+    Args:
+        entries: networks; of equal ones the first counts.
+        objectives: what they are compared by.
+        reference: one value per objective.
+        limits: name → largest allowed value; see `nas.objectives.latency_limits.keeps`.
+        device: name of the device for which objectives are predicted that were not measured.
+
+    Raises:
+        NasError: when no network keeps the limits.
+    """
+    best = best_entries(entries, objectives, limits)
+    if not best:
+        wanted = ", ".join(f"{name} ≤ {value:g}" for name, value in limits.items())
+        raise NasError(
+            f"none of the {len(entries)} measured networks keeps {wanted}; search longer "
+            "(--preset standard) or raise the limit"
+        )
+    unique = {entry.id: entry for entry in best}.values()
+    ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
+    scaled = points_of(ordered, objectives) / np.array(reference)
+    volume = round(hypervolume(scaled, np.ones(len(objectives))), 9)
+    names = [objective.name for objective in objectives] + list(limits)
+    foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
+    return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign)
+
+
+def best_entries(
+    entries: Sequence[FrontEntry], objectives: Sequence[Objective], limits: Mapping[str, float]
+) -> list[FrontEntry]:
+    """The networks within the limits that no other dominates, in the order given; may be none."""
+    kept = [e for e in entries if keeps(e.measured, e.predicted, limits, e.doubtful)]
+    if not kept:
+        return []
+    good = non_dominated(points_of(kept, objectives))
+    return [entry for entry, best in zip(kept, good, strict=True) if best]
+
+
+def read_front(folder: RunFolder) -> Front:
+    """The front of a run.
+
+    Raises:
+        UsageError: when the run has none yet.
+        DamagedRunError: when it cannot be read.
+    """
+    if not (folder.path / FRONT_FILE).exists():
+        raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
+    return Front.from_json(folder.read_json(FRONT_FILE))
+
+
+def pick(front: Front, how: str) -> FrontEntry:
+    """Choose one network.
+
+    Args:
+        front: where from.
+        how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
+            furthest from the line between the ends of the front, see
+            `nas.search.pareto.knee_index`), conditions such as ``latency_ms<=12,params<=2e5``
+            (see `nas.conditions`), or an id of the front. Conditions are on measured values, or
+            predicted ones where the device is elsewhere. Of the networks that meet them the lowest
+            in the first objective that has none is taken: the best quality under a limit, the
+            cheapest with a quality.
+
+    Raises:
+        UsageError: for an id that is not on the front, or conditions that none of its networks
+            meets, naming the nearest.
+    """
+    if how == "best":
+        return _lowest(front.entries, QUALITY)
+    if how == "cheapest":
+        name = front.objectives[1].name
+        return _lowest(_believed(front, [name]), name)
+    if how == "knee":
+        among = _believed(front, [objective.name for objective in front.objectives])
+        return among[knee_index(points_of(among, front.objectives))]
+    if is_condition(how):
+        return _meeting(front, read_conditions(how))
+    ids = [entry.id for entry in front.entries]
+    matches = [entry for entry in front.entries if len(how) >= 4 and entry.id.startswith(how)]
+    if len(matches) == 1:
+        return matches[0]
+    nearest = difflib.get_close_matches(how, ids, n=1, cutoff=0.0)
+    raise UsageError(
+        f"{how!r} is neither 'knee', 'best' nor 'cheapest', no condition like 'params<=2e5', and "
+        f"not the id of a network on the front; the nearest id is {nearest[0]}"
+    )
+
+
+def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
+    """The networks with no doubtful value among these; all where there is no other."""
+    names = set(names)
+    sure = [entry for entry in front.entries if not names & entry.doubtful.keys()]
+    return sure or list(front.entries)
+
+
+def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:
+    return min(entries, key=lambda entry: (entry.value(name), entry.id))
+
+
+def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
+    """The lowest in the first objective without a condition, of those that meet all."""
+    for condition in conditions:
+        if any(condition.name not in entry.values for entry in front.entries):
+            there = [n for n in NAMES if all(n in entry.values for entry in front.entries)]
+            raise UsageError(
+                f"{condition.name} was not measured in this run; there are {', '.join(there)}"
+            )
+
+    asked = {condition.name for condition in conditions}
+
+    def missed(entry: FrontEntry) -> float:
+        if asked & entry.doubtful.keys():
+            return math.inf
+        return sum(condition.missed_by(entry.values) for condition in conditions)
+
+    # A score of the validation split says the same as quality does.
+    asked |= {QUALITY} if asked & {"valid_loss", *MORE_IS_BETTER} else set()
+    free = [objective.name for objective in front.objectives if objective.name not in asked]
+    good = [entry for entry in front.entries if missed(entry) == 0]
+    if good:
+        return _lowest(good, free[0] if free else QUALITY)
+    near = min(front.entries, key=lambda entry: (missed(entry), entry.id))
+    has = ", ".join(f"{c.name} {near.values[c.name]:.4g}" for c in conditions)
+    raise UsageError(
+        f"no network on the front has {joined(conditions)}; the nearest is {near.id} with {has}"
+    )

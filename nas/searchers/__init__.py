@@ -1,1 +1,0 @@
-"""Ways of choosing which networks to really evaluate; see `nas.searchers.base`."""

@@ -1,0 +1,112 @@
+"""Measures what a network's omni layers look at, with the weights that its run holds.
+
+One of the few modules of `nas` that know torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from nas.run.events import Event, Progress
+from nas.run.folder import RunFolder
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni, view_file
+from nas.run.stage_runner import Stage, run_stage
+from nas.search.front import FrontEntry, pick, read_front
+from nas.stages.base import Run
+from nas.trained import open_network
+from search_spaces.errors import UsageError
+from supernet.extraction import Supernet
+from supernet.omni_shares import omni_shares
+
+EXAMPLES = 64
+MAPS = 3
+DIGITS = 6
+STAGE = "attention-"
+
+
+def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
+    """Measure the omni layers of a network on the front, and write the report anew.
+
+    Args:
+        folder: the run.
+        how: ``knee``, ``best`` or an id, see `nas.search.front.pick`.
+
+    Raises:
+        UsageError: when the run has no front yet, no such network, or no weights of it any more,
+            or when the network has no layer to look into.
+    """
+    from nas.stages.report import report_stage
+
+    run = Run(folder)
+    with folder.locked():
+        entry = pick(read_front(folder), how)
+        check_omni(entry.architecture, run.space.model.omni_span)
+        yield from run_stage(run, _stage(run, entry))
+        yield from run_stage(run, report_stage(folder))
+
+
+def _stage(run: Run, entry: FrontEntry) -> Stage[Run]:
+    """The stage of one network; it is done again once there are better weights."""
+    retrained = run.folder.record(f"retrain-{entry.id}") is not None
+    return Stage(
+        f"{STAGE}{entry.id}",
+        f"Look into {entry.id}",
+        ("declare", f"retrain-{entry.id}" if retrained else "supernet"),
+        (view_file(entry.id),),
+        lambda run: _measure(run, entry, retrained),
+    )
+
+
+def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
+    model, weights = _weights(run, entry, retrained)
+    task = run.task.first_valid(EXAMPLES)
+    layers, maps = omni_shares(task, model.to("cpu"), entry.architecture, MAPS)
+    views = OmniViews(
+        entry.id,
+        weights,
+        min(EXAMPLES, _examples(run)),
+        tuple(
+            OmniLayer(
+                one.stack,
+                one.layer,
+                one.sources,
+                _plain(one.attention),
+                _plain(one.pooling),
+            )
+            for one in layers
+        ),
+        tuple(
+            OmniMap(one.example, one.layer, _plain(one.attention), _plain(one.pooling))
+            for one in maps
+        ),
+    )
+    run.folder.write_json(view_file(entry.id), views.to_json())
+    yield Progress(f"{STAGE}{entry.id}", 1, 1, f"{len(layers)} layers, {weights} weights")
+
+
+def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, Weights]:
+    if retrained:
+        return open_network(run.folder, entry.id, "cpu").model, "trained from scratch"
+    if not (run.folder.path / "supernet" / "last.pt").is_file():
+        raise UsageError(
+            f"the supernet of this run was deleted to make room; train {entry.id} from scratch "
+            "first"
+        )
+    return run.supernet, "inherited"
+
+
+def _examples(run: Run) -> int:
+    return int(run.task.describe()["num_valid"])
+
+
+def _plain(numbers: Any) -> Any:
+    """Nested tuples of shares, rounded to what a share can tell."""
+    rounded = np.round(numbers, DIGITS).clip(0.0, 1.0).tolist()
+
+    def frozen(part: Any) -> Any:
+        return tuple(map(frozen, part)) if isinstance(part, list) else part
+
+    return frozen(rounded)

@@ -1,0 +1,74 @@
+"""Which networks are trained from scratch, after a search or when somebody asks for it.
+
+How one is, see `nas.retraining.stage`; where, is the executor's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nas.executors.base import ExecutorSettings
+from nas.executors.opening import open_executor
+from nas.retraining.tuning_record import ask_for_trials
+from nas.run.events import Event
+from nas.run.folder import RunFolder
+from nas.run.stage_runner import run_stage
+from nas.search.front import pick, read_front
+from nas.stages.base import Run
+from search_spaces.errors import DamagedRunError
+
+
+def retrain(
+    folder: RunFolder,
+    how: str | Sequence[str],
+    settings: ExecutorSettings | None = None,
+    trials: int | None = None,
+) -> Iterator[Event]:
+    """Retrain networks of a finished search.
+
+    Args:
+        folder: the run.
+        how: ``knee``, ``best`` or an id, see `nas.search.front.pick`; or several.
+        settings: where; in this process, one after the other, if not given.
+        trials: settings to try for each; 0 for the run's own, None for what was asked for before.
+
+    Raises:
+        UsageError: when the run has no front yet, or no such network.
+        DamagedRunError: when the front was changed since the search wrote it.
+    """
+    from nas.stages.report import report_stage
+
+    with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
+        run = Run(folder, executor)
+        _check_front(folder)
+        front = read_front(folder)
+        ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
+        if trials is not None:
+            for network_id in ids:
+                ask_for_trials(folder, network_id, trials)
+        yield from executor.retrain(run, list(dict.fromkeys(ids)))
+        yield from run_stage(run, report_stage(folder))
+
+
+def search_ids(run: Run) -> list[str]:
+    """What a search retrains: the picked network, and those begun earlier.
+
+    A record that cannot be read, of a network that is no longer on the front, is dropped.
+    """
+    front = read_front(run.folder)
+    picked, known = pick(front, run.spec.pick).id, {entry.id for entry in front.entries}
+    begun = {file.stem for file in (run.folder.path / "stages").glob("retrain-*")}
+    others = {name.removeprefix("retrain-") for name in begun} - {picked}
+    for network_id in others - known:
+        try:
+            run.folder.record(f"retrain-{network_id}")
+        except DamagedRunError:
+            run.folder.forget(f"retrain-{network_id}", ())
+    return [picked, *sorted(others & known)]
+
+
+def _check_front(folder: RunFolder) -> None:
+    record = folder.record("front")
+    damage = None if record is None else folder.damage(record)
+    if damage is not None:
+        raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
