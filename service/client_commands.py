@@ -16,6 +16,7 @@ from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
 from nas.console.progress import choose_screen
 from nas.console.tables import show_front, table
+from nas.request.picks import read_pick
 from nas.run.events import event_from_json
 from nas.search.doubts import doubts
 from nas.search.front import Front, FrontEntry, value_told
@@ -74,7 +75,7 @@ def submit(
         "limits": options.read_limits(limit),
         "device": device.value,
         "seed": seed,
-        "pick": options.read_pick(pick),
+        "pick": read_pick(pick).text,
         "settings": options.read_settings(settings),
         "title": title,
         "priority": priority,

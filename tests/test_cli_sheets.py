@@ -18,7 +18,7 @@ from nas.console.formatting import main_score
 from nas.console.output import out
 from nas.console.tables import Folding, front_table, gene_table, retrained_table, stage_table, table
 from nas.objectives import OBJECTIVES
-from nas.run.presets import setting_names
+from nas.request.presets import setting_names
 from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (
     Architecture,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.spec import build_spec
 from service.jobs.database import DatabaseAwayError
 from service.jobs.states import Action, Job, Kind, State
 from service.worker.runner import Outcome

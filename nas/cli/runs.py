@@ -26,8 +26,8 @@ from nas.console.tables import (
     table,
     workers_table,
 )
+from nas.request.protected_choices import as_options, spelled
 from nas.run.folder import RunFolder
-from nas.run.vetoes import as_options, spelled
 from nas.search.doubts import key
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError

@@ -16,10 +16,10 @@ from nas.outcomes import failed, read_failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import SearchSpec
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from nas.run.omni_views import FOLDER, OmniViews, read_views
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import checked_vetoes
 from nas.search.evolution import Generation
 from nas.search.front import FRONT_FILE, Front, FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance

@@ -6,8 +6,8 @@ the supernet and the latency floor with the search; the mathematics it calls kno
 
 from __future__ import annotations
 
+from nas.request.spec import SearchSpec
 from nas.run.folder import DATA_FILE, VETOES_FILE
-from nas.run.spec import SearchSpec
 from nas.run.stage_runner import Stage
 from nas.search.front import FRONT_FILE
 from nas.stages import learn, search

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from nas.request.spec import build_spec
 from nas.run.folder import EVENTS_FILE, RunFolder
-from nas.run.spec import build_spec
 from search_spaces.errors import NasError
 from service.jobs.database import DatabaseAwayError
 from service.jobs.retention import disk_bytes

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nas.request.protected_choices import as_options, spelled
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import as_options, spelled
 from nas.search.front import FRONT_FILE, value_told
 
 CARD_FILE = "ranker/report_card.json"
