@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,6 +10,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from service.access import AnyJob, Context, InContext, Submitter
+from service.auth import Token
 from service.dashboard.pages import Form, Page, page
 from service.files import list_artifacts
 from service.jobs.job_store import Filter
@@ -124,32 +126,31 @@ def networks(
 @router.post("/retrain")
 def retrain(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Train the chosen networks from scratch: a job for each."""
-    wanted = _requests(form)
-    return _to_the_only(
-        [follow_ups.begin_retraining(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.retrain, job, _requests(form), token, context)
 
 
 @router.post("/attention")
 def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Look into the omni layers of the chosen networks: a job for each."""
-    wanted = _requests(form)
-    for one in wanted:  # all or none
-        follow_ups.with_omni_layers(job, one, context)
-    return _to_the_only(
-        [follow_ups.begin_looking(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.attention, job, _requests(form), token, context)
 
 
 @router.post("/export")
 def export(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Export the chosen networks: a job for each."""
     wanted = [_export_request(one, form) for one in _requests(form)]
-    for one in wanted:  # all or none
-        follow_ups.with_weights(job, one, context)
-    return _to_the_only(
-        [follow_ups.begin_export(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.export, job, wanted, token, context)
+
+
+def _begin(
+    kind: Kind, job: Job, wanted: Sequence[NetworkRequest], token: Token, context: Context
+) -> Response:
+    """Add all jobs or none, and go on to the only one, or to the search, which names them all."""
+    for one in wanted:
+        follow_ups.checked_network(kind, job, one, context)
+    made = [follow_ups.begin(kind, job, one, token, context)[0] for one in wanted]
+    target = made[0].id if len(made) == 1 else job.id
+    return RedirectResponse(f"/jobs/{target}", status_code=303)
 
 
 def _export_request(given: NetworkRequest, form: Form) -> ExportRequest:
@@ -175,12 +176,6 @@ def _requests(form: Form) -> list[NetworkRequest]:
         return [NetworkRequest(pick=pick) for pick in picks]
     except ValueError as error:
         raise ProblemError(422, "a network is named by its id") from error
-
-
-def _to_the_only(made: list[Job], job: Job) -> Response:
-    """On to the new job; with several of them back to the search, which names them all."""
-    target = made[0].id if len(made) == 1 else job.id
-    return RedirectResponse(f"/jobs/{target}", status_code=303)
 
 
 @router.post("/cancel")

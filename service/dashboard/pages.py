@@ -242,7 +242,7 @@ def left_s(job: Job) -> float | None:
     return (time.time() - summary.stage_at) / summary.done * (summary.total - summary.done)
 
 
-def told(event: Mapping[str, Any]) -> str:
+def event_text(event: Mapping[str, Any]) -> str:
     """What an event of `nas.run.events` or of the store tells, in a few words."""
     match event.get("event"):
         case "StateChanged":
@@ -274,6 +274,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "worked_s": worked_s,
     "left_s": left_s,
-    "told": told,
+    "event_text": event_text,
 }
 _templates.filters |= FILTERS

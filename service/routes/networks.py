@@ -22,19 +22,7 @@ def retrain(
     job: AnyJob, given: NetworkRequest, token: Submitter, context: InContext, key: Key = None
 ) -> Response:
     """Train a network of a finished search from scratch: a job of its own."""
-    return told(*begin_retraining(job, given, token, context, key))
-
-
-def begin_retraining(
-    job: Job, given: NetworkRequest, token: Token, context: Context, key: str | None = None
-) -> tuple[Job, bool]:
-    """Add the job of a retraining.
-
-    Raises:
-        ProblemError: as `network_of` and `follow_up`.
-    """
-    _, network = network_of(job, given.pick, context)
-    return follow_up(Kind.retrain, job, network, given, token, context, key)
+    return told(*begin(Kind.retrain, job, given, token, context, key))
 
 
 @router.post("/attention", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -45,27 +33,7 @@ def attention(
 
     The weights are those of its retraining where there was one, otherwise the supernet's.
     """
-    return told(*begin_looking(job, given, token, context, key))
-
-
-def begin_looking(
-    job: Job, given: NetworkRequest, token: Token, context: Context, key: str | None = None
-) -> tuple[Job, bool]:
-    """Add the job of looking into a network's omni layers.
-
-    Raises:
-        ProblemError: as `network_of` and `follow_up`.
-        UsageError: for a network that has none to look into.
-    """
-    network = with_omni_layers(job, given, context)
-    return follow_up(Kind.attention, job, network, given, token, context, key)
-
-
-def with_omni_layers(job: Job, given: NetworkRequest, context: Context) -> FrontEntry:
-    """The network that a request is about, if there is something to look into."""
-    folder, network = network_of(job, given.pick, context)
-    check_omni(network.architecture, folder.spec.space.model.omni_span)
-    return network
+    return told(*begin(Kind.attention, job, given, token, context, key))
 
 
 @router.post("/export", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -77,32 +45,46 @@ def export(
     The folder is `export/ID/FORMAT` among the artifacts of the search. Its outputs were compared
     with those of the run's model before it was there.
     """
-    return told(*begin_export(job, given, token, context, key))
+    return told(*begin(Kind.export, job, given, token, context, key))
 
 
-def begin_export(
-    job: Job, given: ExportRequest, token: Token, context: Context, key: str | None = None
+def begin(
+    kind: Kind,
+    job: Job,
+    given: NetworkRequest,
+    token: Token,
+    context: Context,
+    key: str | None = None,
 ) -> tuple[Job, bool]:
-    """Add the job of an export.
+    """Add a job about a network.
 
     Raises:
-        ProblemError: as `network_of` and `follow_up`; 409 when there are no such weights.
+        ProblemError: as `checked_network` and `follow_up`.
+        UsageError: as `checked_network`.
     """
-    network = with_weights(job, given, context)
-    return follow_up(Kind.export, job, network, given, token, context, key)
+    network = checked_network(kind, job, given, context)
+    return follow_up(kind, job, network, given, token, context, key)
 
 
-def with_weights(job: Job, given: ExportRequest, context: Context) -> FrontEntry:
-    """The network that a request is about, if the weights that it asks for are there."""
+def checked_network(kind: Kind, job: Job, given: NetworkRequest, context: Context) -> FrontEntry:
+    """The network that a request is about, if that can be done with it.
+
+    Raises:
+        ProblemError: as `network_of`; 409 when there are no weights to export.
+        UsageError: for a network that has no omni layers to look into.
+    """
     folder, network = network_of(job, given.pick, context)
-    trained = given.weights == "trained"
-    file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
-    if not (folder.path / file).is_file():
-        raise ProblemError(
-            409,
-            f"{network.id} is not trained from scratch: retrain it first, or export the weights "
-            "it inherited"
-            if trained
-            else "the supernet was deleted to make room; retrain the network, and export that",
-        )
+    if kind is Kind.attention:
+        check_omni(network.architecture, folder.spec.space.model.omni_span)
+    if isinstance(given, ExportRequest):
+        trained = given.weights == "trained"
+        file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
+        if not (folder.path / file).is_file():
+            raise ProblemError(
+                409,
+                f"{network.id} is not trained from scratch: retrain it first, or export the "
+                "weights it inherited"
+                if trained
+                else "the supernet was deleted to make room; retrain the network, and export that",
+            )
     return network
