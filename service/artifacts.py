@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from nas.run.layout import WORKERS_FOLDER, export_folder, record_file
 from search_spaces.json_text import parse_json
 from service.result_schemas import ArtifactOut
 
 LONGEST_PATH = 300
-WORKERS = "workers"
-EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
+CHECKSUMS_FILE = "checksums.json"
 
 
 def list_artifacts(folder: Path) -> list[ArtifactOut]:
@@ -37,7 +37,7 @@ def find_artifact(folder: Path, name: str) -> Path | None:
         return None  # no answer could tell a name that is no text
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
-    if parts[0] == WORKERS:
+    if parts[0] == WORKERS_FOLDER:
         return None
     path = folder
     for part in parts:
@@ -58,13 +58,13 @@ def _files(folder: Path) -> Iterator[Path]:
 def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
     """File → the stage that wrote it and its checksum."""
     found: dict[str, tuple[str, str]] = {}
-    for record in sorted((folder / "stages").glob("*.json")):
+    for record in sorted(folder.glob(record_file("*"))):
         try:
             outputs = parse_json(record.read_text(encoding="utf-8"))["outputs"]
             found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged record records nothing
-    for sums in sorted((folder / EXPORTS).glob(f"*/*/{CHECKSUMS_FILE}")):
+    for sums in sorted(folder.glob(f"{export_folder('*', '*')}/{CHECKSUMS_FILE}")):
         found |= _exported(sums, folder)
     return found
 

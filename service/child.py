@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nas.cli.failures import CRASH_FILE
 from nas.cli.options import use_threads
 from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
+from nas.run.layout import CRASH_FILE
 from search_spaces.errors import NasError, RunConflictError
 from service.fencing import FencedFolder
 from service.jobs import Kind

@@ -57,6 +57,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.store", "service.store.*"),
     "alembic": ("service.store", "service.store.*"),
+    "pandas": ("nas.results.tables",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

@@ -18,8 +18,8 @@ import torch
 from nas.exporting.export import ExportRequest, export_network
 from nas.fairseq.backend import find_program, import_checkpoints, run_job
 from nas.fairseq.folder import FairseqJob, prepare_job
+from nas.results.networks import open_data, open_network, translate_text
 from nas.run.folder import RunFolder
-from nas.trained import open_data, open_network, translate_text
 from search_spaces.errors import NasError
 from search_spaces.notation import from_text
 from search_spaces.settings import ModelSettings, TokenInput

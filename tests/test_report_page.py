@@ -14,10 +14,10 @@ import plotly.graph_objects
 import pytest
 
 from nas.report import write_report
-from nas.report.contents import RunContents
 from nas.report.page import CHAPTERS, render
-from nas.report.reading import read_contents
 from nas.report.summary_section import search_command
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import SearchSpec, build_spec

@@ -9,6 +9,7 @@ from pathlib import Path
 from experiments.siege.attack import Attack, Finding, survived
 from experiments.siege.ground import MALLORY, Ground, Target
 from experiments.siege.job import BULKY, FRONT, LARGE, QUICK
+from nas.run.layout import FRONT_FILE
 
 FULL = "full disk"
 DOWNLOADS = 10
@@ -20,7 +21,7 @@ PLACES = ("/api/v1/jobs/{job}/front", "/jobs/{job}", "/jobs/{job}/curve.svg", "/
 def nested_front(target: Target) -> Finding:
     """A `pareto.json` that is nested deeper than any parser follows, and one that is none."""
     job = _finished(target, FRONT)
-    file = target.home / "runs" / job / "pareto.json"
+    file = target.home / "runs" / job / FRONT_FILE
     answers = []
     for text in ("[" * 200_000, '{"front":' * 100_000 + "1" + "}" * 100_000, '{"front": 3}'):
         file.write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ from experiments.service_load import check_job, interleaved
 from experiments.siege.attack import Attack, Finding
 from experiments.siege.ground import MALLORY, Ground
 from experiments.siege.job import BULKY_ENDLESS, LONG, STEP_S
+from search_spaces.files import read_lines
 
 TIGHT = "tight"
 ORPHANS = 3_000
@@ -101,11 +102,7 @@ def _change(ground: Ground, job: str, action: str, *states: str) -> None:
 
 
 def _interleaved(folder: Path) -> list[str]:
-    try:
-        lines = (folder / "ran.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError:
-        return []
-    return interleaved([json.loads(line) for line in lines if line.endswith("\n")])
+    return interleaved([json.loads(line) for line in read_lines(folder / "ran.jsonl")])
 
 
 def tidying(ground: Ground) -> Finding:

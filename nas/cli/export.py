@@ -9,9 +9,9 @@ import typer
 
 from nas.cli import options
 from nas.cli.consoles import print_json, say
-from nas.cli.run_state import open_run
 from nas.cli.translate import DATA
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.results.state import open_run
 from supernet.export.formats import FORMATS
 
 ARCH: Any = typer.Option(

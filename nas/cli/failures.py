@@ -19,12 +19,12 @@ from pathlib import Path
 import typer
 
 from nas.cli.consoles import drop_output, tell, tell_error
+from nas.run.layout import CRASH_FILE
 from search_spaces.errors import NasError
 
 FAILED = 1
 INTERRUPTED = 130
 TERMINATED = 143
-CRASH_FILE = "crash.log"
 
 # The machine says no: the file and the reason tell all there is to know.
 _REFUSALS = {

@@ -15,7 +15,7 @@ from nas.cli.consoles import say, tell
 from nas.cli.listeners.targets import Target
 from nas.cli.progress import Screen, choose_screen, follow
 from nas.cli.results import final_lines
-from nas.cli.run_state import open_run
+from nas.results.state import open_run
 from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 

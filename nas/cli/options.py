@@ -12,11 +12,11 @@ from typing import Any
 import typer
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
-from nas.cli.run_state import RUNS, find_runs
 from nas.conditions import is_condition, read_conditions
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
+from nas.results.state import RUNS, find_runs
 from nas.run.presets import PRESETS
 from nas.run.spec import Budget
 from nas.run.vetoes import ALL, NONE

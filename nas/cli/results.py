@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from nas.cli.consoles import out, say
-from nas.cli.run_state import RunState, read_state
 from nas.cli.scores import test_score
 from nas.cli.tables import front_table, retrained_table
+from nas.results.state import RunState, read_state
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, REPORT_FILE
 from nas.search.doubts import key, reason
-from nas.search.front import FRONT_FILE, Front, pick
-
-REPORT_FILE = "report.html"
+from nas.search.front import Front, pick
 
 
 def show_results(folder: RunFolder, state: RunState | None = None) -> None:

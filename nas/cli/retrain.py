@@ -16,9 +16,9 @@ from nas.cli.fairseq import (
 from nas.cli.picking import FRONT, winners
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
-from nas.cli.run_state import open_run
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
+from nas.results.state import open_run
 from nas.retraining.tuning_record import MOST_TRIALS
 from search_spaces.errors import UsageError
 

@@ -16,7 +16,6 @@ from nas.cli.failures import resume_command
 from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
-from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
 from nas.cli.scores import main_score, test_scores
 from nas.cli.tables import (
     failed_table,
@@ -27,6 +26,7 @@ from nas.cli.tables import (
     workers_table,
 )
 from nas.cli.wording import NOTHING
+from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
 from nas.run.folder import RunFolder
 from nas.run.vetoes import as_options, spelled
 from nas.search.doubts import key

@@ -18,12 +18,13 @@ from nas.cli.options import Device
 from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
-from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.objectives import QualityMetric
+from nas.results.state import RUNS, open_run
 from nas.run.events import Event
-from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import SearcherName, SearchSpec, build_spec
 from nas.run.vetoes import as_options, read_vetoes, spelled
@@ -321,11 +322,11 @@ def _forget_refused(folder: RunFolder) -> None:
     """
     path = folder.path
     with suppress(RunConflictError), folder.locked():
-        if not any((path / "stages").glob("*.json")):
+        if not folder.finished():
             for name in (SPEC_FILE, EVENTS_FILE, DEVICE_PROFILE_FILE):
                 (path / name).unlink(missing_ok=True)
     if not (path / SPEC_FILE).exists():
-        (path / ".lock").unlink(missing_ok=True)
-        for left in (path / "stages", path):
+        (path / LOCK_FILE).unlink(missing_ok=True)
+        for left in ((path / record_file("*")).parent, path):
             if left.is_dir() and not any(left.iterdir()):
                 left.rmdir()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.objectives import QUALITY
+from nas.report import words
 from nas.report.charts import Trace, axis, chart
 from nas.report.front_section import TICKS, front_traces
 from nas.report.markup import Html, missing, tag
@@ -66,10 +67,15 @@ def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
         name = f"{number}. {front.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
     layout: dict[str, Any] = {
-        "xaxis": axis(first.label(cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")),
-        "yaxis": axis(first.label(QUALITY), _all(traces, "y"), tickformat="~g"),
+        "xaxis": axis(
+            words.axis_label(first, cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")
+        ),
+        "yaxis": axis(words.axis_label(first, QUALITY), _all(traces, "y"), tickformat="~g"),
     }
-    caption = f"The fronts, {first.called(QUALITY)} against {first.called(cost)}: lower is better."
+    caption = (
+        f"The fronts, {words.metric(first, QUALITY)} against "
+        f"{words.metric(first, cost)}: lower is better."
+    )
     return chart(f"compare-{cost}", traces, layout, caption, 28)
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from nas.objectives import QUALITY
 from nas.report import doubtful
 from nas.report.charts import axis, chart, hover
-from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
 from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.results.contents import RunContents
+from nas.run.stage_names import SINGLE, STAGES, stage_label
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
 from service.jobs import Job, State
