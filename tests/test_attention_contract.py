@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from search_spaces.architecture import AttentionKind
-from search_spaces.settings import ModelSettings, TokenInput
+from search_spaces.attention import OPERATORS
+from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
 from supernet.attention import AttentionKernel, build_kernel
+from supernet.attention.kernels import KERNELS
 from tests import naive_attention as naive
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -102,6 +105,11 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
+
+
+def test_settings_costs_and_classes_name_the_same_operators() -> None:
+    named = {*get_args(LinearKernel), *get_args(OmniKernel)} - {"full"}
+    assert set(KERNELS) == set(OPERATORS) == named | {"softmax", "relative"}
 
 
 def draw(
