@@ -13,6 +13,7 @@ from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
+from nas.request import picks
 from nas.results.state import open_run
 from nas.retraining.tuning_record import MOST_TRIALS
 from search_spaces.errors import UsageError
@@ -33,9 +34,9 @@ def _check_known(backend: str) -> str:
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
-        "best",
+        picks.BEST,
         "--pick",
-        metavar="best|knee|cheapest|CONDITIONS|ID|front",
+        metavar=f"{picks.METAVAR}|{FRONT}",
         help="The network to train from scratch, as with nas search, or the whole front.",
         autocompletion=options.complete_retrain_pick,
     ),
@@ -83,7 +84,7 @@ def retrain(
     With --executor ray several are trained side by side.
     """
     if pick != FRONT:
-        options.read_pick(pick)
+        picks.read_pick(pick)
     where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
     _check_backend(backend, run_backend, fairseq_options)
     _check_tuning(tune, where)

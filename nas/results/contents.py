@@ -9,11 +9,11 @@ from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
 from nas.objectives import QUALITY
 from nas.profiling.device_profile import CarriedProfile
+from nas.request.protected_choices import Vetoes
+from nas.request.spec import SearchSpec
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
-from nas.run.spec import SearchSpec
 from nas.run.stage_names import RETRAIN, STAGES
-from nas.run.vetoes import Vetoes
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept

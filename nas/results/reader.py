@@ -14,6 +14,8 @@ from latency.profile import DeviceProfile, read_profile
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES, UPPER_NAMES
 from nas.objectives.latency_limits import Held
 from nas.profiling.device_profile import read_device_profile
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import SearchSpec
 from nas.results.contents import Audit, Epoch, Retrained, RunContents
 from nas.results.failures import failed, read_failed
 from nas.run.folder import RunFolder
@@ -39,9 +41,7 @@ from nas.run.layout import (
     result_file,
 )
 from nas.run.omni_views import OmniViews, read_views
-from nas.run.spec import SearchSpec
 from nas.run.stage_names import SINGLE, STAGES
-from nas.run.vetoes import checked_vetoes
 from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance

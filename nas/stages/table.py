@@ -6,6 +6,7 @@ the supernet and the latency floor with the search; the mathematics it calls kno
 
 from __future__ import annotations
 
+from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BEST_SUPERNET_FILE,
     DATA_FILE,
@@ -29,7 +30,6 @@ from nas.run.layout import (
     VERIFICATION_FILE,
     VETOES_FILE,
 )
-from nas.run.spec import SearchSpec
 from nas.run.stage_runner import Stage
 from nas.stages import learn, search
 from nas.stages.base import Run
