@@ -19,9 +19,9 @@ from nas.results.partial_front import (
 )
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.formats import left_s, told, worked_s
-from service.jobs import Job, State, Summary
-from service.progress import summarise
+from service.dashboard.pages import left_s, told, worked_s
+from service.jobs.states import Job, State, Summary
+from service.worker.event_reader import summarise
 from tests.run_fixture import finished_run, rewrite
 from tests.service_cases import claim, fresh_store, must, submission
 

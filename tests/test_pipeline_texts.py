@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from rich.console import Console
 
-from nas.cli.tables import front_table, retrained_table
+from nas.console.tables import front_table, retrained_table
 from nas.report.page import render
 from nas.results.reader import read_contents
 from nas.results.state import read_state

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import tell
+from nas.console.output import tell
 from nas.results.state import RUNS, open_run
 from nas.run.layout import SPEC_FILE
 from nas.search.front import read_front

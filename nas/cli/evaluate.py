@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import print_json, say
 from nas.cli.options import Device
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from nas.console.output import print_json, say
 from nas.results import networks
 from nas.results.state import open_run
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 from search_spaces.settings import Task
 
@@ -59,7 +60,7 @@ def evaluate(
     if task != "translation" and (beam is not None or lenpen is not None):
         raise UsageError(f"--beam and --lenpen are for translation; {folder.path} is for {task}")
     chosen = networks.choose_trained(folder, arch)
-    options.use_threads(spec.budget.threads)
+    use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
     network = networks.open_network(folder, chosen, device.value if device else spec.device)
     opened = networks.open_data(folder, data)

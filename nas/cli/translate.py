@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import tell
 from nas.cli.options import Device
+from nas.console.output import tell
 from nas.results import networks
 from nas.results.state import open_run
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def translate(
             "nas translate needs a run for translation"
         )
     chosen = networks.choose_trained(folder, arch)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     settings = beam_settings(beam, lenpen)
     network = networks.open_network(folder, chosen, device.value if device else folder.spec.device)
     opened = networks.open_data(folder, data)
