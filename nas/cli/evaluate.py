@@ -15,22 +15,10 @@ from nas.results import networks
 from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
-from search_spaces.settings import Task
+from search_spaces.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
-    from supernet.tasks.scores import Scores
-
-# What each task is known by, in words.
-SHOWN: dict[Task, dict[str, str]] = {
-    "classification": {"accuracy": "accuracy", "loss": "loss"},
-    "translation": {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity per token"},
-    "language_modelling": {
-        "perplexity": "perplexity per token",
-        "perplexity_per_word": "perplexity per word",
-        "bits_per_character": "bits per character",
-        "loss": "loss",
-    },
-}
+    from supernet.tasks.base import Scores
 
 
 class SplitChoice(StrEnum):
@@ -85,11 +73,11 @@ def _scores_json(scores: Scores) -> dict[str, Any]:
     return {"predictions": scores.count, **scores.values, **signed}
 
 
-def _scores_lines(task: Task, scores: Scores) -> list[tuple[str, str]]:
+def _scores_lines(task: TaskName, scores: Scores) -> list[tuple[str, str]]:
     digits = {"bleu": 2}
     lines = [
         (words, f"{scores.values[name]:.{digits.get(name, 4)}f}")
-        for name, words in SHOWN[task].items()
+        for name, words in TASKS[task].metrics.items()
     ]
     if scores.bleu_signature is not None:
         lines.insert(1, ("signature", scores.bleu_signature))
