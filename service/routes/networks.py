@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
 from service.access import AnyJob, Context, InContext, Submitter
@@ -78,7 +79,7 @@ def checked_network(kind: Kind, job: Job, given: NetworkRequest, context: Contex
         check_omni(network.architecture, folder.spec.space.model.omni_span)
     if isinstance(given, ExportRequest):
         trained = given.weights == "trained"
-        file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
+        file = weights_file(network.id) if trained else SUPERNET_FILE
         if not (folder.path / file).is_file():
             raise ProblemError(
                 409,
