@@ -10,17 +10,17 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from nas.run.layout import REPORT_FILE
-from service.access import AnyJob, Context, InContext, Submitter
+from service.api.dependencies import AnyJob, Context, InContext, Submitter
+from service.api.files import list_artifacts
+from service.api.problems import ProblemError
+from service.api.routes import jobs
+from service.api.routes import networks as follow_ups
+from service.api.routes.results import folder_of, reads_runs
+from service.api.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from service.auth import Token
 from service.dashboard.pages import Form, Page, page
-from service.files import list_artifacts
 from service.jobs.job_store import Filter
 from service.jobs.states import Job, Kind, State
-from service.problems import ProblemError
-from service.routes import jobs
-from service.routes import networks as follow_ups
-from service.routes.results import folder_of, reads_runs
-from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100
@@ -56,8 +56,8 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         folder = folder_of(job, context)
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
+    from service.api.known_runs import known_networks, known_run, showing
     from service.dashboard import run_views as views  # brings along what reads and plots runs
-    from service.known_runs import known_networks, known_run, showing
 
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
@@ -103,8 +103,8 @@ def networks(
     id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
 ) -> Response:
     """Networks of a run side by side."""
+    from service.api.known_runs import known_networks, showing
     from service.dashboard import network_views as views
-    from service.known_runs import known_networks, showing
 
     folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
     with showing(folder.path):

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Response
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
-from service.access import AnyJob, Context, InContext, Submitter
+from service.api.dependencies import AnyJob, Context, InContext, Submitter
+from service.api.lanes import Route
+from service.api.problems import ProblemError
+from service.api.schemas import ExportRequest, JobOut, NetworkRequest
+from service.api.submitting import KNOWN, Key, follow_up, network_of, told
 from service.auth import Token
 from service.jobs.states import Job, Kind
-from service.lanes import Route
-from service.problems import ProblemError
-from service.schemas import ExportRequest, JobOut, NetworkRequest
-from service.submitting import KNOWN, Key, follow_up, network_of, told
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["networks"], route_class=Route)
 

@@ -14,9 +14,9 @@ from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import unknown_name
-from service.catalog import Catalog
-from service.problems import ProblemError
-from service.schemas import JobRequest, SpaceSource
+from service.api.catalog import Catalog
+from service.api.problems import ProblemError
+from service.api.schemas import JobRequest, SpaceSource
 
 
 @dataclass(frozen=True)
