@@ -21,8 +21,8 @@ from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
-from supernet.export.base import Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import open_format
 from supernet.export.package import check_parity
 from supernet.tasks.opening import open_task
@@ -237,8 +237,8 @@ def test_a_memory_of_earlier_segments(tmp_path: Path) -> None:
     blueprint = Blueprint("language_modelling", settings, architecture)
     inputs = {"tokens": cases.texts(3, 9, 9), "context": cases.texts(3, 30, 9)}
     with torch.inference_mode():
-        record = Record(inputs, {"logits": one(inputs["tokens"], inputs["context"])})
-        forgetful = Record(inputs, {"logits": one(inputs["tokens"])})
+        record = ReferenceOutputs(inputs, {"logits": one(inputs["tokens"], inputs["context"])})
+        forgetful = ReferenceOutputs(inputs, {"logits": one(inputs["tokens"])})
     assert open_format("onnx").parity(tmp_path, blueprint, record) < TOLERANCE
     assert open_format("onnx").parity(tmp_path, blueprint, forgetful) > 100 * TOLERANCE
 
