@@ -16,6 +16,7 @@ from nas.search.front import FRONT_FILE, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.settings import ImageInput
+from search_spaces.tasks import TASKS
 
 SCHEMA = 1
 LICENCE = "Apache-2.0"
@@ -23,12 +24,6 @@ PROFILE_FILE = "latency/profile.jsonl"
 # Of a result these are told elsewhere, or are no scores.
 _NO_SCORES = ("schema", "id", "architecture", "task", "dataset", "epochs", "seed", "params")
 _OBSERVED_SCORES = ("valid_loss", "valid_accuracy", "valid_bleu")
-
-TITLES = {
-    "classification": "classifier",
-    "translation": "translation network",
-    "language_modelling": "language model",
-}
 SCORES = {
     "bleu": "BLEU",
     "accuracy": "accuracy",
@@ -173,7 +168,7 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         usage: how to use the folder, of the format.
     """
     parts = [
-        f"# {facts['space']['name']} {TITLES[facts['task']]} {facts['id']}",
+        f"# {facts['space']['name']} {TASKS[facts['task']].network} {facts['id']}",
         f"Format: {facts['format']}. The network stands in `architecture.json`.",
         "## Use",
         usage.strip(),

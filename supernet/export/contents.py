@@ -18,7 +18,7 @@ from torch import Tensor
 
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings
-from search_spaces.settings import Task as TaskName
+from search_spaces.tasks import TaskName
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, stream_batches
