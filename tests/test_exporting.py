@@ -148,7 +148,7 @@ def test_a_changed_file_is_named(run: RunFolder, tmp_path: Path) -> None:
 def test_only_exports_are_verified(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         verify_export(tmp_path / "nothing")
-    with pytest.raises(DataError, match="is no export"):
+    with pytest.raises(UsageError, match="is no export"):
         verify_export(tmp_path)
 
 
