@@ -270,6 +270,11 @@ class Compared:
     title: str
     view: RunView
 
+    @property
+    def quality(self) -> str:
+        """What quality is called there."""
+        return words.metric(self.view.contents, QUALITY)
+
 
 def comparison(fronts: Sequence[Compared]) -> Html:
     """A chart for each cost that all runs have."""
