@@ -17,13 +17,14 @@ from nas.cli.picking import FRONT, winners
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.cli.run_state import open_run
-from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.request import picks
 from nas.retraining.tuning_record import MOST_TRIALS
 from search_spaces.errors import UsageError
 
 
+@options.grouped(where=options.TRAINING_PLACE)
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
@@ -45,10 +46,7 @@ def retrain(
         "validation loss; 0 goes back to the run's own.",
         show_default="the run's own settings",
     ),
-    executor: ExecutorKind = options.EXECUTOR,
-    ray_address: str = options.RAY_ADDRESS,
-    cpus_per_worker: int = options.CPUS_PER_WORKER,
-    workers: int = options.WORKERS,
+    where: ExecutorSettings = options.PLACED,
     backend: Backend = BACKEND,
     run_fairseq: bool = RUN_FAIRSEQ,
     fairseq_options: list[str] = FAIRSEQ_OPTIONS,
@@ -62,7 +60,6 @@ def retrain(
     """
     if pick != FRONT:
         picks.read_pick(pick)
-    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
     check_backend(backend, run_fairseq, fairseq_options)
     _check_tuning(tune, where)
     if backend is Backend.fairseq:

@@ -14,13 +14,14 @@ from pydantic import ValidationError
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
 from nas.request.picks import WORDS
 from nas.request.presets import PRESETS
+from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError, UnknownNameError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.access import Context, InContext, Submitter
 from service.dashboard.pages import Form, Page, page
 from service.problems import ProblemError
 from service.routes import jobs
-from service.schemas import JobRequest, SpaceSource
+from service.schemas import JobRequest
 from service.specs import read_space
 
 GENE = "gene:"  # before the names of the genes' fields
