@@ -284,7 +284,8 @@ PLACE = Group(
                 EVALUATION_TIMEOUT_S,
                 "--evaluation-timeout",
                 metavar="SECONDS",
-                help="Give up the evaluation of a network after that long; tried twice, it counts as failed.",
+                help="Give up the evaluation of a network after that long; tried twice, it counts "
+                "as failed.",
             ),
         ),
     },

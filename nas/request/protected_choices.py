@@ -62,14 +62,14 @@ def checked_vetoes(
     for name, choices in wanted.items():
         if name not in offered:
             raise UnknownNameError(
-                f"the space {space.name} has no gene {name!r} to keep choices of"
+                f"the space {space.name} has no gene {name!r}"
                 f"{nearest(name, offered)} (nas space show lists genes and choices)"
             )
         known = {str(choice) for choice in offered[name]}
         for choice in choices:
             if str(choice) not in known:
                 raise UnknownNameError(
-                    f"{name} has no choice {str(choice)!r} to keep in the space {space.name}: it "
+                    f"{name} has no choice {str(choice)!r} in the space {space.name}: it "
                     f"has {', '.join(map(str, offered[name]))}{nearest(str(choice), known)} "
                     "(nas space show lists genes and choices)"
                 )

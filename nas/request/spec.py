@@ -88,7 +88,7 @@ class SearchTerms(BaseModel):
             description=f"What to minimise: quality, and any of {', '.join(COSTS)}.",
             examples=[[QUALITY, "flops"]],
         ),
-        Shown("Minimise the loss and", metavar="NAME,NAME", read=names),
+        Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
         checked(_objectives),
     ] = (QUALITY, LATENCY)
     quality: Annotated[
@@ -106,7 +106,13 @@ class SearchTerms(BaseModel):
             description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed.",
             examples=[{"params": 2e5}],
         ),
-        Shown("At most", "--limit", "NAME=VALUE", read=pairs, many=True),
+        Shown(
+            option="--limit",
+            metavar="NAME=VALUE",
+            read=pairs,
+            many=True,
+            apart="each cost has a field for it",
+        ),
         checked(_limits),
     ] = {}
     searcher: Annotated[
@@ -177,7 +183,7 @@ class SpaceSource(BaseModel):
             description="A shipped space (nas space list), or a TOML file of your own.",
             examples=["digits"],
         ),
-        Shown("Space", metavar="NAME|FILE", apart="chosen first: the form shows its choices"),
+        Shown(metavar="NAME|FILE", apart="chosen first: the form shows its choices"),
     ] = None
     space_toml: Annotated[
         str | None,
