@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nas.request.spec import build_spec
-from nas.run.folder import EVENTS_FILE, RunFolder
+from nas.run.folder import EVENTS_FILE, SPEC_FILE, RunFolder
 from search_spaces.errors import NasError
+from service.catalog import Catalog
 from service.jobs import Action, Job, Kind, LeaseLostError
 from service.progress import summarise
 from service.retention import disk_bytes
@@ -118,7 +119,11 @@ class Attempt:
         """Make the run folder, or take it up again."""
         if self._job.kind is Kind.search:
             text = self._patiently(lambda: self._store.jobs.spec(self._job.run))
-            RunFolder.create(self._folder, build_spec(**json.loads(text)))
+            spec = build_spec(**json.loads(text))
+            there = (self._folder / SPEC_FILE).exists()
+            catalog = Catalog(self._settings)
+            attached = {} if there else catalog.attached(self._job.request, spec)
+            RunFolder.create(self._folder, spec, attached)
         else:
             RunFolder.open(self._folder)
 

@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from service.catalog import Catalog
 from service.problems import ProblemError
 from service.routes.spaces import space_out
-from service.schemas import JobRequest, SpaceSource
+from service.schemas import JobRequest
 from service.settings import Settings
 from service.space_reader import CPU_S, MEMORY_MB, READY, TOO_MUCH
 from service.specs import needs_limits, read_search, read_space

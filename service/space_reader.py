@@ -17,13 +17,15 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from nas.request.resolve import blaming
+from nas.request.spec import SpaceSource
 from search_spaces.toml_bounds import check_bounds
 from service.catalog import Catalog
 from service.problems import ProblemError
 from service.runner import ROOT, SECRETS
-from service.schemas import JobRequest, SpaceOut, SpaceSource
+from service.schemas import JobRequest, SpaceOut
 from service.settings import Settings
-from service.specs import Search, blaming, read_search
+from service.specs import Search, read_search, refusing
 
 MODULE = "service.space_process"
 START_S = 60.0  # libraries have to be loaded
@@ -81,7 +83,7 @@ class SpaceReader:
             process.end()
 
     def _ask(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
-        with blaming("/space_toml"):
+        with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
         process = self._take()
         try:

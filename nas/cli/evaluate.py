@@ -10,9 +10,9 @@ import typer
 from nas import trained
 from nas.cli import options
 from nas.cli.consoles import print_json, say
-from nas.cli.options import Device
 from nas.cli.run_state import open_run
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from nas.request.spec import Device
 from search_spaces.errors import UsageError
 from search_spaces.settings import Task
 
@@ -61,7 +61,7 @@ def evaluate(
     chosen = trained.choose_trained(folder, arch)
     options.use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
-    network = trained.open_network(folder, chosen, device.value if device else spec.device)
+    network = trained.open_network(folder, chosen, device if device else spec.device)
     opened = trained.open_data(folder, data)
     scores = trained.evaluate_network(network, opened, split.value, settings, batch_tokens)
     facts = {"run": str(folder.path), "id": chosen, "task": task}

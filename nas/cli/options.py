@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.cli.run_state import RUNS, find_runs
@@ -17,23 +20,19 @@ from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSetti
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.request import picks
-from nas.request.presets import PRESETS
+from nas.request.fields import first_problem, option_of, read_texts, shown
+from nas.request.presets import setting_names
 from nas.request.protected_choices import ALL, NONE
-from nas.request.spec import Budget
+from nas.request.spec import SearchRequest
 from search_spaces.conventions import CONVENTIONS
-from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.loading import space_names
 from supernet.export.formats import FORMATS
 
+M = TypeVar("M", bound=BaseModel)
+
 # BLAS and OpenMP read these once, when they are loaded.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-class Device(StrEnum):
-    """Where networks are trained and timed."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 # -- completion -----------------------------------------------------------------------------------
@@ -43,11 +42,6 @@ def complete_space(incomplete: str) -> list[str]:
     """Shipped spaces and TOML files."""
     files = [str(path) for path in sorted(Path().glob("*.toml"))]
     return _starting([*space_names(), *(f"./{name}" for name in files), *files], incomplete)
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """Presets."""
-    return _starting(PRESETS, incomplete)
 
 
 def complete_convention(incomplete: str) -> list[str]:
@@ -140,14 +134,6 @@ EVENTS: Any = typer.Option(
 QUIET: Any = typer.Option(
     False, "--quiet", "-q", help="No progress and no table: only the last lines."
 )
-PICK: Any = typer.Option(
-    picks.BEST,
-    "--pick",
-    metavar=picks.METAVAR,
-    help=picks.HELP,
-    autocompletion=complete_pick,
-)
-
 RETIME: Any = typer.Option(
     False,
     "--retime",
@@ -155,14 +141,6 @@ RETIME: Any = typer.Option(
     "and time it anew; the supernet stays.",
 )
 
-KEEP: Any = typer.Option(
-    [],
-    "--keep",
-    metavar="GENE=CHOICE",
-    help="A choice that pruning may not cut: encoder.attention=omni, several with commas, in one "
-    "layer encoder.2.attention=omni; or all. Repeatable.",
-    autocompletion=complete_keep,
-)
 KEEP_AGAIN: Any = typer.Option(
     [],
     "--keep",
@@ -182,68 +160,199 @@ LOG: Any = typer.Option(
 )
 
 
-EXECUTOR: Any = typer.Option(
-    "local",
-    "--executor",
-    help="Where networks are evaluated and timed: in this process, or by workers of a Ray "
-    "cluster. The result is the same.",
-)
-RAY_ADDRESS: Any = typer.Option(
-    None,
-    "--ray-address",
-    metavar="auto|HOST:PORT",
-    help="The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
-    show_default="a Ray of its own on this machine",
-)
-CPUS_PER_WORKER: Any = typer.Option(
-    None,
-    "--cpus-per-worker",
-    metavar="N",
-    help="CPUs reserved for each worker of --executor ray.",
-    show_default="as many as the run has threads; 1 beside a GPU",
-)
-WORKERS: Any = typer.Option(
-    None,
-    "--workers",
-    metavar="N",
-    help="Most workers of --executor ray.",
-    show_default="as many as the cluster has room for",
-)
-TRAIN_WORKERS: Any = typer.Option(
-    None,
-    "--train-workers",
-    metavar="N",
-    help="Processes of --executor ray that train the supernet together. The weights depend on "
-    "this number in their last bits.",
-    show_default="as many as there are workers",
-)
-EVALUATION_TIMEOUT: Any = typer.Option(
-    EVALUATION_TIMEOUT_S,
-    "--evaluation-timeout",
-    metavar="SECONDS",
-    help="Give the evaluation of a network up after that long; tried twice, it counts as failed.",
-)
+# -- groups of options ----------------------------------------------------------------------------
 
 
-def read_executor(
-    kind: ExecutorKind,
-    ray_address: str | None,
-    cpus_per_worker: int | None,
-    workers: int | None,
-    train_workers: int | None = None,
-    timeout_s: float = EVALUATION_TIMEOUT_S,
-) -> ExecutorSettings:
-    """Where a run is to be worked on.
+@dataclass(frozen=True)
+class Group:
+    """Options that stand for one value.
 
-    Raises:
-        UsageError: when the options do not fit together, or Ray is not installed.
+    Attributes:
+        options: name of a parameter → its type and its option.
+        make: makes the value of what is given for these.
     """
+
+    options: Mapping[str, tuple[Any, Any]]
+    make: Callable[[dict[str, Any]], Any]
+
+
+# Stands where a parameter needs a default; the options of its group take its place.
+PLACED: Any = None
+
+
+def grouped(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of groups in place of the parameters of these names."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, one in inspect.signature(command, eval_str=True).parameters.items():
+            if name not in groups:
+                parameters.append(one)
+                continue
+            parameters += [
+                inspect.Parameter(own, one.kind, default=option, annotation=kind)
+                for own, (kind, option) in groups[name].options.items()
+            ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            for name, group in groups.items():
+                given[name] = group.make({own: given.pop(own) for own in group.options})
+            command(**given)
+
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorate
+
+
+def _executor(given: dict[str, Any]) -> ExecutorSettings:
     settings = ExecutorSettings(
-        kind, ray_address, cpus_per_worker, workers, timeout_s, train_workers
+        given["executor"],
+        given["ray_address"],
+        given["cpus_per_worker"],
+        given["workers"],
+        given.get("evaluation_timeout", EVALUATION_TIMEOUT_S),
+        given.get("train_workers"),
     )
-    if kind == "ray":
+    if settings.kind == "ray":
         check_installed()
     return settings
+
+
+_PLACE: Mapping[str, tuple[Any, Any]] = {
+    "executor": (
+        ExecutorKind,
+        typer.Option(
+            "local",
+            "--executor",
+            help="Where networks are evaluated and timed: in this process, or by workers of a Ray "
+            "cluster. The result is the same.",
+        ),
+    ),
+    "ray_address": (
+        str,
+        typer.Option(
+            None,
+            "--ray-address",
+            metavar="auto|HOST:PORT",
+            help="The Ray cluster: auto for the one of this machine, or its head's address.",
+            show_default="a Ray of its own on this machine",
+        ),
+    ),
+    "cpus_per_worker": (
+        int,
+        typer.Option(
+            None,
+            "--cpus-per-worker",
+            metavar="N",
+            help="CPUs reserved for each worker of --executor ray.",
+            show_default="as many as the run has threads; 1 beside a GPU",
+        ),
+    ),
+    "workers": (
+        int,
+        typer.Option(
+            None,
+            "--workers",
+            metavar="N",
+            help="Most workers of --executor ray.",
+            show_default="as many as the cluster has room for",
+        ),
+    ),
+}
+# Where one network is trained, and where a search is worked on.
+TRAINING_PLACE = Group(_PLACE, _executor)
+PLACE = Group(
+    {
+        **_PLACE,
+        "train_workers": (
+            int,
+            typer.Option(
+                None,
+                "--train-workers",
+                metavar="N",
+                help="Processes of --executor ray that train the supernet together. The weights "
+                "depend on this number in their last bits.",
+                show_default="as many as there are workers",
+            ),
+        ),
+        "evaluation_timeout": (
+            float,
+            typer.Option(
+                EVALUATION_TIMEOUT_S,
+                "--evaluation-timeout",
+                metavar="SECONDS",
+                help="Give up the evaluation of a network after that long; tried twice, it counts "
+                "as failed.",
+            ),
+        ),
+    },
+    _executor,
+)
+
+
+def request_options(model: type[M], required: str = "space") -> Group:
+    """The options of a request: one for each field that has one.
+
+    Args:
+        model: of the request.
+        required: the field that has to be given.
+    """
+    options = {
+        name: _option(model, name, required)
+        for name in model.model_fields
+        if option_of(model, name)
+    }
+
+    def make(given: dict[str, Any]) -> M:
+        texts, values = {}, {}
+        for name, value in given.items():
+            if shown(model.model_fields[name]).read is None:
+                values[name] = value
+            elif value:
+                texts[name] = [value] if isinstance(value, str) else value
+        called = functools.partial(option_of, model)
+        try:
+            return model(**values, **read_texts(model, texts, called))
+        except ValidationError as error:
+            raise UsageError(first_problem(error, called)) from error
+
+    return Group(options, make)
+
+
+def _option(model: type[BaseModel], name: str, required: str) -> tuple[Any, Any]:
+    field = model.model_fields[name]
+    how = shown(field)
+    kind, default = field.annotation, field.default
+    if how.read is not None:
+        kind, default = (list[str], []) if how.many else (str, ",".join(default))
+    bounds = {type(one): one for one in field.metadata}
+    least, most = bounds.get(Ge), bounds.get(Le)
+    option = typer.Option(
+        ... if name == required else default,
+        option_of(model, name),
+        metavar=how.metavar,
+        help=f"{field.description}{' Repeatable.' if how.many else ''}",
+        min=None if least is None else least.ge,
+        max=None if most is None else most.le,
+        show_default=how.usual or True,
+        autocompletion=_COMPLETIONS.get(name),
+    )
+    return kind, option
+
+
+_COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
+    "space": complete_space,
+    "objectives": complete_objectives,
+    "limits": complete_limit,
+    "data": complete_data,
+    "pick": complete_pick,
+    "keep": complete_keep,
+    "settings": complete_setting,
+}
+SEARCH_REQUEST = request_options(SearchRequest)
 
 
 def use_threads(threads: int | None) -> None:
@@ -263,45 +372,6 @@ def use_threads(threads: int | None) -> None:
     threadpool_limits(threads)  # what is loaded already
 
 
-# -- NAME=VALUE -----------------------------------------------------------------------------------
-
-
-def read_limits(given: Iterable[str]) -> dict[str, float]:
-    """``["latency_ms=5"]`` → ``{"latency_ms": 5.0}``.
-
-    Raises:
-        UsageError: for another form, or a value that is no number.
-    """
-    limits = {}
-    for name, text in _pairs("--limit", given, "latency_ms=5").items():
-        try:
-            limits[name] = float(text)
-        except ValueError:
-            raise UsageError(
-                f"--limit {name}={text}: {text!r} is no number; for example {name}=2e5"
-            ) from None
-    return limits
-
-
-def read_settings(given: Iterable[str]) -> dict[str, str]:
-    """``["supernet.epochs=30"]`` → ``{"supernet.epochs": "30"}``.
-
-    Raises:
-        UsageError: for another form.
-        UnknownNameError: for a number there is not, naming the nearest.
-    """
-    settings = _pairs("--set", given, "supernet.epochs=30")
-    known = setting_names()
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownNameError(
-                f"there is no setting {name!r}{hint} (nas search --list-settings names all)"
-            )
-    return settings
-
-
 def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
     """``["mlflow=http://host"]`` → where to log, each place once.
 
@@ -309,29 +379,3 @@ def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
         UsageError: for a logger there is not, or one whose package is not installed.
     """
     return tuple(dict.fromkeys(read_target(text) for text in given))
-
-
-def setting_names() -> list[str]:
-    """Dotted names of all numbers of a budget."""
-    return [name for name, _ in flat(Budget())]
-
-
-def flat(budget: Budget) -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all numbers of a budget."""
-    for name, value in budget.model_dump().items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{part}", number) for part, number in value.items())
-        else:
-            yield name, value
-
-
-def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
-            raise UsageError(f"{option} takes NAME=VALUE, for example {example}; given {text!r}")
-        if name in pairs:
-            raise UsageError(f"{option} {name} is given twice: {pairs[name]} and {value}")
-        pairs[name] = value
-    return pairs

@@ -15,8 +15,8 @@ from nas.cli import options
 from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import out, print_json, say, tell
 from nas.cli.failures import terminable
-from nas.cli.options import Device
 from nas.cli.tables import table
+from nas.request.spec import Device
 from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
@@ -34,7 +34,7 @@ class Runtime(StrEnum):
 
 def profile(
     space: str = options.SPACE,
-    device: Device = typer.Option(Device.cpu, help="Which device of this machine."),
+    device: Device = typer.Option("cpu", help="Which device of this machine."),
     name: str = typer.Option(
         None, metavar="NAME", help="What to call it in results.", show_default="the device's own"
     ),
@@ -89,7 +89,7 @@ def profile(
 
     request = ProfileRequest(
         space=chosen,
-        device=device.value,
+        device=device,
         name=name,
         workloads=tuple(Workload.parse(text, chosen.workload) for text in workload or [""]),
         samples=samples,

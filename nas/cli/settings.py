@@ -10,11 +10,9 @@ from typer.core import TyperCommand
 
 from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import out
-from nas.cli.options import flat
 from nas.cli.tables import table
 from nas.cli.wording import NOTHING
-from nas.request.presets import PRESETS, budget_for
-from nas.request.spec import build_budget
+from nas.request.presets import PRESETS, budget_for, build_budget, flat
 from search_spaces.space import SearchSpace
 
 _SPACE = "nas.cli.settings.space"

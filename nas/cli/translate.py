@@ -12,8 +12,8 @@ import typer
 from nas import trained
 from nas.cli import options
 from nas.cli.consoles import tell
-from nas.cli.options import Device
 from nas.cli.run_state import open_run
+from nas.request.spec import Device
 from search_spaces.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def translate(
     chosen = trained.choose_trained(folder, arch)
     options.use_threads(folder.spec.budget.threads)
     settings = beam_settings(beam, lenpen)
-    network = trained.open_network(folder, chosen, device.value if device else folder.spec.device)
+    network = trained.open_network(folder, chosen, device if device else folder.spec.device)
     opened = trained.open_data(folder, data)
     trained.check_vocabularies(folder, opened)
     if not opened.same:

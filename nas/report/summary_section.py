@@ -12,9 +12,8 @@ from nas.report import doubtful, words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.request.picks import read_pick
-from nas.request.presets import budget_for
+from nas.request.presets import Budget, budget_for
 from nas.request.protected_choices import spelled
-from nas.request.spec import Budget
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import DEVICE_PROFILE_FILE
 from search_spaces.errors import UnknownNameError

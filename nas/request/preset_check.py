@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nas.request.presets import PRESETS, preset_values
-from nas.request.spec import Budget
+from nas.request.presets import PRESETS, Budget, preset_values
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import TomlSource, shown, unknown_name
 

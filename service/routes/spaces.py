@@ -8,13 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from fastapi.concurrency import run_in_threadpool
 
+from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
 from service.access import AnyRole, InContext
 from service.catalog import Catalog
 from service.job_json import as_json
 from service.problems import ProblemError
-from service.schemas import SlotOut, SpaceOut, SpaceSource
+from service.schemas import SlotOut, SpaceOut
 from service.specs import read_space
 
 router = APIRouter(prefix="/spaces", tags=["spaces"])
