@@ -78,7 +78,6 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         ({"space": "digits", "device_profile": "board.json"}, "/device_profile", "no device prof"),
         ({"space": "digits", "workload": "batch=0"}, "/workload", "integer from 1"),
         ({"space": "digits", "keep": {"encoder.atention": ["omni"]}}, "/keep", "did you mean"),
-        ({"space": "digits", "keep": "none"}, "/keep", "valid dictionary"),
         ({"space": "digits", "searcher": "grid"}, "/searcher", "rank-evolve"),
         ({"space": "digits", "executor": "ray"}, "/executor", "no Ray cluster"),
         ({"space": "digits", "threads": 0}, "/threads", "greater than or equal"),

@@ -15,6 +15,14 @@ from search_spaces.errors import UsageError
 T = TypeVar("T")
 
 LINE = r"^[^\x00-\x1f\x7f]*$"
+_KINDS = {
+    "boolean": "true or false",
+    "string": "a text",
+    "array": "a list",
+    "object": "a table of keys",
+    "integer": "a whole number",
+    "number": "a number",
+}
 FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -88,6 +96,25 @@ def first_problem(error: ValidationError, called: Callable[[str], str] = str) ->
     name = called(field)
     where = (" " if name.startswith("--") else ".").join((name, *parts))
     return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def allowed(form: Mapping[str, Any]) -> str:
+    """What a value may be, in words, from its JSON schema: ``a whole number from 1 to 1,024``."""
+    if "anyOf" in form:
+        parts = [allowed(one) for one in form["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(parts))
+    if "const" in form:
+        return f"the word {form['const']}"
+    if "enum" in form:
+        return f"one of {', '.join(form['enum'])}"
+    words = _KINDS[form["type"]]
+    if "minimum" in form:
+        words += f" from {form['minimum']:,}"
+    if "exclusiveMinimum" in form:
+        words += f" above {form['exclusiveMinimum']:,}"
+    if "maximum" in form:
+        words += f" to {form['maximum']:,}"
+    return words + (f" of at most {form['maxLength']:,} characters" if "maxLength" in form else "")
 
 
 # -- texts ----------------------------------------------------------------------------------------

@@ -7,18 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nas.request.fields import allowed
 from nas.request.presets import PRESETS, Budget, preset_values
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import TomlSource, shown, unknown_name
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-_KINDS = {
-    "boolean": "true or false",
-    "string": "a text",
-    "object": "a table of keys",
-    "integer": "a whole number",
-    "number": "a number",
-}
 
 
 def check_presets(source: TomlSource, space: SearchSpace) -> None:
@@ -46,21 +40,8 @@ def check_presets(source: TomlSource, space: SearchSpace) -> None:
                 path,
                 unknown_name(key[-1], _form(key[:-1])["properties"])
                 if unknown
-                else f"found {shown(problem['input'])}, allowed is {allowed(key)}",
+                else f"found {shown(problem['input'])}, allowed is {allowed(_form(key))}",
             ) from None
-
-
-def allowed(key: Iterable[str]) -> str:
-    """What a number of a budget may be, in words: ``a whole number from 1 to 1024``."""
-    form = _form(key)
-    if "enum" in form:
-        return f"one of {', '.join(form['enum'])}"
-    words = _KINDS[form["type"]]
-    if "minimum" in form:
-        words += f" from {form['minimum']:,}"
-    if "exclusiveMinimum" in form:
-        words += f" above {form['exclusiveMinimum']:,}"
-    return words + (f" to {form['maximum']:,}" if "maximum" in form else "")
 
 
 def _form(key: Iterable[str]) -> Mapping[str, Any]:
