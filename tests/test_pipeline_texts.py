@@ -15,7 +15,7 @@ from referencing import Registry, Resource
 from rich.console import Console
 
 from nas.cli.run_state import read_state
-from nas.cli.tables import front_table, retrained_table
+from nas.console.tables import front_table, retrained_table
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say
-from nas.cli.failures import terminable
-from nas.cli.progress import Screen, choose_screen
-from nas.cli.tables import table
+from nas.console.failures import terminable
+from nas.console.output import out, print_json, say
+from nas.console.progress import Screen, choose_screen
+from nas.console.tables import table
 from nas.run import events
 
 if TYPE_CHECKING:

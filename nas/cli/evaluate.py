@@ -9,10 +9,11 @@ import typer
 
 from nas import trained
 from nas.cli import options
-from nas.cli.consoles import print_json, say
 from nas.cli.run_state import open_run
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from nas.console.output import print_json, say
 from nas.request.spec import Device
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 from search_spaces.settings import Task
 
@@ -59,7 +60,7 @@ def evaluate(
     if task != "translation" and (beam is not None or lenpen is not None):
         raise UsageError(f"--beam and --lenpen are for translation; {folder.path} is for {task}")
     chosen = trained.choose_trained(folder, arch)
-    options.use_threads(spec.budget.threads)
+    use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
     network = trained.open_network(folder, chosen, device if device else spec.device)
     opened = trained.open_data(folder, data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +29,6 @@ from search_spaces.loading import space_names
 from supernet.export.formats import FORMATS
 
 M = TypeVar("M", bound=BaseModel)
-
-# BLAS and OpenMP read these once, when they are loaded.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
 
 # -- completion -----------------------------------------------------------------------------------
 
@@ -353,23 +348,6 @@ _COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
     "settings": complete_setting,
 }
 SEARCH_REQUEST = request_options(SearchRequest)
-
-
-def use_threads(threads: int | None) -> None:
-    """Limit every numerical library to that many threads; before torch is imported.
-
-    The stages limit torch themselves; this is for BLAS, OpenMP and what was loaded before.
-
-    Args:
-        threads: of the run's budget; None leaves the libraries' own choice.
-    """
-    if threads is None:
-        return
-    from threadpoolctl import threadpool_limits
-
-    for name in _THREAD_VARIABLES:
-        os.environ[name] = str(threads)
-    threadpool_limits(threads)  # what is loaded already
 
 
 def read_logs(given: Iterable[str]) -> tuple[Target, ...]:

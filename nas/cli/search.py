@@ -12,18 +12,19 @@ import typer
 from latency.workload import Workload
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import tell
 from nas.cli.listeners.targets import Target
-from nas.cli.progress import choose_screen, follow
-from nas.cli.results import finish
+from nas.cli.results import finish, follow
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
+from nas.console.output import tell
+from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_vetoes, spelled
 from nas.request.resolve import AttachedProfile, Resolved, resolve
 from nas.request.spec import SYNTHETIC, SearchRequest
 from nas.run.events import Event
 from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.space import SearchSpace
 
@@ -159,7 +160,7 @@ def _work(folder: RunFolder, how: Working) -> None:
 
 
 def _search_events(folder: RunFolder, how: Working) -> Iterable[Event]:
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.stages.pipeline import run_search  # running it imports torch
 
     return run_search(folder, how.where, how.retime)

@@ -30,6 +30,7 @@ from search_spaces.json_text import finite_number, parse_json
 
 SPEC_FILE = "spec.json"
 EVENTS_FILE = "events.jsonl"
+CRASH_FILE = "crash.log"
 DEVICE_PROFILE_FILE = "device_profile.json"
 VETOES_FILE = "vetoes.json"
 DATA_FILE = "data.json"
