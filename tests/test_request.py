@@ -19,6 +19,7 @@ from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from search_spaces.errors import NasError
 from service.client_commands import submit
 from service.schemas import JobRequest
+from service.worker.runner import Outcome
 from tests import dashboard_cases
 from tests.dashboard_cases import said
 from tests.pipeline_cases import TINY
@@ -92,7 +93,9 @@ def test_a_device_profile_of_the_server_is_attached_to_the_run(server: Server) -
     write_device_profile(folder / "board.json", made_profile())
     asked = {"space_toml": TINY, "dataset": "digits", "device_profile": "board.json"}
     client = server.client("alice")
-    job = server.finished(client, space=None, **asked)
+    server.runner.outcome = Outcome(ok=False)  # the folder is made before
+    job = client.post("/jobs", json=asked).json()["id"]
+    server.work()
     run = RunFolder.open(server.settings.runs / job)
     copy = read_device_profile(run.path / DEVICE_PROFILE_FILE)
     assert copy.digest == run.spec.device_profile
@@ -101,6 +104,7 @@ def test_a_device_profile_of_the_server_is_attached_to_the_run(server: Server) -
     waiting = client.post("/jobs", json={**asked, "seed": 5}).json()["id"]
     (folder / "board.json").unlink()
     server.work()
+    server.runner.outcome = Outcome(ok=True)
     assert "no device profile named" in client.get(f"/jobs/{waiting}").json()["error"]
 
 
