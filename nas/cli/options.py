@@ -22,7 +22,7 @@ from nas.request import picks
 from nas.request.fields import first_problem, option_of, read_texts, shown
 from nas.request.presets import setting_names
 from nas.request.protected_choices import ALL, NONE
-from nas.request.spec import SearchRequest
+from nas.request.spec import COSTS, SYNTHETIC, SearchRequest
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UsageError
 from search_spaces.loading import space_names
@@ -39,37 +39,10 @@ def complete_space(incomplete: str) -> list[str]:
     return _starting([*space_names(), *(f"./{name}" for name in files), *files], incomplete)
 
 
-def complete_convention(incomplete: str) -> list[str]:
-    """Ways of counting."""
-    return _starting(CONVENTIONS, incomplete)
-
-
 def complete_run(incomplete: str) -> list[str]:
     """Run folders below ``runs`` and beside it."""
     found = [*find_runs(RUNS), *find_runs(Path())]
     return _starting(map(str, found), incomplete)
-
-
-def complete_pick(incomplete: str) -> list[str]:
-    """Ways to choose a network."""
-    costs = [f"{name}<=" for name in OBJECTIVES]
-    return _starting([*picks.WORDS, *costs], incomplete)
-
-
-def complete_retrain_pick(incomplete: str) -> list[str]:
-    """Ways to choose networks to retrain."""
-    return [*complete_pick(incomplete), *_starting(["front"], incomplete)]
-
-
-def complete_keep(incomplete: str) -> list[str]:
-    """Words for vetoes."""
-    return _starting([ALL, NONE], incomplete)
-
-
-def complete_objectives(incomplete: str) -> list[str]:
-    """Quality with each cost."""
-    costs = [name for name in OBJECTIVES if name != QUALITY]
-    return _starting([f"{QUALITY},{name}" for name in costs], incomplete)
 
 
 def complete_data(incomplete: str) -> list[str]:
@@ -80,31 +53,31 @@ def complete_data(incomplete: str) -> list[str]:
         for form in ("*/manifest.json", "*/dict.*.txt")
         for file in folder.glob(form)
     )
-    return _starting(["synthetic", *sorted({str(file.parent) for file in files})], incomplete)
-
-
-def complete_setting(incomplete: str) -> list[str]:
-    """Numbers of a budget."""
-    return _starting([f"{name}=" for name in setting_names()], incomplete)
-
-
-def complete_format(incomplete: str) -> list[str]:
-    """Formats of exports."""
-    return _starting(FORMATS, incomplete)
-
-
-def complete_log(incomplete: str) -> list[str]:
-    """Loggers."""
-    return _starting([TENSORBOARD, MLFLOW, f"{MLFLOW}="], incomplete)
-
-
-def complete_limit(incomplete: str) -> list[str]:
-    """Costs that can be limited."""
-    return _starting([f"{name}=" for name in OBJECTIVES if name != QUALITY], incomplete)
+    return _starting([SYNTHETIC, *sorted({str(file.parent) for file in files})], incomplete)
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+def _words(*names: str) -> Callable[[str], list[str]]:
+    """A completion that offers these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(names, incomplete)
+
+    return complete
+
+
+complete_convention = _words(*CONVENTIONS)
+complete_format = _words(*FORMATS)
+complete_log = _words(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
+complete_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
+complete_retrain_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
+complete_keep = _words(ALL, NONE)
+complete_objectives = _words(*(f"{QUALITY},{name}" for name in COSTS))
+complete_setting = _words(*(f"{name}=" for name in setting_names()))
+complete_limit = _words(*(f"{name}=" for name in COSTS))
 
 
 # -- shared options -------------------------------------------------------------------------------
@@ -216,76 +189,46 @@ def _executor(given: dict[str, Any]) -> ExecutorSettings:
     return settings
 
 
+def _place(
+    kind: Any, default: Any, name: str, metavar: str | None, usual: str | bool, text: str
+) -> tuple[Any, Any]:
+    return kind, typer.Option(default, name, metavar=metavar, show_default=usual, help=text)
+
+
 _PLACE: Mapping[str, tuple[Any, Any]] = {
-    "executor": (
-        ExecutorKind,
-        typer.Option(
-            "local",
-            "--executor",
-            help="Where networks are evaluated and timed: in this process, or by workers of a Ray "
-            "cluster. The result is the same.",
-        ),
+    "executor": _place(
+        *(ExecutorKind, "local", "--executor", None, True),
+        "Where networks are evaluated and timed: in this process, or by workers of a Ray cluster. "
+        "The result is the same.",
     ),
-    "ray_address": (
-        str,
-        typer.Option(
-            None,
-            "--ray-address",
-            metavar="auto|HOST:PORT",
-            help="The Ray cluster: auto for the one of this machine, or its head's address.",
-            show_default="a Ray of its own on this machine",
-        ),
+    "ray_address": _place(
+        *(str, None, "--ray-address", "auto|HOST:PORT", "a Ray of its own on this machine"),
+        "The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
     ),
-    "cpus_per_worker": (
-        int,
-        typer.Option(
-            None,
-            "--cpus-per-worker",
-            metavar="N",
-            help="CPUs reserved for each worker of --executor ray.",
-            show_default="as many as the run has threads; 1 beside a GPU",
-        ),
+    "cpus_per_worker": _place(
+        *(int, None, "--cpus-per-worker", "N"),
+        "as many as the run has threads; 1 beside a GPU",
+        "CPUs reserved for each worker of --executor ray.",
     ),
-    "workers": (
-        int,
-        typer.Option(
-            None,
-            "--workers",
-            metavar="N",
-            help="Most workers of --executor ray.",
-            show_default="as many as the cluster has room for",
-        ),
+    "workers": _place(
+        *(int, None, "--workers", "N", "as many as the cluster has room for"),
+        "Most workers of --executor ray.",
+    ),
+}
+_SEARCHING: Mapping[str, tuple[Any, Any]] = {
+    "train_workers": _place(
+        *(int, None, "--train-workers", "N", "as many as there are workers"),
+        "Processes of --executor ray that train the supernet together. The weights depend on this "
+        "number in their last bits.",
+    ),
+    "evaluation_timeout": _place(
+        *(float, EVALUATION_TIMEOUT_S, "--evaluation-timeout", "SECONDS", True),
+        "Give the evaluation of a network up after that long; tried twice, it counts as failed.",
     ),
 }
 # Where one network is trained, and where a search is worked on.
 TRAINING_PLACE = Group(_PLACE, _executor)
-PLACE = Group(
-    {
-        **_PLACE,
-        "train_workers": (
-            int,
-            typer.Option(
-                None,
-                "--train-workers",
-                metavar="N",
-                help="Processes of --executor ray that train the supernet together. The weights "
-                "depend on this number in their last bits.",
-                show_default="as many as there are workers",
-            ),
-        ),
-        "evaluation_timeout": (
-            float,
-            typer.Option(
-                EVALUATION_TIMEOUT_S,
-                "--evaluation-timeout",
-                metavar="SECONDS",
-                help="Give up the evaluation of a network after that long; tried twice, it counts "
-                "as failed.",
-            ),
-        ),
-    },
-    _executor,
-)
+PLACE = Group({**_PLACE, **_SEARCHING}, _executor)
 
 
 def request_options(model: type[M], required: str = "space") -> Group:

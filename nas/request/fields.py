@@ -15,6 +15,7 @@ from search_spaces.errors import UsageError
 T = TypeVar("T")
 
 LINE = r"^[^\x00-\x1f\x7f]*$"
+UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 _KINDS = {
     "boolean": "true or false",
     "string": "a text",
@@ -88,7 +89,7 @@ def first_problem(error: ValidationError, called: Callable[[str], str] = str) ->
     problem = error.errors(include_url=False)[0]
     field, *parts = [str(part) for part in problem["loc"] if part != "[key]"] or [""]
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if problem["type"] in UNKNOWN_FIELD:
         where = ".".join((field, *parts))
         return f"there is no setting {where!r}; nas search --list-settings names all"
     if problem["type"] == "value_error":

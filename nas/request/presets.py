@@ -5,14 +5,15 @@ A space's own ``[presets.NAME]`` tables override the presets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from nas.request.fields import FROZEN, first_problem, nearest
+from nas.request.fields import FROZEN, UNKNOWN_FIELD, allowed, first_problem, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import SearchSpace
+from search_spaces.toml_source import TomlSource, shown, unknown_name
 from supernet.training_settings import TrainingSettings
 
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -197,3 +198,44 @@ def build_budget(values: Mapping[str, Any]) -> Budget:
         return Budget.model_validate(values)
     except ValidationError as error:
         raise UsageError(first_problem(error)) from error
+
+
+def check_presets(source: TomlSource, space: SearchSpace) -> None:
+    """Refuse presets that no search could use.
+
+    Args:
+        source: the file, which knows the line of each key.
+        space: what was read from it.
+
+    Raises:
+        SpaceFileError: naming file, line, preset and key, what was found and what is allowed.
+    """
+    for preset in space.presets:
+        if preset not in PRESETS:
+            raise source.error(("presets", preset), unknown_name(preset, PRESETS))
+    for preset in PRESETS:
+        try:
+            Budget.model_validate(preset_values(space, preset))
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = tuple(map(str, problem["loc"]))
+            unknown = problem["type"] in UNKNOWN_FIELD
+            path = ("presets", preset, *key)
+            raise source.error(
+                path,
+                unknown_name(key[-1], _form(key[:-1])["properties"])
+                if unknown
+                else f"found {shown(problem['input'])}, allowed is {allowed(_form(key))}",
+            ) from None
+
+
+def _form(key: Iterable[str]) -> Mapping[str, Any]:
+    """The part of the JSON schema of budgets that describes a key."""
+    schema = Budget.model_json_schema()
+    form: Mapping[str, Any] = schema
+    for part in key:
+        form = form["properties"][part]
+        form = next((one for one in form.get("anyOf", ()) if one.get("type") != "null"), form)
+        if "$ref" in form:
+            form = schema["$defs"][form["$ref"].rpartition("/")[2]]
+    return form
