@@ -17,6 +17,7 @@ from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest, SearchTerms
 from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
 from search_spaces.errors import NasError
+from service.catalog import Catalog
 from service.client_commands import submit
 from service.schemas import JobRequest
 from service.worker.runner import Outcome
@@ -78,8 +79,6 @@ def test_a_spec_has_what_a_request_says_and_presets_have_one_list() -> None:
     ],
 )
 def test_an_error_names_its_field(server: Server, values: dict[str, Any], field: str) -> None:
-    from service.catalog import Catalog
-
     with pytest.raises(NasError) as caught:
         resolve(SearchRequest(space="digits", **values), Catalog(server.settings))
     assert caught.value.field == field
@@ -101,11 +100,10 @@ def test_a_device_profile_of_the_server_is_attached_to_the_run(server: Server) -
     assert copy.digest == run.spec.device_profile
     refused = client.post("/jobs", json={**asked, "objectives": ["quality", "flops"]})
     assert refused.status_code == 422 and "name latency_ms" in refused.json()["detail"]
-    waiting = client.post("/jobs", json={**asked, "seed": 5}).json()["id"]
-    (folder / "board.json").unlink()
-    server.work()
     server.runner.outcome = Outcome(ok=True)
-    assert "no device profile named" in client.get(f"/jobs/{waiting}").json()["error"]
+    (folder / "board.json").unlink()
+    with pytest.raises(NasError, match="no device profile named"):
+        Catalog(server.settings).attached({"device_profile": "board.json"}, run.spec)
 
 
 def test_the_form_takes_what_the_command_takes(server: Server, alice: httpx.Client) -> None:
