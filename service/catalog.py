@@ -20,7 +20,7 @@ from typing import Any
 from latency.workload import Workload
 from nas.request.resolve import AttachedProfile
 from nas.request.spec import SYNTHETIC, SearchSpec
-from nas.run.folder import DEVICE_PROFILE_FILE
+from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import DataError, SpaceFileError, UnknownNameError
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace

@@ -15,7 +15,8 @@ from nas.request.fields import option_of, shown
 from nas.request.presets import PRESETS
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest, SearchTerms
-from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import NasError
 from service.catalog import Catalog
 from service.client_commands import submit

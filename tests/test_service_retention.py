@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.run.folder import LOCK_FILE, locked
+from nas.run.folder import locked
+from nas.run.layout import LOCK_FILE
 from service.jobs.database import DatabaseFullError
 from service.jobs.retention import delete_job, disk_bytes, make_room
 from service.jobs.states import Action, Job, JobStateError, Kind, State

@@ -14,7 +14,6 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ValidationError
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
-from nas.cli.run_state import RUNS, find_runs
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
@@ -23,6 +22,7 @@ from nas.request.fields import first_problem, option_of, read_texts, shown
 from nas.request.presets import setting_names
 from nas.request.protected_choices import ALL, NONE
 from nas.request.spec import COSTS, SYNTHETIC, SearchRequest
+from nas.results.state import RUNS, find_runs
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UsageError
 from search_spaces.loading import space_names

@@ -14,7 +14,6 @@ from nas.cli import options
 from nas.cli.checked_spaces import checked_space
 from nas.cli.listeners.targets import Target
 from nas.cli.results import finish, follow
-from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.console.output import tell
 from nas.console.progress import choose_screen
@@ -22,8 +21,10 @@ from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_vetoes, spelled
 from nas.request.resolve import AttachedProfile, Resolved, resolve
 from nas.request.spec import SYNTHETIC, SearchRequest
+from nas.results.state import RUNS, open_run
 from nas.run.events import Event
-from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.space import SearchSpace
@@ -174,11 +175,11 @@ def _forget_refused(folder: RunFolder) -> None:
     """
     path = folder.path
     with suppress(RunConflictError), folder.locked():
-        if not any((path / "stages").glob("*.json")):
+        if not folder.finished():
             for name in (SPEC_FILE, EVENTS_FILE, DEVICE_PROFILE_FILE):
                 (path / name).unlink(missing_ok=True)
     if not (path / SPEC_FILE).exists():
-        (path / ".lock").unlink(missing_ok=True)
-        for left in (path / "stages", path):
+        (path / LOCK_FILE).unlink(missing_ok=True)
+        for left in ((path / record_file("*")).parent, path):
             if left.is_dir() and not any(left.iterdir()):
                 left.rmdir()

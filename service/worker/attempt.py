@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from nas.request.spec import build_spec
-from nas.run.folder import EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE, SPEC_FILE
 from search_spaces.errors import NasError
 from service.catalog import Catalog
 from service.jobs.database import DatabaseAwayError

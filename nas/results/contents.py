@@ -1,4 +1,4 @@
-"""Everything a report tells; what the run has not reached is None or empty."""
+"""Everything that is known of a run; what it has not reached is None or empty."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
 from nas.objectives import QUALITY
-from nas.outcomes import FailedNetwork
 from nas.profiling.device_profile import CarriedProfile
-from nas.report import words
 from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
+from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
+from nas.run.stage_names import RETRAIN, STAGES
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -22,24 +22,6 @@ from nas.search.sensitivity import TopFeatures
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
-
-# Stage → what people call it, in order. The report itself is left out: it cannot know its own
-# time, and writing it again must give the same bytes.
-STAGES: Mapping[str, str] = {
-    "declare": "check the request",
-    "latency": "time sampled networks",
-    "memory": "measure peak memory",
-    "supernet": "train the supernet",
-    "observe": "observe networks",
-    "rank": "fit the ranker",
-    "prune": "prune the space",
-    "evolve": "evolve on predictions",
-    "verify": "measure the best",
-    "front": "find the front",
-}
-RETRAIN = "retrain-"
-# Stages of single networks → what is done to the network.
-SINGLE: Mapping[str, str] = {RETRAIN: "retrain", "attention-": "look into", "export-": "export"}
 
 
 @dataclass(frozen=True)
@@ -142,14 +124,6 @@ class RunContents:
         """Whether quality is what BLEU lacks to 100, and not the validation loss."""
         return self.spec.quality == "bleu"
 
-    def called(self, name: str) -> str:
-        """What a metric is called in this run."""
-        return words.called(name, self.space.task, self.spec.quality)
-
-    def label(self, name: str) -> str:
-        """What a metric is called in this run, with its unit."""
-        return words.with_unit(self.called(name))
-
     @property
     def both_stacks(self) -> bool:
         """Whether gene names need to say which stack they belong to."""
@@ -171,6 +145,15 @@ class RunContents:
         except UsageError:
             return None
 
+    def network(self, identity: str) -> FrontEntry | None:
+        """A network by its id: from the front, else verified, observed or evolved."""
+        front = () if self.front is None else self.front.entries
+        for entries in (front, self.verified, self.observed, self.population):
+            for entry in entries:
+                if entry.id == identity:
+                    return entry
+        return None
+
     @property
     def unfinished(self) -> list[str]:
         """What is left to be done, in words and in order."""
@@ -180,11 +163,3 @@ class RunContents:
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")
         return left
-
-
-def stage_label(stage: str) -> str:
-    """What people call a stage."""
-    for prefix, word in SINGLE.items():
-        if stage.startswith(prefix):
-            return f"{word} {stage.removeprefix(prefix)}"
-    return STAGES[stage]
