@@ -13,8 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from nas import version
 from nas.cli import options, plugins
-from nas.cli.app import app, version
+from nas.cli.app import app
 from search_spaces import load_space, space_names
 from search_spaces.operators import smallest
 
