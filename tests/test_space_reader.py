@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.request.spec import SpaceSource
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.api import space_reader
 from service.api.catalog import Catalog
 from service.api.lanes import Lane, Lanes
 from service.api.problems import ProblemError
-from service.api.schemas import JobRequest, SpaceSource
+from service.api.schemas import JobRequest
 from service.api.space_reader import SpaceReader, answer
 from service.api.specs import read_search
 from service.settings import Settings

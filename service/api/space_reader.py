@@ -25,12 +25,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nas.request.resolve import blaming
+from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.toml_bounds import check_bounds
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
-from service.api.schemas import JobRequest, SpaceOut, SpaceSource
-from service.api.specs import Search, blaming, needs_limits, read_search, read_space
+from service.api.schemas import JobRequest, SpaceOut
+from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.settings import Settings, environment_of_process
 
 MODULE = "service.api.space_reader"
@@ -91,7 +93,7 @@ class SpaceReader:
             process.end()
 
     def _ask(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
-        with blaming("/space_toml"):
+        with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
         process = self._take()
         try:
