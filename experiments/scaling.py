@@ -38,8 +38,9 @@ from nas.run.folder import RunFolder
 from nas.run.presets import budget_for
 from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
+from nas.run.stages import SEARCH_STAGES
 from nas.stages.base import Run
-from nas.stages.table import SEARCH_STAGES
+from nas.stages.pipeline import work_of
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import sample_distinct
@@ -129,7 +130,7 @@ def trained(path: Path, name: str, dataset: str, valid_examples: int) -> Run:
     run = Run(RunFolder.create(path, spec))
     for stage in SEARCH_STAGES:
         if stage.name in ("declare", "supernet"):
-            for _ in run_stage(run, stage):
+            for _ in run_stage(run, stage, work_of(stage)):
                 pass
     return run
 

@@ -9,7 +9,8 @@ import difflib
 from typing import Any
 
 from nas.run.folder import RunFolder
-from nas.search.front import FRONT_FILE, read_front
+from nas.run.layout import FRONT_FILE
+from nas.search.front import read_front
 from nas.trained import TrainedNetwork
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DamagedRunError, UsageError

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas.run.folder import DATA_FILE, RunFolder
-from nas.search.front import FRONT_FILE, read_front
+from nas.run.folder import RunFolder
+from nas.run.layout import DATA_FILE, FRONT_FILE
+from nas.search.front import read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import (
     ArchitectureError,

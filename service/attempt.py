@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from nas.run.folder import EVENTS_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE
 from nas.run.spec import build_spec
 from search_spaces.errors import NasError
 from service.jobs import Action, Job, Kind, LeaseLostError

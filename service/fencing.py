@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from nas.run.events import Event
-from nas.run.folder import LOCK_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import LOCK_FILE, SPEC_FILE
 from search_spaces.errors import RunConflictError
 
 MARKS = ".attempts"

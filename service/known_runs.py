@@ -21,7 +21,8 @@ from nas.growth import hypervolume_curve, reference
 from nas.live_front import LiveFront, find_network, front_so_far
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
-from nas.run.folder import EVENTS_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE
 from nas.search.front import Front, FrontEntry
 from search_spaces.errors import DamagedRunError
 from search_spaces.json_text import UNREADABLE

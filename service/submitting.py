@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 
 from nas.run.folder import RunFolder
-from nas.search.front import FRONT_FILE, FrontEntry, pick, read_front
+from nas.run.layout import FRONT_FILE
+from nas.search.front import FrontEntry, pick, read_front
 from service import job_json
 from service.access import Context
 from service.auth import Role, Token

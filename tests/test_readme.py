@@ -17,7 +17,7 @@ from nas.cli import plugins
 from nas.cli.app import app
 from nas.cli.options import read_settings
 from nas.run.presets import PRESETS, budget_for
-from nas.stages.table import SEARCH_STAGES
+from nas.run.stages import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
 from tests.cli_fakes import own_entry_points
@@ -155,14 +155,3 @@ def test_the_space_of_the_readme_with_a_slip_is_refused(tmp_path: Path) -> None:
     file.write_text(text.replace("num_heads = [1, 2]", 'num_heads = [1, "2"]'), encoding="utf-8")
     with pytest.raises(SpaceFileError, match=r"line \d+, encoder.num_heads"):
         load_space(str(file))
-
-
-def test_every_file_of_a_run_is_explained() -> None:
-    text = text_of("docs/run_folder.md")
-    outputs = {Path(output).name for stage in SEARCH_STAGES for output in stage.outputs}
-    assert [name for name in sorted(outputs) if f"{name}`" not in text] == []
-
-
-def test_every_stage_is_explained() -> None:
-    text = text_of("docs/architecture.md")
-    assert [stage.name for stage in SEARCH_STAGES if f"| `{stage.name}` |" not in text] == []

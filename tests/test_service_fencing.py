@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from nas.run.events import StageStarted
-from nas.run.folder import EVENTS_FILE, LOCK_FILE, RunFolder, locked
+from nas.run.folder import RunFolder, locked
+from nas.run.layout import EVENTS_FILE, LOCK_FILE
 from search_spaces.errors import RunConflictError
 from service import child
 from service.fencing import MARKS, FencedFolder

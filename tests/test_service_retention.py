@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.run.folder import LOCK_FILE, locked
+from nas.run.folder import locked
+from nas.run.layout import LOCK_FILE
 from service.jobs import Action, Job, JobStateError, Kind, State
 from service.retention import delete_job, disk_bytes, make_room
 from service.settings import GIB, Settings

@@ -13,7 +13,7 @@ import typer
 from nas.cli import options
 from nas.cli.consoles import tell
 from nas.cli.run_state import RUNS, open_run
-from nas.run.folder import SPEC_FILE
+from nas.run.layout import SPEC_FILE
 from nas.search.front import FrontEntry, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, UsageError

@@ -14,10 +14,9 @@ from nas.cli.scores import test_score
 from nas.cli.tables import front_table, retrained_table
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, REPORT_FILE
 from nas.search.doubts import key, reason
-from nas.search.front import FRONT_FILE, Front, pick
-
-REPORT_FILE = "report.html"
+from nas.search.front import Front, pick
 
 
 def show_results(folder: RunFolder, state: RunState | None = None) -> None:

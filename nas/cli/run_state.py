@@ -11,9 +11,10 @@ from filelock import FileLock, Timeout
 
 from nas.executors.board import WorkerState, read_workers
 from nas.outcomes import FailedNetwork, read_failed
-from nas.run.folder import SPEC_FILE, RunFolder
-from nas.search.front import FRONT_FILE, Front, pick, read_front
-from nas.stages.pipeline import SEARCH_ORDER
+from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, SPEC_FILE
+from nas.run.stages import REPORT, RETRAIN, search_stages
+from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 RUNS = Path("runs")
@@ -88,10 +89,10 @@ def find_runs(parent: Path) -> list[Path]:
 
 def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
-    wanted = [stage for stage in SEARCH_ORDER if folder.spec.has_stage(stage)]
-    trained = sorted(file.stem for file in (folder.path / "stages").glob("retrain-*.json"))
-    chosen = "retrain" if picked is None else f"retrain-{picked}"
-    return [*wanted, *dict.fromkeys([chosen, *trained]), "report"]
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    trained = sorted(file.stem for file in (folder.path / "stages").glob(f"{RETRAIN}*.json"))
+    chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
+    return [*wanted, *dict.fromkeys([chosen, *trained]), REPORT.name]
 
 
 def read_state(folder: RunFolder, *, thorough: bool) -> RunState:

@@ -23,7 +23,8 @@ from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.objectives import QualityMetric
 from nas.run.events import Event
-from nas.run.folder import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE
 from nas.run.presets import PRESETS, budget_for
 from nas.run.spec import SearcherName, SearchSpec, build_spec
 from nas.run.vetoes import as_options, read_vetoes, spelled

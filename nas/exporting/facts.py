@@ -8,15 +8,15 @@ from typing import Any
 from latency.profile import read_profile
 from nas.inherited import measured_networks
 from nas.objectives import LATENCY
-from nas.run.folder import DATA_FILE, RunFolder
-from nas.search.front import FRONT_FILE, read_front
+from nas.run.folder import RunFolder
+from nas.run.layout import DATA_FILE, FRONT_FILE, PROFILE_FILE
+from nas.search.front import read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.settings import ImageInput
 
 SCHEMA = 1
 LICENCE = "Apache-2.0"
-PROFILE_FILE = "latency/profile.jsonl"
 # Of a result these are told elsewhere, or are no scores.
 _NO_SCORES = ("schema", "id", "architecture", "task", "dataset", "epochs", "seed", "params")
 _OBSERVED_SCORES = ("valid_loss", "valid_accuracy", "valid_bleu")

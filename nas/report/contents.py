@@ -13,6 +13,7 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.report import words
 from nas.run.omni_views import OmniViews
 from nas.run.spec import SearchSpec
+from nas.run.stages import RETRAIN, search_stages
 from nas.run.vetoes import Vetoes
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
@@ -22,24 +23,6 @@ from nas.search.sensitivity import TopFeatures
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
-
-# Stage → what people call it, in order. The report itself is left out: it cannot know its own
-# time, and writing it again must give the same bytes.
-STAGES: Mapping[str, str] = {
-    "declare": "check the request",
-    "latency": "time sampled networks",
-    "memory": "measure peak memory",
-    "supernet": "train the supernet",
-    "observe": "observe networks",
-    "rank": "fit the ranker",
-    "prune": "prune the space",
-    "evolve": "evolve on predictions",
-    "verify": "measure the best",
-    "front": "find the front",
-}
-RETRAIN = "retrain-"
-# Stages of single networks → what is done to the network.
-SINGLE: Mapping[str, str] = {RETRAIN: "retrain", "attention-": "look into", "export-": "export"}
 
 
 @dataclass(frozen=True)
@@ -174,17 +157,12 @@ class RunContents:
     @property
     def unfinished(self) -> list[str]:
         """What is left to be done, in words and in order."""
-        wanted = [stage for stage in STAGES if self.spec.has_stage(stage)]
-        left = [STAGES[stage] for stage in wanted if stage not in self.seconds]
+        left = [
+            stage.label[0].lower() + stage.label[1:]
+            for stage in search_stages(self.spec)
+            if stage.name not in self.seconds
+        ]
         picked = self.picked
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")
         return left
-
-
-def stage_label(stage: str) -> str:
-    """What people call a stage."""
-    for prefix, word in SINGLE.items():
-        if stage.startswith(prefix):
-            return f"{word} {stage.removeprefix(prefix)}"
-    return STAGES[stage]

@@ -18,9 +18,8 @@ from nas.report.ranking_section import card_section, importances_section, latenc
 from nas.report.reading import read_contents
 from nas.report.summary_section import headline, reproduce_section
 from nas.run.folder import RunFolder
+from nas.run.layout import REPORT_FILE
 from search_spaces.files import write_atomically
-
-REPORT_FILE = "report.html"
 
 # The page may run and show what is in it, and fetch nothing at all.
 POLICY = (

@@ -11,17 +11,19 @@ import numpy as np
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
 from nas.objectives import LATENCY, MEMORY, QUALITY, UPPER_NAMES
-from nas.objectives.latency_limits import Held
+from nas.objectives.latency_limits import ConfirmedLatency
 from nas.outcomes import failed, read_failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.report.contents import SINGLE, STAGES, Audit, Epoch, Retrained, RunContents
+from nas.report.contents import Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
-from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE, FRONT_FILE
 from nas.run.omni_views import FOLDER, OmniViews, read_views
 from nas.run.spec import SearchSpec
+from nas.run.stages import OF_NETWORKS, search_stages
 from nas.run.vetoes import checked_vetoes
 from nas.search.evolution import Generation
-from nas.search.front import FRONT_FILE, Front, FrontEntry
+from nas.search.front import Front, FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
@@ -172,12 +174,12 @@ def _verified(data: Any) -> FrontEntry | None:
     return None if failed(data) else _entry(data)
 
 
-def _held(data: Any) -> list[tuple[str, Held]]:
+def _held(data: Any) -> list[tuple[str, ConfirmedLatency]]:
     """The networks of a round of timing in sessions."""
     return [
         (
             str(one["id"]),
-            Held(
+            ConfirmedLatency(
                 finite_number(one["latency_ms"]),
                 finite_number(one["latency_upper_ms"]),
                 int(one["sessions"]),
@@ -188,7 +190,9 @@ def _held(data: Any) -> list[tuple[str, Held]]:
     ]
 
 
-def _with_held(entries: Sequence[FrontEntry], held: Mapping[str, Held]) -> tuple[FrontEntry, ...]:
+def _with_held(
+    entries: Sequence[FrontEntry], held: Mapping[str, ConfirmedLatency]
+) -> tuple[FrontEntry, ...]:
     """The entries, with what the sessions said in place of the single measurement."""
     return tuple(
         entry if (one := held.get(entry.id)) is None else _in_sessions(entry, one)
@@ -196,7 +200,7 @@ def _with_held(entries: Sequence[FrontEntry], held: Mapping[str, Held]) -> tuple
     )
 
 
-def _in_sessions(entry: FrontEntry, held: Held) -> FrontEntry:
+def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
     times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
     doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
     return replace(entry, measured={**entry.measured, **times}, doubtful=doubtful)
@@ -344,6 +348,7 @@ def _scores(data: Any, split: str) -> dict[str, float]:
 
 def _seconds(folder: RunFolder) -> dict[str, float]:
     files = [file.stem for file in sorted((folder.path / "stages").glob("*.json"))]
-    single = [name for prefix in SINGLE for name in files if name.startswith(prefix)]
-    records = {stage: folder.record(stage) for stage in (*STAGES, *single)}
+    of_networks = [name for prefix in OF_NETWORKS for name in files if name.startswith(prefix)]
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    records = {stage: folder.record(stage) for stage in (*wanted, *of_networks)}
     return {stage: record.seconds for stage, record in records.items() if record is not None}

@@ -12,9 +12,10 @@ from nas.report import doubtful, words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.run.folder import DEVICE_PROFILE_FILE
+from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, VETOES_FILE
 from nas.run.presets import budget_for
 from nas.run.spec import Budget
+from nas.run.stages import search_stages
 from nas.run.vetoes import spelled
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
@@ -23,24 +24,13 @@ SYNTHETIC = "synthetic"  # the word for generated data, which --data takes inste
 PICKS = {"knee": "the knee of the front, a compromise", "best": "the lowest loss"}
 BLEU_PICKS = {**PICKS, "best": "the highest BLEU"}
 
+# What is in a run folder beside the files of the stages.
 FILES = {
-    "spec.json": "everything that was asked for",
-    "space.toml": "the space",
-    "data.json": "sizes and checksum of the data",
-    "latency/": "times of sampled networks and the predictor fitted to them",
-    "supernet/": "weights of the supernet and its history",
-    "observations.jsonl": "what observed networks are worth on the validation split",
-    "ranker/": "the ranker, its report card and the importances",
-    "pruning.json": "what was cut and why",
-    "vetoes.json": "what was asked to be kept after the search, if anything was",
-    "pruned_space.toml": "the space that was searched",
-    "population.jsonl": "every network that evolution scored",
-    "verification.jsonl": "networks measured after the evolution",
-    "holding.jsonl": "with a limit on latency: the front, timed in several sessions",
-    "pareto.json": "the result: the front",
+    SPEC_FILE: "everything that was asked for",
+    VETOES_FILE: "what was asked to be kept after the search, if anything was",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
-    "events.jsonl": "a diary with times",
+    EVENTS_FILE: "a diary with times",
 }
 
 
@@ -190,7 +180,9 @@ def reproduce_section(run: RunContents) -> Html:
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
     digests = {"request": run.spec.digest, "space": run.space.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
-    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in FILES.items()]
+    outputs = {name: what for one in search_stages(run.spec) for name, what in one.outputs.items()}
+    meanings = (outputs | FILES).items()
+    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in meanings]
     return section(
         "reproduce",
         "How to get this again",

@@ -22,18 +22,18 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nas.run.events import Event, event_to_json
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    EVENTS_FILE,
+    LOCK_FILE,
+    SPEC_FILE,
+    VETOES_FILE,
+)
 from nas.run.spec import SearchSpec, build_spec
 from nas.run.vetoes import Vetoes, checked_vetoes
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.json_text import finite_number, parse_json
-
-SPEC_FILE = "spec.json"
-EVENTS_FILE = "events.jsonl"
-DEVICE_PROFILE_FILE = "device_profile.json"
-VETOES_FILE = "vetoes.json"
-DATA_FILE = "data.json"
-LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from nas.run.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
-from nas.run.folder import DATA_FILE, SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DATA_FILE, SPEC_FILE
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.extraction import Supernet

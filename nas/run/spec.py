@@ -184,20 +184,6 @@ class SearchSpec(_Frozen):
         """Whether the peak memory of networks has to be measured."""
         return MEMORY in self.objectives or MEMORY in self.limits
 
-    def has_stage(self, name: str) -> bool:
-        """Whether a search of this kind goes through a stage.
-
-        Nothing is timed or measured that nobody asks for, and only searchers that rank prune the
-        space and evolve in it.
-        """
-        optional = {
-            "latency": self.needs_latency,
-            "memory": self.needs_memory,
-            "prune": self.ranks,
-            "evolve": self.ranks,
-        }
-        return optional.get(name, True)
-
     @cached_property
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""

@@ -22,12 +22,12 @@ from nas.conditions import (
 from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import keeps
 from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.json_text import UNREADABLE, finite_number
 
-FRONT_FILE = "pareto.json"
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
 

@@ -1,4 +1,4 @@
-"""What the stages of a run share."""
+"""A run with its executor, as all stages use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    MEMORY_FILE,
+    OBSERVATIONS_FILE,
+    PROFILE_FILE,
+    PRUNED_FILE,
+)
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
 from nas.search.uniform_networks import cheapest_rows
@@ -30,16 +37,6 @@ from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
-
-PROFILE_FILE = "latency/profile.jsonl"
-PREDICTOR_FILE = "latency/predictor.json"
-MEMORY_FILE = "memory/observed.jsonl"
-MEMORY_PREDICTOR_FILE = "memory/predictor.json"
-OBSERVATIONS_FILE = "observations.jsonl"
-VERIFICATION_FILE = "verification.jsonl"
-HOLDING_FILE = "holding.jsonl"
-POPULATION_FILE = "population.jsonl"
-STUDY_FILE = "optuna.journal"
 
 
 class Run(OpenedRun):
@@ -113,7 +110,7 @@ class Run(OpenedRun):
     @cached_property
     def pruned(self) -> SearchSpace:
         """The space that is searched."""
-        file = self.folder.path / "pruned_space.toml"
+        file = self.folder.path / PRUNED_FILE
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Peak memory of networks: measured for a sample, predicted for the rest."""
+"""The stage that measures the peak memory of sampled networks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from latency.predictor import LatencyPredictor
 from nas.objectives import MEMORY
 from nas.run.events import ArchitectureMeasured, Event, Progress
-from nas.stages.base import MEMORY_FILE, MEMORY_PREDICTOR_FILE, Run
+from nas.run.layout import MEMORY_FILE, MEMORY_PREDICTOR_FILE
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 
 
-def measure_memory(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
     """Measure a sample of networks and fit the predictor, or take both from a profile."""
     if run.carried is not None:
         (workload,) = run.carried.workloads

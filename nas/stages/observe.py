@@ -1,4 +1,4 @@
-"""The stage that really evaluates networks, those that a searcher asks for."""
+"""The stage that evaluates the networks that a searcher asks for."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from nas.objectives import QUALITY
 from nas.outcomes import failed, give_up, hopeless, told, too_few, values_of
 from nas.run.events import Event, FrontUpdated, Progress
+from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings
 from nas.search.pareto import non_dominated
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from nas.stages.base import OBSERVATIONS_FILE, Run
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError
 from search_spaces.space import Genotypes
@@ -25,7 +26,7 @@ from search_spaces.space import Genotypes
 NETWORKS_PER_FRONT = 8
 
 
-def observe(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
     """Measure the inherited quality of networks until the searcher has had enough.
 
     What the journal knows is told to the searcher again, which then asks for what is missing.

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nas.report import write_report
 from nas.run.events import Event, Progress
-from nas.run.folder import RunFolder
-from nas.run.stage_runner import Stage
-from nas.stages.base import STUDY_FILE, Run
-from nas.stages.holding import with_held
-from nas.stages.verification import measured_entries
-
-REPORT_FILE = "report.html"
+from nas.run.layout import STUDY_FILE
+from nas.run.stage_runner import run_stage
+from nas.run.stages import REPORT
+from nas.stages.base import Run
+from nas.stages.measured import measured_entries, with_confirmed
 
 
-def report_stage(folder: RunFolder) -> Stage[Run]:
-    """The stage that writes ``report.html`` and the study; it reads what all others wrote."""
-    stages = sorted(file.stem for file in (folder.path / "stages").glob("*.json"))
-    needs = tuple(name for name in stages if name != "report")
-    return Stage("report", "Write the report", needs, (REPORT_FILE, STUDY_FILE), _report)
+def report(run: Run) -> Iterator[Event]:
+    """Run the stage, which reads what all others wrote."""
+    stages = sorted(file.stem for file in (run.folder.path / "stages").glob("*.json"))
+    needs = tuple(name for name in stages if name != REPORT.name)
+    yield from run_stage(run, replace(REPORT, needs=needs), work)
 
 
-def _report(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
+    """Write ``report.html`` and the study."""
     from nas.search.searchers.optuna_study import write_study
 
     objectives = run.spec.objectives
@@ -36,7 +36,7 @@ def _report(run: Run) -> Iterator[Event]:
                 entry.architecture,
                 {name: entry.value(name) for name in objectives} | dict(entry.measured),
             )
-            for entry in with_held(run, measured_entries(run))
+            for entry in with_confirmed(run, measured_entries(run))
         ],
     )
     path = write_report(run.folder)

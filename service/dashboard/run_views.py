@@ -13,13 +13,14 @@ import numpy as np
 from nas.objectives import QUALITY
 from nas.report import doubtful
 from nas.report.charts import axis, chart, hover
-from nas.report.contents import SINGLE, STAGES, RunContents, stage_label
+from nas.report.contents import RunContents
 from nas.report.cost_section import training_section
 from nas.report.front_section import cost_chart, front_table
 from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.run.stages import OF_NETWORKS, search_stages, stage_label
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
 from service.jobs import Job, State
@@ -212,10 +213,10 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
 def stages(view: RunView, job: Job) -> list[StageView]:
     """The timeline: every stage, done, going on or still to come."""
     run = view.contents
-    names = [name for name in STAGES if name != "latency" or run.spec.needs_latency]
-    names += [name for name in run.seconds if name not in STAGES]
+    names = [stage.name for stage in search_stages(run.spec)]
+    names += [name for name in run.seconds if name not in names]
     now = job.summary.stage if job.state is State.running else None
-    if now and now.startswith(tuple(SINGLE)) and now not in names:
+    if now and now.startswith(tuple(OF_NETWORKS)) and now not in names:
         names.append(now)
     longest = max([*run.seconds.values(), 0.1])
     shown = []

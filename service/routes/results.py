@@ -16,9 +16,10 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from nas.objectives import Objective
-from nas.run.folder import SPEC_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, SPEC_FILE
 from nas.run.omni_views import read_views
-from nas.search.front import FRONT_FILE, Front, FrontEntry, read_front
+from nas.search.front import Front, FrontEntry, read_front
 from service.access import AnyJob, Context, InContext
 from service.artifacts import find_artifact, list_artifacts
 from service.downloads import Download

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nas.run.folder import RunFolder
+from nas.run.layout import CARD_FILE, FRONT_FILE, REPORT_FILE
 from nas.run.spec import SearchSpec
 from nas.run.vetoes import as_options, spelled
-from nas.search.front import FRONT_FILE, value_told
-
-CARD_FILE = "ranker/report_card.json"
-REPORT_FILE = "report.html"
+from nas.search.front import value_told
 
 _MEASURES = ("kendall_tau", "spearman", "pairwise_accuracy")
 
