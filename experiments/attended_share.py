@@ -17,7 +17,7 @@ from torch import Tensor
 from supernet.attention.base import State, state_positions
 from supernet.attention.linear import MeanLinearKernel
 from supernet.attention.softmax import SoftmaxKernel, unpacked
-from supernet.data.token_batches import PairBatch
+from supernet.data.text_batches import PairBatch
 from supernet.sequence_models import FixedTranslation
 
 

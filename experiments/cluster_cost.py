@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
+from nas.request.presets import budget_for
+from nas.request.spec import Budget
 from nas.search.scoring import network_costs
 from search_spaces.loading import load_space
 from search_spaces.operators import sample

@@ -41,7 +41,7 @@ from experiments.decoding_times import LENGTHS, time_per_token
 from search_spaces.files import write_atomically
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import open_translation, open_translation_test
-from supernet.data.token_batches import pair_batches
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.evaluation import evaluate

@@ -29,11 +29,10 @@ from rich.table import Table
 
 from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
+from nas.request.presets import budget_for
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
-from nas.run.stage_runner import run_stage, stage_digest
-from nas.run.stages import Stage, search_stages
+from nas.run.stage_runner import Stage, run_stage, stage_digest
 from nas.search.front import FrontEntry, best_entries, pick, read_front
 from nas.stages.base import Run
 from nas.stages.measured import measured_entries

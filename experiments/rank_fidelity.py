@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params

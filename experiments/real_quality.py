@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 
 from nas.executors.base import Failure, judged
 from nas.objectives import QUALITY
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
 from nas.run.stages import search_stages
 from nas.search.evolution import Scores

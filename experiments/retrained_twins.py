@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.from_scratch import trained, untrained
+from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.search.front import pick, read_front
 from search_spaces.architecture import Architecture, AttentionKind
 from search_spaces.costs import flops, params

@@ -34,9 +34,9 @@ import numpy as np
 from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
 from nas.run.stages import SEARCH_STAGES
 from nas.stages.base import Run

@@ -37,7 +37,7 @@ from experiments.speed_rows import Row
 from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.search.scoring import CostScorer, Scorer, network_costs

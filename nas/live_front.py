@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nas.objectives import Objective, objective
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
-from nas.run.spec import SearchSpec
 from nas.search.front import Front, FrontEntry, best_entries
 
 

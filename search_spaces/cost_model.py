@@ -18,9 +18,9 @@ from search_spaces.architecture import (
     EncoderStack,
     omni_spans,
 )
-from search_spaces.conventions import Convention, find_convention
+from search_spaces.conventions import Convention, Tally, find_convention
 from search_spaces.errors import ArchitectureError, UsageError
-from search_spaces.layer_costs import Parts, Tally
+from search_spaces.layer_costs import Parts
 from search_spaces.settings import ImageInput, ModelSettings, Task
 
 Totals = tuple[int, int]

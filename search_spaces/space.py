@@ -89,7 +89,7 @@ class SearchSpace:
         description: one sentence.
         data: default data set and what it needs (free keys, read by the task).
         workload: default timing workload (free keys, read by `latency`).
-        presets: per preset, numbers that override the defaults of `nas.run.spec`.
+        presets: per preset, numbers that override the defaults of `nas.request.spec`.
         parent_digest: digest of the space this one was cut from, or None.
     """
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
 
+from search_spaces.attention import operator_of
+from search_spaces.settings import OmniKernel
 from search_spaces.space import MEMORY_GENE, SearchSpace, Slot
 from search_spaces.toml_source import TomlSource
 
@@ -70,12 +74,14 @@ def _check_decoder(source: TomlSource, space: SearchSpace) -> None:
                     "of encoder.num_layers",
                 )
         omni = slot.stack == "decoder" and "omni" in slot.choices
-        if omni and space.model.omni_kernel == "linformer":
+        if omni and not operator_of(space.model, "omni").causal:
+            kernels = (replace(space.model, omni_kernel=name) for name in get_args(OmniKernel))
+            allowed = [m.omni_kernel for m in kernels if operator_of(m, "omni").causal]
             raise source.error(
                 (slot.stack, slot.gene),
-                "found 'omni' with model.omni_kernel = 'linformer'. Linformer mixes positions "
-                "before attending, so it cannot be causal; allowed in decoders are 'performer', "
-                "'bigbird' and 'full'",
+                f"found 'omni' with model.omni_kernel = {space.model.omni_kernel!r}, which mixes "
+                "positions before it attends, so it cannot be causal; allowed in decoders are "
+                f"{', '.join(map(repr, allowed))}",
             )
 
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE
-from nas.run.spec import build_spec
 from search_spaces.errors import NasError
 from service.jobs import Action, Job, Kind, LeaseLostError
 from service.progress import summarise

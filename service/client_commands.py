@@ -17,6 +17,7 @@ from nas.cli.progress import choose_screen
 from nas.cli.results import show_front
 from nas.cli.tables import table
 from nas.cli.wording import NOTHING
+from nas.request.picks import read_pick
 from nas.run.events import event_from_json
 from nas.search.doubts import doubts
 from nas.search.front import Front, FrontEntry, value_told
@@ -75,7 +76,7 @@ def submit(
         "limits": options.read_limits(limit),
         "device": device.value,
         "seed": seed,
-        "pick": options.read_pick(pick),
+        "pick": read_pick(pick).text,
         "settings": options.read_settings(settings),
         "title": title,
         "priority": priority,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas.objectives import LATENCY, QUALITY, QualityMetric
+from nas.request.picks import BEST, WORDS, read_pick
+from search_spaces.errors import UsageError
 from service.jobs import Job, Kind, State
 from supernet.export.formats import FORMATS
 
@@ -20,6 +22,19 @@ Kept = Whole | Name
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+def _pick(text: str) -> str:
+    """Refuse what cannot choose a network."""
+    try:
+        return read_pick(text).text
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+Pick = Annotated[
+    str, Field(max_length=200, json_schema_extra={"examples": list(WORDS)}), AfterValidator(_pick)
+]
 
 
 class _Input(BaseModel):
@@ -64,7 +79,8 @@ class JobRequest(SpaceSource):
         limits: cost → largest value allowed.
         device: where networks are trained and timed.
         seed: of everything random.
-        pick: network to retrain: ``best``, ``knee`` or an id.
+        pick: network to retrain: ``best``, ``knee``, ``cheapest``, conditions such as
+            ``latency_ms<=12,params<=2e5``, or an id.
         settings: numbers of the preset to override, as `nas search --list-settings` names them.
         title: your own words.
         priority: jobs with a larger one go first; above 5 for administrators only.
@@ -83,7 +99,7 @@ class JobRequest(SpaceSource):
     limits: Annotated[dict[Name, float], Field(max_length=10)] = {}
     device: Literal["cpu", "cuda"] = "cpu"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")] = "best"
+    pick: Pick = BEST
     settings: Annotated[dict[Name, Number], Field(max_length=100)] = {}
     title: Text = ""
     priority: Annotated[int, Field(ge=0, le=9)] = 5
@@ -93,13 +109,13 @@ class NetworkRequest(_Input):
     """Which network of a finished search to do something about.
 
     Attributes:
-        pick: ``best``, ``knee`` or an id.
+        pick: ``best``, ``knee``, ``cheapest``, conditions such as ``latency_ms<=12``, or an id.
         priority: jobs with a larger one go first; above 5 for administrators only.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
-    pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")]
+    pick: Pick
     priority: Annotated[int, Field(ge=0, le=9)] = 5
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas.cli.options import setting_names
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
+from nas.request.picks import read_pick
+from nas.request.presets import budget_for
+from nas.request.spec import SearchSpec, build_spec
 from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.space import SearchSpace
@@ -101,6 +102,8 @@ def read_request(given: JobRequest, catalog: Catalog) -> tuple[SearchSpec, Searc
         )
     with blaming("/limits"):
         spec = build_spec(**{**spec.model_dump(), "limits": given.limits})
+    with blaming("/pick"):
+        read_pick(given.pick).check_measured(spec.needs_latency, spec.quality)
     if given.limits or given.quality != "loss":
         _check_reach(spec, space)
     return spec, space

@@ -117,6 +117,15 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 7))
 
 
+@pytest.fixture
+def two_regressors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latency predictors are chosen among two: for tests that do not ask how good they are."""
+    from latency.regressors import CANDIDATES
+
+    for name in set(CANDIDATES) - {"linear", "gaussian_process"}:
+        monkeypatch.delitem(CANDIDATES, name)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A small Ray on this machine, for all tests of a process that ask for it."""

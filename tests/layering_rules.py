@@ -42,6 +42,9 @@ JOINTS = (
     "nas.retraining.stage",
     "nas.retraining.trial",
     "nas.retraining.tuning",
+    "nas.fairseq.checkpoint",
+    "nas.fairseq.export",
+    "nas.fairseq.plugin.nas_fairseq*",
 )
 # Those of them that load torch only when they are called.
 LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
@@ -50,7 +53,7 @@ LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray*", "nas.retraining.tuning", "experiments.ray_chaos"),
-    "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
+    "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx_tracing",),
     "onnxscript": ("supernet.export.onnx_tracing",),
     "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from search_spaces.settings import Task
-from supernet.data.grammar import generate
-from supernet.data.preparation import PrepareRequest
 from supernet.data.prepare import Prepared, prepare
+from supernet.data.prepare.plan import PrepareRequest
+from supernet.data.synthetic import generate
 
 COUNTS = {"train": 200, "valid": 20, "test": 30}
 

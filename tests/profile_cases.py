@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from latency.device import DeviceFingerprint
 from latency.workload import Workload
@@ -50,13 +51,12 @@ def fake_timer(
     return timer
 
 
-def made_workload(
-    workload: Workload = WORKLOAD, samples: int = 40, space: SearchSpace = SPACE
-) -> WorkloadProfile:
-    """A workload's profile with made-up times."""
-    steps = list(profile_workload(space, workload, samples, 0, (), fake_timer(space)))
-    assert isinstance(steps[-1], WorkloadProfile)
-    return steps[-1]
+@cache
+def made_workload(samples: int = 40) -> WorkloadProfile:
+    """A workload's profile with made-up times; fitting it takes seconds, so each is made once."""
+    *_, made = profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer())
+    assert isinstance(made, WorkloadProfile)
+    return made
 
 
 def made_profile(*workloads: Workload, device: DeviceFingerprint = DEVICE) -> CarriedProfile:

@@ -17,10 +17,10 @@ from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
 from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, view_file
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from nas.search.evolution import Generation
 from nas.search.front import FrontEntry, build_front, pick
 from nas.search.pruning.cuts import Cut

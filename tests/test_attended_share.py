@@ -7,7 +7,7 @@ import torch
 
 from experiments.attended_share import attended_share, share_of
 from experiments.attention_variants import VARIANTS
-from supernet.data.token_batches import pair_batches
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from tests.task_cases import task_of
 

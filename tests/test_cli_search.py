@@ -17,7 +17,7 @@ from nas.cli import options
 from nas.cli.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
-from search_spaces.errors import DivergedError, UnreachableLimitError
+from search_spaces.errors import DataError, DivergedError, NasError, UnreachableLimitError
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json
 
@@ -170,7 +170,7 @@ def test_another_search_in_the_same_folder_is_refused() -> None:
         (["--set", "supernet.epoch=3"], "did you mean supernet.epochs"),
         (["--set", "supernet=3"], "there is no setting 'supernet'"),
         (["--set", "supernet.epochs=0"], "supernet.epochs is '0'"),
-        (["--pick", "kneee"], "--pick takes knee, best, cheapest, a condition"),
+        (["--pick", "kneee"], "--pick takes best, knee, cheapest, a condition"),
         (["--device", "tpu"], "tpu"),
         (["--data", "nowhere"], "nowhere"),
         (["--seed", "-1"], "'--seed'"),
@@ -204,8 +204,11 @@ def test_a_failed_stage_is_one_sentence_and_1(monkeypatch: pytest.MonkeyPatch) -
     assert Path("here/spec.json").exists()
 
 
-def test_a_request_refused_at_the_start_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    cli_fakes.install(monkeypatch, failing(UnreachableLimitError("no network is that fast")))
+@pytest.mark.parametrize("error", [UnreachableLimitError("too fast"), DataError("do not fit")])
+def test_a_request_refused_at_the_start_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, error: NasError
+) -> None:
+    cli_fakes.install(monkeypatch, failing(error))
     assert search("--out", "here").exit_code == 2
     assert not Path("here").exists()
 
@@ -325,7 +328,7 @@ def test_retrain_trains_another_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes knee")]
+    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes best")]
 )
 def test_retrain_refuses_an_unknown_network(pick: str, message: str) -> None:
     search("--out", "here")

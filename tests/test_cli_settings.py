@@ -7,8 +7,8 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import options
 from nas.cli.app import app
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
+from nas.request.presets import budget_for
+from nas.request.spec import Budget
 from search_spaces.loading import load_space
 
 

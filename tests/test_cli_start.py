@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import options, plugins
 from nas.cli.app import app, version
-from nas.run.presets import PRESETS
+from nas.request.presets import PRESETS
 from search_spaces import load_space, space_names
 from search_spaces.operators import smallest
 

@@ -152,7 +152,7 @@ def test_other_data_of_that_size_are_warned_of(tmp_path: Path) -> None:
     done = nas("translate", folder.path, "--data", tmp_path / "other", given="birds\n")
     assert done.exit_code == 0 and "warning" in done.stderr and done.stdout.count("\n") == 1
     done = nas("evaluate", folder.path, "--data", tmp_path / "other")
-    assert done.exit_code == 1 and "does not hold the data" in done.stderr
+    assert done.exit_code == 2 and "does not hold the data" in done.stderr
     assert nas("evaluate", folder.path, "--data", tmp_path / "gone").exit_code == 0
 
 

@@ -23,7 +23,7 @@ from supernet.data.prepared import (
     open_translation,
     open_translation_test,
 )
-from supernet.data.text import read_lines
+from supernet.data.text_files import read_lines
 from supernet.data.tokenizer import EOS
 from tests.prepare_cases import COUNTS, request, run, write_pairs
 

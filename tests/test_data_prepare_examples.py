@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from search_spaces.errors import DataError, UsageError
-from supernet.data.cifar_batches import read_batches
+from supernet.data.prepare.image_files import read_batches
 from supernet.data.prepared import ExampleSplit, open_examples, open_examples_test
 from supernet.data.sources import CIFAR10_NAMES
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
 from tests.prepare_cases import (
     cifar_batch,
     pictures,

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from search_spaces.errors import UsageError
-from supernet.data.grammar import (
+from supernet.data.prepared import PairSplit
+from supernet.data.synthetic import (
     ADJECTIVES,
     ENDINGS,
     LETTERS,
@@ -15,16 +16,13 @@ from supernet.data.grammar import (
     VERB_ENDINGS,
     VERBS,
     generate,
-    words,
-)
-from supernet.data.prepared import PairSplit
-from supernet.data.synthetic import (
     synthetic_language,
     synthetic_language_test,
     synthetic_translation,
     synthetic_translation_test,
+    words,
 )
-from supernet.data.token_batches import padding_share, plan_pair_batches
+from supernet.data.text_batches import padding_share, plan_pair_batches
 from supernet.data.tokenizer import EOS, UNKNOWN
 
 SENTENCES = generate(400, 1)

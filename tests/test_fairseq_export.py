@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.fairseq.binarised import FairseqDictionary
+from nas.fairseq.checkpoint import read_checkpoint
 from search_spaces.errors import DataError, UsageError
-from supernet.data.fairseq_dictionary import FairseqDictionary
-from supernet.data.token_files import TokenRows
-from supernet.export.fairseq_checkpoint import read_checkpoint
+from supernet.data.text_files import TokenRows
 from supernet.extraction import Supernet
 from supernet.tasks import scores
 from supernet.tasks.opening import open_task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from supernet.attention.linear import CosformerKernel, NormLinearKernel
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
 from supernet.export.onnx_kernels import graph_form
+from tests.test_attention_contract import at
 
 HEADS, WIDTH, LONGEST = 2, 4, 96
 MAKE: dict[str, Callable[[], AttentionKernel]] = {
@@ -63,16 +65,17 @@ def empty(state: State) -> State:
     return tuple(part[:, :, :0] if keys else torch.zeros_like(part) for part in state)
 
 
-@pytest.mark.parametrize("positions", [1, 5, 17, 40, 96])
-@pytest.mark.parametrize("span", [1, 3])
 @pytest.mark.parametrize("name", MAKE)
-def test_whole_sequences(name: str, span: int, positions: int) -> None:
+def test_whole_sequences(name: str) -> None:
     kernel = kernel_of(name)
-    parts, mask = qkv(positions * span), padding(positions * span, span)
-    expected = kernel(*parts, key_mask_BM=mask, span=span)
-    found = graph_form(kernel)(*parts, key_mask_BM=mask, span=span)
-    real = mask[:, None, :, None].expand_as(expected)
-    torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
+    form = graph_form(kernel)
+    for span, positions in product((1, 3), (1, 5, 17, 40, 96)):
+        parts, mask = qkv(positions * span), padding(positions * span, span)
+        expected = kernel(*parts, key_mask_BM=mask, span=span)
+        found = form(*parts, key_mask_BM=mask, span=span)
+        real = mask[:, None, :, None].expand_as(expected)
+        with at(span, positions):
+            torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -82,22 +85,23 @@ def test_whole_sequences_without_padding(name: str) -> None:
     torch.testing.assert_close(graph_form(kernel)(*parts, key_mask_BM=None), expected)
 
 
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-@pytest.mark.parametrize("span", [1, 3])
 @pytest.mark.parametrize("name", DECODERS)
-def test_texts_in_parts(name: str, span: int, cuts: tuple[int, ...]) -> None:
-    kernel, parts = kernel_of(name), qkv(sum(cuts) * span)
-    expected, after = kernel.causal(*parts, span=span)
-    form, state, found = graph_form(kernel), empty(after), []
-    start = 0
-    for cut in cuts:
-        new = [part[:, :, start * span : (start + cut) * span] for part in parts]
-        out, state = form.causal(*new, span=span, state=state)
-        found.append(out)
-        start += cut
-    torch.testing.assert_close(torch.cat(found, dim=2), expected, rtol=1e-9, atol=1e-9)
-    for mine, theirs in zip(state, after, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+def test_texts_in_parts(name: str) -> None:
+    kernel = kernel_of(name)
+    form = graph_form(kernel)
+    for span, cuts in product((1, 3), CUTS):
+        parts = qkv(sum(cuts) * span)
+        expected, after = kernel.causal(*parts, span=span)
+        state, found, start = empty(after), [], 0
+        for cut in cuts:
+            new = [part[:, :, start * span : (start + cut) * span] for part in parts]
+            out, state = form.causal(*new, span=span, state=state)
+            found.append(out)
+            start += cut
+        with at(span, cuts):
+            torch.testing.assert_close(torch.cat(found, dim=2), expected, rtol=1e-9, atol=1e-9)
+            for mine, theirs in zip(state, after, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", DECODERS)

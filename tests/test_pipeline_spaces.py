@@ -12,7 +12,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
-from supernet.data.datasets import load_search_data
+from supernet.data.examples import load_search_data
 from tests.pipeline_cases import TINY, edited, finished, logged, named, results, tiny, work
 
 ONE_LAYER = (

@@ -16,7 +16,7 @@ import typer
 from nas.cli import plugins
 from nas.cli.app import app
 from nas.cli.options import read_settings
-from nas.run.presets import PRESETS, budget_for
+from nas.request.presets import PRESETS, budget_for
 from nas.run.stages import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names

@@ -15,19 +15,22 @@ import pytest
 
 from nas.report import write_report
 from nas.report.contents import RunContents
-from nas.report.page import CHAPTERS, render
+from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.report.summary_section import search_command
+from nas.request.presets import budget_for
+from nas.request.protected_choices import read_vetoes
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
-from nas.run.vetoes import read_vetoes
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space
 from tests import report_cases
 from tests.report_cases import charts, trace, words_of
 from tests.run_fixture import empty_run, retrain, rewrite
 
+SECTIONS = (
+    "front networks omni features importances ranker latency pruning time training reproduce"
+).split()
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
 finished, run, contents = report_cases.finished, report_cases.run, report_cases.contents
@@ -38,8 +41,7 @@ finished, run, contents = report_cases.finished, report_cases.run, report_cases.
 
 def test_a_finished_run_has_every_section_and_lacks_nothing(contents: RunContents) -> None:
     page = render(contents)
-    for anchor in CHAPTERS:
-        assert f'<section id="{anchor}">' in page
+    assert re.findall(r'<section id="([^"]*)">', page) == SECTIONS
     assert 'class="missing"' not in page
     assert 'class="warning"' not in page
 
@@ -150,6 +152,16 @@ def test_a_refusal_is_told_with_its_reason(run: RunFolder) -> None:
     rewrite(run, "pruning.json", ("cuts",), [])
     rewrite(run, "pruning.json", ("refused",), "The ranker guesses.")
     assert "Nothing was cut. The ranker guesses." in words_of(render(read_contents(run)))
+
+
+@pytest.mark.parametrize(
+    ("pick", "reason"),
+    [("cheapest", "the lowest cost"), ("params<=1e9", "asked for with params ≤ 1e+09")],
+)
+def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, reason: str) -> None:
+    contents = read_contents(run)
+    spec = contents.spec.model_copy(update={"pick": pick})
+    assert f"({reason};" in words_of(render(replace(contents, spec=spec)))
 
 
 @pytest.mark.parametrize(

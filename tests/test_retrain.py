@@ -25,7 +25,7 @@ from search_spaces.errors import (
     RunConflictError,
     UsageError,
 )
-from supernet.data.datasets import load_test_split
+from supernet.data.examples import load_test_split
 from supernet.data.sources import SOURCES
 from supernet.models import FixedNetwork
 from supernet.training.checkpoint import load
@@ -96,11 +96,11 @@ OPENERS = re.compile(r"load_test_split|(open|synthetic)_\w+_test")
 DOORS = re.compile(r"_?open_test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
-MAKERS = {"supernet/data/prepare_examples.py", "supernet/data/text_requests.py"}
+MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
 TASKS = ("classification", "translation", "language_modelling")
 DEFINED = {
-    f"supernet/data/{name}.py"
-    for name in ("datasets", "sources", "prepared", "synthetic", "fairseq_data")
+    "nas/fairseq/data.py",
+    *(f"supernet/data/{name}.py" for name in ("examples", "sources", "prepared", "synthetic")),
 }
 
 
@@ -139,8 +139,9 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/opening.py": {"load_test_split", "open_data_bin_test"} | pairs | streams,
-        "supernet/data/datasets.py": {"test"},
+        "supernet/tasks/opening.py": {"load_test_split", "open_test"} | pairs | streams,
+        "nas/fairseq/data.py": {"open_data_bin_test"},
+        "supernet/data/examples.py": {"test"},
         "supernet/export/specialise.py": {"test"},  # that of an `if`, in Python's syntax tree
         "supernet/data/sources.py": {"open_examples_test"},
     }
@@ -150,7 +151,7 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
 
 def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
     defined = set()
-    for path in (ROOT / "supernet").rglob("*.py"):
+    for path in (path for room in ("supernet", "nas") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and OPENERS.fullmatch(node.name):
                 defined.add(path.relative_to(ROOT).as_posix())
@@ -164,11 +165,11 @@ def test_who_prepares_a_test_split_does_not_search() -> None:
         for package in ("nas", "supernet", "latency")
         for path in (ROOT / package).rglob("*.py")
         if re.search(
-            r"supernet\.data\.(prepare|prepare_examples|text_requests) import",
+            r"supernet\.data\.prepare(\.examples|\.text)? import",
             path.read_text("utf-8"),
         )
     }
-    assert users == {"nas/cli/data.py", "supernet/data/prepare.py"}
+    assert users == {"nas/cli/data.py", "supernet/data/prepare/__init__.py"}
 
 
 @pytest.mark.parametrize(

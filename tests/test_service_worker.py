@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.spec import build_spec
 from service.jobs import Action, Job, Kind, State
 from service.runner import Outcome
 from service.store.database import DatabaseAwayError

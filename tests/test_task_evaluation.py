@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.beam_search import BeamSettings
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
 from supernet.tasks import language_modelling, translation
 from supernet.tasks.bleu import corpus_bleu

@@ -12,7 +12,7 @@ from nas.cli.app import app
 from search_spaces.errors import DataError, UnknownNameError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.settings import TokenInput
-from supernet.data.grammar import generate
+from supernet.data.synthetic import generate
 from supernet.tasks.opening import open_task
 from supernet.training_settings import TrainingSettings
 from tests.task_cases import SPACES, TEXTS, each_kind

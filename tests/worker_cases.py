@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from search_spaces.loading import dump_space, load_space
 from service import attempt
 from service.jobs import Job

@@ -85,8 +85,8 @@ def prepare(
     as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
 ) -> None:
     """Prepare data: learn a vocabulary, filter, and write memory-mapped files with a manifest."""
-    from supernet.data.preparation import PrepareRequest
     from supernet.data.prepare import prepare as run
+    from supernet.data.prepare.plan import PrepareRequest
 
     request = PrepareRequest(
         task=task.value,

@@ -12,6 +12,7 @@ from nas.cli.consoles import print_json, say
 from nas.cli.run_state import open_run
 from nas.cli.translate import DATA
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from search_spaces.errors import DataError, NasError
 from supernet.export.formats import FORMATS
 
 ARCH: Any = typer.Option(
@@ -69,7 +70,10 @@ def verify(
 
     Nothing that lies in the folder is executed.
     """
-    found = verify_export(directory)
+    try:
+        found = verify_export(directory)
+    except DataError as error:
+        raise NasError(str(error)) from error  # it was verified, and is not what was written
     facts = {
         **found.facts,
         "path": str(directory),

@@ -13,13 +13,13 @@ import typer
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.cli.run_state import RUNS, find_runs
-from nas.conditions import is_condition, read_conditions
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
-from nas.run.presets import PRESETS
-from nas.run.spec import Budget
-from nas.run.vetoes import ALL, NONE
+from nas.request import picks
+from nas.request.presets import PRESETS
+from nas.request.protected_choices import ALL, NONE
+from nas.request.spec import Budget
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names
@@ -64,7 +64,7 @@ def complete_run(incomplete: str) -> list[str]:
 def complete_pick(incomplete: str) -> list[str]:
     """Ways to choose a network."""
     costs = [f"{name}<=" for name in OBJECTIVES]
-    return _starting(["knee", "best", "cheapest", *costs], incomplete)
+    return _starting([*picks.WORDS, *costs], incomplete)
 
 
 def complete_retrain_pick(incomplete: str) -> list[str]:
@@ -141,11 +141,10 @@ QUIET: Any = typer.Option(
     False, "--quiet", "-q", help="No progress and no table: only the last lines."
 )
 PICK: Any = typer.Option(
-    "best",
+    picks.BEST,
     "--pick",
-    metavar="best|knee|cheapest|CONDITIONS|ID",
-    help="The network to train from scratch: the lowest loss, the best compromise, the lowest "
-    "cost, the best that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id.",
+    metavar=picks.METAVAR,
+    help=picks.HELP,
     autocompletion=complete_pick,
 )
 
@@ -310,24 +309,6 @@ def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
         UsageError: for a logger there is not, or one whose package is not installed.
     """
     return tuple(dict.fromkeys(read_target(text) for text in given))
-
-
-def read_pick(how: str) -> str:
-    """A way to choose a network that can be told wrong before the search has run.
-
-    Raises:
-        UsageError: when it is neither a word known here, nor conditions, nor an id.
-    """
-    if is_condition(how):
-        read_conditions(how)
-        return how
-    is_id = 4 <= len(how) <= 12 and set(how) <= set("0123456789abcdef")
-    if how in ("knee", "best", "cheapest") or is_id:
-        return how
-    raise UsageError(
-        "--pick takes knee, best, cheapest, a condition such as 'params<=2e5' or the id of a "
-        f"network; given {how!r}"
-    )
 
 
 def setting_names() -> list[str]:

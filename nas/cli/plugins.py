@@ -20,6 +20,10 @@ from nas.cli.failures import explained
 
 GROUP = "nas.commands"
 
+# What the commands are for: the parts of `nas --help`.
+WORK, USE, LOOK = "Search", "Use a trained network", "Look at runs"
+SPACES, DATA = "Spaces and costs", "Data"
+
 
 class CommandGroup(TyperGroup):
     """Our commands and the plug-ins'; every failure below it is explained."""

@@ -76,7 +76,7 @@ def profile(
     finished profile.
     """
     from nas.profiling.files import check_report
-    from nas.run.presets import budget_for
+    from nas.request.presets import budget_for
 
     _check_threads(threads)
     if report is not None:

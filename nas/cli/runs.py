@@ -27,8 +27,8 @@ from nas.cli.tables import (
     workers_table,
 )
 from nas.cli.wording import NOTHING
+from nas.request.protected_choices import as_options, spelled
 from nas.run.folder import RunFolder
-from nas.run.vetoes import as_options, spelled
 from nas.search.doubts import key
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError

@@ -15,19 +15,19 @@ from nas.cli.checked_spaces import checked_space
 from nas.cli.consoles import tell
 from nas.cli.listeners.targets import Target
 from nas.cli.options import Device
-from nas.cli.picking import check_pick
 from nas.cli.progress import choose_screen, follow
 from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.objectives import QualityMetric
+from nas.request.picks import read_pick
+from nas.request.presets import PRESETS, budget_for
+from nas.request.protected_choices import as_options, read_vetoes, spelled
+from nas.request.spec import SearcherName, SearchSpec, build_spec
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import SearcherName, SearchSpec, build_spec
-from nas.run.vetoes import as_options, read_vetoes, spelled
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
@@ -166,11 +166,11 @@ def search(
         preset=preset,
         budget=budget_for(chosen, preset, options.read_settings(settings)),
         seed=seed,
-        pick=options.read_pick(pick),
+        pick=pick,
         keep=read_vetoes(chosen, keep),
         device_profile=None if carried is None else carried.digest,
     )
-    check_pick(spec)
+    read_pick(pick).check_measured(spec.needs_latency, spec.quality)
     if carried is not None and not (spec.needs_latency or spec.needs_memory):
         raise UsageError(
             "--device-profile is for a search whose objectives or limits name latency_ms or "

@@ -13,8 +13,8 @@ from nas.cli.consoles import out
 from nas.cli.options import flat
 from nas.cli.tables import table
 from nas.cli.wording import NOTHING
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import build_budget
+from nas.request.presets import PRESETS, budget_for
+from nas.request.spec import build_budget
 from search_spaces.space import SearchSpace
 
 _SPACE = "nas.cli.settings.space"

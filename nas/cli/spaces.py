@@ -14,8 +14,8 @@ from nas.cli.consoles import out, print_json, say
 from nas.cli.sheets import Folding
 from nas.cli.tables import cost_table, gene_rows, gene_table, table
 from nas.cli.wording import network
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import Budget
+from nas.request.presets import PRESETS, budget_for
+from nas.request.spec import Budget
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten

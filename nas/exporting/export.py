@@ -188,7 +188,7 @@ def verify_export(path: Path) -> Verified:
     Raises:
         DataError: naming the first file that is missing or was changed, a tensor that does not
             belong there, or how far the outputs are from the recorded ones.
-        UsageError: when the folder is none, or a package is missing.
+        UsageError: when the folder is none that was exported, or a package is missing.
     """
     from supernet.export.formats import open_format
     from supernet.export.package import check_parity
@@ -225,7 +225,7 @@ def _read_object(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} is no export made by nas export: it has no {name}") from None
+        raise UsageError(f"{folder} is no export made by nas export: it has no {name}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} cannot be read ({error}); export the network anew") from error
     if not isinstance(found, dict):

@@ -23,8 +23,8 @@ from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
 if TYPE_CHECKING:
+    from nas.fairseq.checkpoint import TrainedByFairseq
     from nas.run.opened import OpenedRun
-    from supernet.export.fairseq_checkpoint import TrainedByFairseq
 
 LOG_FILE = "train.log"
 LOG_LINES = 8  # of a failed training's log that are shown
@@ -149,7 +149,7 @@ def import_checkpoints(
 
 
 def _read_checkpoints(folder: RunFolder, files: Sequence[Path]) -> list[TrainedByFairseq]:
-    from supernet.export.fairseq_checkpoint import read_trained
+    from nas.fairseq.checkpoint import read_trained
 
     found = [read_trained(file) for file in files]
     blueprint = found[0].blueprint
@@ -171,9 +171,9 @@ def _take_over(
     run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
     """The work of the stage that otherwise trains: write weights and scores."""
+    from nas.fairseq.checkpoint import average_weights
     from nas.retraining.stage import SCHEMA, scores_json
     from search_spaces.costs import params
-    from supernet.export.fairseq_checkpoint import average_weights
     from supernet.tasks.scores import score
     from supernet.training.checkpoint import save
 

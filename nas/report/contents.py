@@ -11,10 +11,10 @@ from nas.objectives import QUALITY
 from nas.outcomes import FailedNetwork
 from nas.profiling.device_profile import CarriedProfile
 from nas.report import words
+from nas.request.protected_choices import Vetoes
+from nas.request.spec import SearchSpec
 from nas.run.omni_views import OmniViews
-from nas.run.spec import SearchSpec
 from nas.run.stages import RETRAIN, search_stages
-from nas.run.vetoes import Vetoes
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept

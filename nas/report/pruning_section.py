@@ -8,7 +8,7 @@ from nas.objectives import LATENCY, QUALITY
 from nas.report import words
 from nas.report.contents import Audit, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.run.vetoes import spelled
+from nas.request.protected_choices import spelled
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence
 from nas.search.pruning.prune import Kept, PruningSettings

@@ -16,12 +16,12 @@ from nas.outcomes import failed, read_failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.report.contents import Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, FRONT_FILE
 from nas.run.omni_views import FOLDER, OmniViews, read_views
-from nas.run.spec import SearchSpec
 from nas.run.stages import OF_NETWORKS, search_stages
-from nas.run.vetoes import checked_vetoes
 from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance

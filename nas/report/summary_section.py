@@ -11,18 +11,17 @@ from nas.objectives import QUALITY
 from nas.report import doubtful, words
 from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.request.picks import read_pick
+from nas.request.presets import budget_for
+from nas.request.protected_choices import spelled
+from nas.request.spec import Budget
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, VETOES_FILE
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
 from nas.run.stages import search_stages
-from nas.run.vetoes import spelled
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
 SYNTHETIC = "synthetic"  # the word for generated data, which --data takes instead of a folder
-PICKS = {"knee": "the knee of the front, a compromise", "best": "the lowest loss"}
-BLEU_PICKS = {**PICKS, "best": "the highest BLEU"}
 
 # What is in a run folder beside the files of the stages.
 FILES = {
@@ -84,8 +83,7 @@ def _winner(run: RunContents) -> Html:
     picked = run.picked
     if picked is None:
         return Html("")
-    reasons = BLEU_PICKS if run.by_bleu else PICKS
-    reason = reasons.get(run.spec.pick, "asked for by its id")
+    reason = read_pick(run.spec.pick).reason(run.spec.quality)
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nas.objectives import BEST_BLEU, QUALITY, QualityMetric
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings

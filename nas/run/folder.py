@@ -21,6 +21,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from nas.request.protected_choices import Vetoes, checked_vetoes
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.events import Event, event_to_json
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
@@ -29,8 +31,6 @@ from nas.run.layout import (
     SPEC_FILE,
     VETOES_FILE,
 )
-from nas.run.spec import SearchSpec, build_spec
-from nas.run.vetoes import Vetoes, checked_vetoes
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.json_text import finite_number, parse_json

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from nas.request.spec import SearchSpec
 from nas.run.layout import (
     CARD_FILE,
     CONFIRMED_FILE,
@@ -33,7 +34,6 @@ from nas.run.layout import (
     VETOES_FILE,
     WEIGHTS_FILE,
 )
-from nas.run.spec import SearchSpec
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"

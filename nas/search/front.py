@@ -11,16 +11,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.conditions import (
-    MORE_IS_BETTER,
-    NAMES,
-    Condition,
-    is_condition,
-    joined,
-    read_conditions,
-)
 from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import keeps
+from nas.request.picks import (
+    BEST,
+    CHEAPEST,
+    KNEE,
+    MORE_IS_BETTER,
+    NAMES,
+    SHORTEST_ID,
+    WORDS,
+    Condition,
+    conditions_of,
+    joined,
+)
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
@@ -252,7 +256,7 @@ def pick(front: Front, how: str) -> FrontEntry:
         how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), conditions such as ``latency_ms<=12,params<=2e5``
-            (see `nas.conditions`), or an id of the front. Conditions are on measured values, or
+            (see `nas.request.picks`), or an id of the front. Conditions are on measured values, or
             predicted ones where the device is elsewhere. Of the networks that meet them the lowest
             in the first objective that has none is taken: the best quality under a limit, the
             cheapest with a quality.
@@ -261,24 +265,24 @@ def pick(front: Front, how: str) -> FrontEntry:
         UsageError: for an id that is not on the front, or conditions that none of its networks
             meets, naming the nearest.
     """
-    if how == "best":
+    if how == BEST:
         return _lowest(front.entries, QUALITY)
-    if how == "cheapest":
+    if how == CHEAPEST:
         name = front.objectives[1].name
         return _lowest(_believed(front, [name]), name)
-    if how == "knee":
+    if how == KNEE:
         among = _believed(front, [objective.name for objective in front.objectives])
         return among[knee_index(points_of(among, front.objectives))]
-    if is_condition(how):
-        return _meeting(front, read_conditions(how))
+    if conditions := conditions_of(how):
+        return _meeting(front, conditions)
     ids = [entry.id for entry in front.entries]
-    matches = [entry for entry in front.entries if len(how) >= 4 and entry.id.startswith(how)]
+    matches = [one for one in front.entries if one.id.startswith(how) and len(how) >= SHORTEST_ID]
     if len(matches) == 1:
         return matches[0]
     nearest = difflib.get_close_matches(how, ids, n=1, cutoff=0.0)
     raise UsageError(
-        f"{how!r} is neither 'knee', 'best' nor 'cheapest', no condition like 'params<=2e5', and "
-        f"not the id of a network on the front; the nearest id is {nearest[0]}"
+        f"{how!r} is none of {', '.join(WORDS)}, no condition like 'params<=2e5', and not the id "
+        f"of a network on the front; the nearest id is {nearest[0]}"
     )
 
 

@@ -30,7 +30,7 @@ from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, re
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
-from search_spaces.errors import DataError, NasError
+from search_spaces.errors import NasError
 from search_spaces.loading import parse_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
@@ -118,7 +118,7 @@ class Run(OpenedRun):
         """The device profile that the search was given, with the workload it is for.
 
         Raises:
-            DataError: when the run's copy of it is gone or changed.
+            NasError: when the run's copy of it is gone or changed.
         """
         if self.spec.device_profile is None:
             return None
@@ -126,9 +126,9 @@ class Run(OpenedRun):
         try:
             profile = read_device_profile(file)
         except NasError as error:
-            raise DataError(f"{error}; put the profile back that the search was given") from error
+            raise NasError(f"{error}; put the profile back that the search was given") from error
         if profile.digest != self.spec.device_profile:
-            raise DataError(f"{file} is not the profile that the search was given; put it back")
+            raise NasError(f"{file} is not the profile that the search was given; put it back")
         return profile
 
     @cached_property

@@ -10,7 +10,7 @@ from nas.executors.base import Executor
 from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from nas.search.scoring import network_costs
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture

@@ -12,7 +12,8 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
-from nas.run.presets import PRESETS
+from nas.request.picks import WORDS
+from nas.request.presets import PRESETS
 from search_spaces.errors import NasError, UnknownNameError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.access import Context, InContext, Submitter
@@ -92,6 +93,7 @@ def _form_page(
         spaces=context.catalog.space_names(),
         datasets=[one.name for one in context.catalog.datasets() if one.problem is None],
         presets=list(PRESETS),
+        picks=WORDS,
         costs=[name for name in OBJECTIVES if name != QUALITY],
         objectives=form.get("objective") or [QUALITY, LATENCY],
         genes=rows,

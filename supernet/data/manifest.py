@@ -124,6 +124,11 @@ def is_test(name: str) -> bool:
     return name.startswith(TEST_PREFIX)
 
 
+def tokenizer_file(side: str | None) -> str:
+    """Name of the model file of a side; None for the one vocabulary of all sides."""
+    return f"tokenizer.{side}.model" if side else "tokenizer.model"
+
+
 def request_digest(
     task: str,
     settings: Mapping[str, str | int | float | bool | None],

@@ -8,21 +8,20 @@ the manifest's checksums when they are opened; tokens are memory-mapped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from search_spaces.settings import ModelSettings, Task, TokenInput
-from supernet.data.fairseq_dictionary import PostProcess
+from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from search_spaces.space import SearchSpace
 from supernet.data.images import Labels
-from supernet.data.manifest import Manifest, check_files, is_test, read_manifest
-from supernet.data.prepare_text import tokenizer_file
-from supernet.data.text import read_lines
-from supernet.data.token_files import TokenRows, map_array, read_rows
-from supernet.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
+from supernet.data.text_files import TokenRows, map_array, read_lines, read_rows
+from supernet.data.tokenizer import BYTE_VOCAB_SIZE, PostProcess, SentencePieceTokenizer, Tokenizer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,6 +109,39 @@ class PreparedData(Generic[S]):
     label_names: tuple[str, ...] = ()
     longest: int = 0
     post_process: PostProcess = "none"
+
+
+class PairFormat(Protocol):
+    """Folders of pairs that another program wrote, as they are.
+
+    An entry point of the group ``nas.data_formats`` names a class of this kind; it is called
+    without arguments.
+    """
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether a folder is of this form; it may be missing."""
+        ...
+
+    def open(self, folder: Path, space: SearchSpace) -> PreparedData[PairSplit]:
+        """The training and validation pairs.
+
+        Raises:
+            DataError: when a file is missing or damaged, or networks of the space cannot read it.
+        """
+        ...
+
+    def open_test(self, folder: Path, space: SearchSpace) -> PairSplit:
+        """The test pairs: for the last step of retraining and for evaluation only."""
+        ...
+
+
+def pair_format(folder: Path) -> PairFormat | None:
+    """The format of another program's folder; None for those that are ours."""
+    for point in entry_points(group="nas.data_formats"):
+        found: PairFormat = point.load()()
+        if found.recognises(folder):
+            return found
+    return None
 
 
 def open_translation(folder: Path) -> PreparedData[PairSplit]:
@@ -292,3 +324,59 @@ def _longest(manifest: Manifest) -> int:
 
 def _contradiction(folder: Path) -> DataError:
     return DataError(f"the manifest of {folder} contradicts its files; prepare the data anew")
+
+
+def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -> None:
+    """See that networks of these settings can read the examples, those of the test split included.
+
+    Raises:
+        DataError: when the kind of input, the image size, the channels, the vocabulary, the length
+            or the number of classes differ.
+    """
+    inputs, shape = data.train.inputs, model.input
+    if isinstance(inputs, np.ndarray) != isinstance(shape, ImageInput):
+        held, read = ("images", "tokens") if isinstance(inputs, np.ndarray) else ("texts", "images")
+        raise DataError(
+            f"the data {data.name} hold {held}, but the networks of this space read {read}; choose "
+            "data or a space of the other kind"
+        )
+    if len(data.label_names) != model.num_classes:
+        raise DataError(
+            f"the data {data.name} have {len(data.label_names)} classes, but the space has "
+            f"num_classes = {model.num_classes}; set it to {len(data.label_names)}"
+        )
+    if isinstance(shape, ImageInput):
+        assert isinstance(inputs, np.ndarray), "the kind was checked above"
+        _check_images(data.name, inputs, shape)
+    else:
+        _check_bytes(data, shape, model.max_length - model.class_token)
+
+
+def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
+    side, channels = pixels.shape[1], pixels.shape[3]
+    if channels != shape.channels:
+        raise DataError(
+            f"the images of {name} have {channels} colour channels, but the networks of this space "
+            f"read {shape.channels}; set model.input.channels of the space to {channels}"
+        )
+    if side > shape.image_size:
+        raise DataError(
+            f"the images of {name} have {side} x {side} pixels, but the networks of this space "
+            f"read {shape.image_size} x {shape.image_size}; images are enlarged to fit, never made "
+            f"smaller: prepare the data with --image-size {shape.image_size}, or set "
+            f"model.input.image_size of the space to at least {side}"
+        )
+
+
+def _check_bytes(data: PreparedData[ExampleSplit], shape: TokenInput, room: int) -> None:
+    if shape.vocab_size < BYTE_VOCAB_SIZE:
+        raise DataError(
+            f"the texts of {data.name} are bytes, {BYTE_VOCAB_SIZE} tokens with padding, but the "
+            f"space has vocab_size = {shape.vocab_size}; set it to {BYTE_VOCAB_SIZE}"
+        )
+    if data.longest > room:
+        raise DataError(
+            f"the longest text of {data.name} has {data.longest} bytes, but the networks of this "
+            f"space read {room}; prepare the data with --max-length {room}, or raise max_length "
+            f"of the space by {data.longest - room}"
+        )

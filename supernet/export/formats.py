@@ -1,9 +1,14 @@
-"""The formats of exports by name. Adding one is a line here; nothing is imported before its use."""
+"""The formats of exports by name; nothing is imported before its use.
+
+Adding one is a line here, or, for another package, an entry point of the group
+``nas.export_formats`` that names a subclass of `ExportFormat`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from search_spaces.errors import UnknownNameError, UsageError
@@ -15,8 +20,8 @@ FORMATS: dict[str, str] = {
     "safetensors": "supernet.export.standalone:SafetensorsExport",
     "torch": "supernet.export.standalone:TorchExport",
     "huggingface": "supernet.export.huggingface:HuggingFaceExport",
-    "fairseq": "supernet.export.fairseq:FairseqExport",
     "onnx": "supernet.export.onnx:OnnxExport",
+    **{point.name: point.value for point in entry_points(group="nas.export_formats")},
 }
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from search_spaces.errors import DataError
 from search_spaces.settings import Task as TaskName
-from supernet.data.batching import batches
+from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
-from supernet.data.stream_batches import stream_batches
-from supernet.data.token_batches import collate_pairs
+from supernet.data.text_batches import collate_pairs, stream_batches
 from supernet.data.tokenizer import PAD
 from supernet.export.base import INPUT_NAMES, Record
 from supernet.export.blueprint import Blueprint

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from supernet.data.augment import Augmentation, augment, parse_augmentation
-from supernet.data.batching import PAD, Batch, batches, num_batches
-from supernet.data.datasets import SearchData, Split
+from supernet.data.examples import PAD, Batch, SearchData, Split, batches, num_batches
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Predictions, Task

@@ -11,7 +11,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.data.prepared import PreparedData, StreamSplit
-from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_batches
+from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.tokenizer import Tokenizer
 from supernet.decoding_state import DecodingState
 from supernet.extraction import Supernet

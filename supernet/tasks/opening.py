@@ -11,20 +11,14 @@ from search_spaces.loading import space_names
 from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data import synthetic
-from supernet.data.datasets import load_search_data, load_test_split
-from supernet.data.fairseq_data import (
-    DataBin,
-    check_data_bin_fits,
-    is_data_bin,
-    open_data_bin,
-    open_data_bin_test,
-)
+from supernet.data.examples import load_search_data, load_test_split
 from supernet.data.prepared import (
     check_fits,
     open_language,
     open_language_test,
     open_translation,
     open_translation_test,
+    pair_format,
 )
 from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
@@ -72,19 +66,12 @@ def _translation(space: SearchSpace, dataset: str, path: str | None) -> Translat
             made, space.model, lambda: synthetic.synthetic_translation_test(SYNTHETIC_SEED)
         )
     folder = _folder(space, dataset, path)
-    if is_data_bin(folder):
-        return _data_bin(space, folder)
+    if form := pair_format(folder):
+        found = form.open(folder, space)
+        return TranslationTask(found, space.model, lambda: form.open_test(folder, space))
     data = open_translation(folder)
     check_fits(data, space.model)
     return TranslationTask(data, space.model, lambda: open_translation_test(folder))
-
-
-def _data_bin(space: SearchSpace, folder: Path) -> TranslationTask:
-    """Data that fairseq-preprocess wrote."""
-    found, longest = DataBin.find(folder, space), space.model.max_length
-    data = open_data_bin(found, longest)
-    check_data_bin_fits(data, space.model)
-    return TranslationTask(data, space.model, lambda: open_data_bin_test(found, longest))
 
 
 def _language(space: SearchSpace, dataset: str, path: str | None) -> LanguageModellingTask:

@@ -9,8 +9,8 @@ from typing import Any
 
 from search_spaces.architecture import Architecture
 from supernet.beam_search import BeamSettings
-from supernet.data.fairseq_dictionary import readable
 from supernet.data.prepared import PairSplit
+from supernet.data.tokenizer import join_words
 from supernet.extraction import Supernet
 from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import Task
@@ -115,4 +115,4 @@ def split_bleu(
         max_tokens=max_tokens,
         device=device,
     )
-    return corpus_bleu([readable(line, task.post_process) for line in lines], split.target_lines)
+    return corpus_bleu([join_words(line, task.post_process) for line in lines], split.target_lines)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.data.prepared import PairSplit, PreparedData
-from supernet.data.token_batches import PairBatch, pair_batches, plan_pair_batches
+from supernet.data.text_batches import PairBatch, pair_batches, plan_pair_batches
 from supernet.data.tokenizer import Tokenizer
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED

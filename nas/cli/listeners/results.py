@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nas.request.protected_choices import as_options, spelled
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
 from nas.run.layout import CARD_FILE, FRONT_FILE, REPORT_FILE
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import as_options, spelled
 from nas.search.front import value_told
 
 _MEASURES = ("kendall_tau", "spearman", "pairwise_accuracy")

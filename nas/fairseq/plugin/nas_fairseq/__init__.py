@@ -1,7 +1,7 @@
 """The plug-in for fairseq's ``--user-dir``: registers the model ``nas_transformer``.
 
-It needs the packages `search_spaces` and `supernet`; an exported folder brings what it needs of
-them along, in ``lib``.
+It needs the packages `search_spaces`, `supernet` and `nas`; an exported folder brings what it needs
+of them along, in ``lib``.
 """
 
 import sys

@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
-from supernet.data.image_files import ImageSource, open_images
 from supernet.data.images import Labels
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
-from supernet.data.overlap import Overlaps
-from supernet.data.preparation import SPLITS, Content, Plan, PrepareRequest, Settings
+from supernet.data.prepare.image_files import ImageSource, open_images
+from supernet.data.prepare.plan import SPLITS, Content, Overlaps, Plan, PrepareRequest, Settings
 from supernet.data.sources import VALID_MOST, VALID_SHARE, holdout
-from supernet.data.text import Report, TextFile, read_lines, scan
-from supernet.data.token_files import token_dtype, writing_rows
+from supernet.data.text_files import Report, TextFile, read_lines, scan, token_dtype, writing_rows
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE
 
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena

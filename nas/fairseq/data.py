@@ -12,21 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from nas.fairseq.binarised import FairseqDictionary, detect_post_process, read_indexed
 from search_spaces.errors import DataError
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
-from supernet.data.fairseq_dictionary import (
-    POST_PROCESSES,
-    FairseqDictionary,
-    PostProcess,
-    detect_post_process,
-    readable,
-)
-from supernet.data.fairseq_files import read_indexed
 from supernet.data.manifest import FILE_NAME, file_sha256
 from supernet.data.prepared import PairSplit, PreparedData
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
+from supernet.data.tokenizer import PostProcess, join_words
 
 _TRAIN = re.compile(r"train(?P<part>\d*)\.(?P<source>[^.-]+)-(?P<target>[^.-]+)\.[^.]+\.(idx|bin)")
 
@@ -80,6 +75,24 @@ class DataBin:
     def dictionary_file(self, language: str) -> Path:
         """Path of a dictionary."""
         return self.folder / f"dict.{language}.txt"
+
+
+class BinarisedPairs:
+    """Opens folders of fairseq's, see `PairFormat`."""
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether a folder looks like one of fairseq's and is none of ours."""
+        return is_data_bin(folder)
+
+    def open(self, folder: Path, space: SearchSpace) -> PreparedData[PairSplit]:
+        """The training and validation pairs."""
+        data = open_data_bin(DataBin.find(folder, space), space.model.max_length)
+        check_data_bin_fits(data, space.model)
+        return data
+
+    def open_test(self, folder: Path, space: SearchSpace) -> PairSplit:
+        """The test pairs."""
+        return open_data_bin_test(DataBin.find(folder, space), space.model.max_length)
 
 
 def is_data_bin(folder: Path) -> bool:
@@ -194,14 +207,14 @@ def _direction(
 
 def _post_process(space: SearchSpace) -> PostProcess | None:
     given = space.data.get("post_process")
-    for known in POST_PROCESSES:
+    allowed: tuple[PostProcess, ...] = get_args(PostProcess)
+    for known in allowed:
         if given == known:
             return known
     if given is None:
         return None
     raise DataError(
-        f"post_process in the space's [data] table is {given!r}; allowed are "
-        f"{', '.join(POST_PROCESSES)}"
+        f"post_process in the space's [data] table is {given!r}; allowed are {', '.join(allowed)}"
     )
 
 
@@ -238,7 +251,7 @@ def _with_lines(
 
     Rows are cut to `max_length` with the end mark; of the targets' text nothing is cut.
     """
-    meant = tuple(readable(line, how) for line in target.references(_listed(split.target)))
+    meant = tuple(join_words(line, how) for line in target.references(_listed(split.target)))
     rows = _cut(split.source, max_length)
     said = tuple(source.decode(_listed(rows)))
     return PairSplit(rows, _cut(split.target, max_length), said, meant)

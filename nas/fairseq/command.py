@@ -1,62 +1,32 @@
-"""`nas fairseq …`, and what `nas retrain --backend fairseq` does."""
+"""`nas fairseq`, and what `nas retrain --backend fairseq` does."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from nas.cli import options
 from nas.cli.consoles import say, tell
 from nas.cli.listeners.targets import Target
+from nas.cli.plugins import USE
 from nas.cli.progress import Screen, choose_screen, follow
 from nas.cli.results import final_lines
 from nas.cli.run_state import open_run
+from nas.fairseq.plugin import USER_DIR
 from nas.run.folder import RunFolder
-from search_spaces.errors import UsageError
 
-
-class Backend(StrEnum):
-    """Who trains."""
-
-    own = "own"
-    fairseq = "fairseq"
-
-
-BACKEND: Any = typer.Option(
-    Backend.own,
-    "--backend",
-    help="Who trains: this package, or fairseq with the settings of the mFormer paper, for which "
-    "a folder with the exact commands is written (translation).",
-)
-RUN_FAIRSEQ: Any = typer.Option(
-    False, "--run", help="With --backend fairseq: run it here as well, and take its best weights."
-)
-FAIRSEQ_OPTIONS: Any = typer.Option(
-    [],
-    "--fairseq-option",
-    metavar="TEXT",
-    help="With --run: further options of fairseq-train, as '--max-update 1000'. Repeatable.",
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Work together with fairseq.",
+    epilog="Example: nas fairseq user-dir",
+    rich_help_panel=USE,
 )
 
 
-def check_backend(backend: Backend, runs: bool, extra: Sequence[str]) -> None:
-    """Refuse options of fairseq's where it does not train.
-
-    Raises:
-        UsageError: naming the option.
-    """
-    if backend is Backend.own and (runs or extra):
-        raise UsageError(f"{'--run' if runs else '--fairseq-option'} needs --backend fairseq")
-    if extra and not runs:
-        raise UsageError("--fairseq-option needs --run; without, add the options to train.sh")
-
-
-def retrain_with_fairseq(
+def train(
     folder: RunFolder,
     how: str,
     runs: bool,
@@ -65,12 +35,7 @@ def retrain_with_fairseq(
     screen: Screen,
 ) -> None:
     """Write the folder of a network; with `runs` train there, and take the weights."""
-    from nas.fairseq.backend import (
-        check_untrained,
-        find_program,
-        import_checkpoints,
-        run_job,
-    )
+    from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
     from nas.fairseq.folder import prepare_job
 
     if runs:
@@ -92,6 +57,12 @@ def retrain_with_fairseq(
         say(line)
 
 
+@app.command(
+    "import",
+    epilog="Examples:\n\n"
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint_best.pt\n\n"
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint19?.pt --replace",
+)
 def import_weights(
     run: str = options.RUN,
     checkpoints: list[Path] = typer.Argument(
@@ -120,8 +91,11 @@ def import_weights(
             say(line)
 
 
+@app.command(
+    epilog="Example:\n\n"
+    "fairseq-train data-bin --user-dir $(nas fairseq user-dir) --arch nas_transformer "
+    "--nas-architecture arch.json --nas-space wmt14",
+)
 def user_dir() -> None:
     """Print the folder that fairseq's commands take as --user-dir."""
-    from supernet.export.fairseq_plugin import USER_DIR
-
     say(str(USER_DIR))

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from nas.run.spec import Budget, build_budget
+from nas.request.spec import Budget, build_budget
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import SearchSpace
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nas.run.presets import PRESETS, preset_values
-from nas.run.spec import Budget
+from nas.request.presets import PRESETS, preset_values
+from nas.request.spec import Budget
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import TomlSource, shown, unknown_name
 

@@ -23,18 +23,13 @@ from fairseq.models import (
 )
 from torch import Tensor
 
+from nas.fairseq.checkpoint import ARCH, SAFE_GLOBALS, packed_blueprint, read_blueprint
 from search_spaces.errors import DataError
 from search_spaces.settings import TokenInput
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS
 from supernet.decoding_state import DecodingState
 from supernet.export.blueprint import Blueprint
-from supernet.export.fairseq_checkpoint import (
-    ARCH,
-    SAFE_GLOBALS,
-    packed_blueprint,
-    read_blueprint,
-)
 from supernet.sequence_models import FixedTranslation
 
 # fairseq's own commands read its checkpoints with torch.load, which refuses these classes.

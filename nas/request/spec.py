@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
-from nas.run.vetoes import checked_vetoes
+from nas.request.protected_choices import checked_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
@@ -107,8 +107,7 @@ class SearchSpec(_Frozen):
         preset: which preset the budget started from.
         budget: the numbers.
         seed: of everything random.
-        pick: which network of the front is retrained: ``best`` (the lowest loss within the
-            limits), ``knee`` or an id.
+        pick: which network of the front is retrained, see `nas.request.picks`.
         keep: vetoes: gene or slot → choices that pruning may not cut.
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.

@@ -6,19 +6,17 @@ The plug-in brings the modules along that it needs, so that the folder works whe
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import torch
 
+from nas.fairseq.binarised import dictionary_text
+from nas.fairseq.checkpoint import ARCH, network_of_checkpoint, write_checkpoint
+from nas.fairseq.plugin import USER_DIR, write_plugin
 from search_spaces.files import write_atomically
-from supernet.data.fairseq_dictionary import dictionary_text
 from supernet.data.tokenizer import SentencePieceTokenizer
 from supernet.export.base import ExportFormat, ExportSource, Reading, Record
 from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
-from supernet.export.carried_modules import copy_modules
-from supernet.export.fairseq_checkpoint import ARCH, network_of_checkpoint, write_checkpoint
-from supernet.export.fairseq_plugin import USER_DIR
 
 CHECKPOINT = "checkpoint.pt"
 LANGUAGES = ("source", "target")
@@ -78,21 +76,6 @@ class FairseqExport(ExportFormat):
             f"{ARCHITECTURE_FILE} …`; further training of these weights: the same with "
             f"`--finetune-from-model {CHECKPOINT}`.\n"
         )
-
-
-def write_plugin(folder: Path) -> list[Path]:
-    """Write the plug-in for ``--user-dir`` with all modules it needs.
-
-    Args:
-        folder: exists and is empty; called as `USER_DIR` is once it is used.
-
-    Returns:
-        The files written.
-    """
-    sources = sorted(USER_DIR.glob("*.py"))
-    for file in sources:
-        shutil.copyfile(file, folder / file.name)
-    return [*(folder / file.name for file in sources), *copy_modules(sources, folder / "lib")]
 
 
 def symbols_of(reading: Reading, side: str) -> tuple[str, ...]:

@@ -1,5 +1,9 @@
 """Labelled images of a user: CIFAR-10 batches, ``.npz`` files, or a folder for each class.
 
+CIFAR-10's "python version" is pickles, and unpickling a file lets the file run any code. Here its
+instructions are only listed, and the two things wanted are picked out of the list: the longest byte
+string, which is the pixels, and the numbers that follow the key ``labels``.
+
 Shapes: N images, H height, W width, C channels.
 """
 
@@ -7,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
+import pickletools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from supernet.data.cifar_batches import TEST_FILE, TRAIN_FILES, is_batch_folder, read_batches
 from supernet.data.images import Labels, Pixels, read_arrays
 from supernet.data.manifest import file_sha256
 from supernet.data.sources import CIFAR10_NAMES
@@ -25,6 +30,13 @@ from supernet.data.sources import CIFAR10_NAMES
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
 IMAGES_PER_CHUNK = 1024
 GREY_MODES = ("1", "L")
+
+SIDE, CHANNELS, CLASSES = 32, 3, 10
+TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_FILE = "test_batch"
+
+_INTEGERS = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1"}
+_RECALLS = {"GET", "BINGET", "LONG_BINGET"}
 
 
 class ImageSource(Protocol):
@@ -281,3 +293,63 @@ def _stacked(images: list[tuple[Pixels, str]]) -> Pixels:
                 f"{first.shape[1]} x {first.shape[0]}; give --image-size to make them equal"
             )
     return np.stack([image for image, _ in images])
+
+
+def read_batches(paths: list[Path]) -> tuple[Pixels, Labels]:
+    """Images uint8 ``(N, 32, 32, 3)`` and labels of some batch files.
+
+    Raises:
+        DataError: when a file is missing or not of the published form.
+    """
+    parts = [_read(path) for path in paths]
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _read(path: Path) -> tuple[Pixels, Labels]:
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing; CIFAR-10's python version has {', '.join(TRAIN_FILES)} and "
+            f"{TEST_FILE} in one folder"
+        )
+    pixels, labels = _contents(path)
+    if not labels or len(pixels) != len(labels) * CHANNELS * SIDE * SIDE:
+        raise _not_published(path, f"{len(pixels)} bytes of pixels for {len(labels)} labels")
+    if not 0 <= min(labels) <= max(labels) < CLASSES:
+        raise _not_published(path, f"labels from {min(labels)} to {max(labels)}")
+    planes = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, CHANNELS, SIDE, SIDE)
+    return planes.transpose(0, 2, 3, 1), np.asarray(labels, dtype=np.int64)
+
+
+def _contents(path: Path) -> tuple[bytes, list[int]]:
+    """The longest byte string, and the numbers behind the key ``labels``."""
+    pixels, labels, in_labels = b"", list[int](), False
+    try:
+        for operation, argument, _ in pickletools.genops(path.read_bytes()):
+            if operation.name in _INTEGERS:
+                if in_labels:
+                    labels.append(int(argument or 0))
+            elif isinstance(argument, str | bytes):
+                # pickletools reads Python 2's byte strings as latin-1.
+                raw = (
+                    argument.encode("latin-1", "ignore") if isinstance(argument, str) else argument
+                )
+                in_labels = raw == b"labels"
+                pixels = max(pixels, raw, key=len)
+            elif operation.name in _RECALLS:
+                in_labels = False  # a value met before: a key, or some other object
+    except (ValueError, OSError) as error:
+        raise _not_published(path, str(error)) from error
+    return pixels, labels
+
+
+def _not_published(path: Path, found: str) -> DataError:
+    return DataError(
+        f"{path} is no batch of CIFAR-10's python version as published ({found}). It is a pickle, "
+        "which could run any code, so it is not unpickled; convert it yourself to an .npz file "
+        "with numpy.savez_compressed(FILE, x_train=…, y_train=…, x_test=…, y_test=…)"
+    )
+
+
+def is_batch_folder(path: Path) -> bool:
+    """Whether a folder looks like CIFAR-10's python version."""
+    return any((path / name).is_file() for name in itertools.chain(TRAIN_FILES, (TEST_FILE,)))

@@ -24,11 +24,10 @@ from supernet.data.manifest import (
     request_digest,
     write_manifest,
 )
-from supernet.data.overlap import refuse_equal_files
-from supernet.data.preparation import Plan, PrepareRequest
-from supernet.data.prepare_examples import plan_classification
-from supernet.data.text import Report
-from supernet.data.text_requests import plan_language_modelling, plan_translation
+from supernet.data.prepare.examples import plan_classification
+from supernet.data.prepare.plan import Plan, PrepareRequest, refuse_equal_files
+from supernet.data.prepare.text import plan_language_modelling, plan_translation
+from supernet.data.text_files import Report
 
 PLANS: dict[Task, Callable[[PrepareRequest, Report], Plan]] = {
     "translation": plan_translation,

@@ -1,6 +1,8 @@
-"""Copies the modules that a few others need, so that a folder can run without our package.
+"""The plug-in for fairseq: give `USER_DIR` to its commands as ``--user-dir``.
 
-What is needed is read from the source: every import of ours, also those inside of functions.
+The folder has a floor of its own because fairseq puts the folder around it on the path. For other
+machines it is written together with the modules of ours that it needs: every import in the source
+counts, also those inside of functions.
 """
 
 from __future__ import annotations
@@ -10,12 +12,28 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("search_spaces", "supernet")
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("search_spaces", "supernet", "nas")
+USER_DIR = Path(__file__).parent / "nas_fairseq"
 
 NOTICE = """Modules of the package nas-service, copied as they are, under the Apache License 2.0
 (http://www.apache.org/licenses/LICENSE-2.0).
 """
+
+
+def write_plugin(folder: Path) -> list[Path]:
+    """Write the plug-in for ``--user-dir`` with all modules it needs.
+
+    Args:
+        folder: exists and is empty; called as `USER_DIR` is once it is used.
+
+    Returns:
+        The files written.
+    """
+    sources = sorted(USER_DIR.glob("*.py"))
+    for file in sources:
+        shutil.copyfile(file, folder / file.name)
+    return [*(folder / file.name for file in sources), *copy_modules(sources, folder / "lib")]
 
 
 def needed_modules(files: Iterable[Path]) -> dict[str, Path]:
