@@ -40,7 +40,6 @@ from experiments.limits_hold import (
     parser_of,
     report,
     search_beside,
-    stages_of,
     work,
 )
 from latency.device import usable_cores
@@ -52,6 +51,7 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
+from nas.run.stages import search_stages
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
@@ -214,7 +214,7 @@ def study(space: str, preset: str, searches: int, profiles: int, seed: int, fold
     os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
     base = RunFolder.create(folder / "base", limited_spec(space, preset, seed, {}))
     run = Run(base)
-    for stage in stages_of(base.spec):
+    for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
     times = [one.value for one in run.timed().values()]
