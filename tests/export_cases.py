@@ -18,7 +18,7 @@ from supernet.building import build_supernet
 from supernet.export import formats
 from supernet.export.base import ExportFormat, ExportSource, Record
 from supernet.export.blueprint import Blueprint
-from supernet.export.generate import as_module
+from supernet.export.modeling import as_module
 from supernet.export.tensors import read_tensors, write_tensors
 from supernet.export.weights import network_of, plain_weights
 from supernet.training.checkpoint import save

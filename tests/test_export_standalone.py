@@ -115,7 +115,7 @@ def test_a_text_is_continued(runs: dict[str, RunFolder], tmp_path: Path) -> None
     module = module_of(tmp_path / "out")
     network = module.load_network()
     written = module.continue_text(network, [1], count=5)
-    logits = network(torch.tensor([[1, *written]]))[0, :-1, 1 : module.VOCABULARY]
+    logits = network(torch.tensor([[1, *written]]))[0, :-1, 1 : network.num_words]
     assert written == (logits.argmax(dim=-1) + 1).tolist()
 
 

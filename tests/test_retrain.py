@@ -142,7 +142,6 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "supernet/tasks/opening.py": {"load_test_split", "open_test"} | pairs | streams,
         "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/examples.py": {"test"},
-        "supernet/export/specialise.py": {"test"},  # that of an `if`, in Python's syntax tree
         "supernet/data/sources.py": {"open_examples_test"},
     }
     kept = {f"supernet/tasks/{task}.py": {"_open_test"} for task in TASKS}

@@ -1,6 +1,6 @@
 """The weights of a network under the names that exported files use, and back.
 
-The names are those of the modules in the generated ``modeling.py``: what exists only because a
+The names are those of the modules in ``modeling.py``: what exists only because a
 supernet has a choice (shared projections, one kernel of several) leaves no trace in them.
 """
 

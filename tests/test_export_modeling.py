@@ -1,11 +1,11 @@
-"""Generated `modeling.py`: of any network, equal to ours, and nothing in it that is not needed."""
+"""`modeling.py` of any network: equal to ours, with the parts that it needs and no others."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,21 +15,28 @@ import torch
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import DataError
 from search_spaces.settings import LinearKernel, OmniKernel
-from supernet.export.base import Reading, Record
+from supernet.export.base import Record
 from supernet.export.blueprint import Blueprint
-from supernet.export.generate import as_module, modeling_source
-from supernet.export.huggingface import tokenizer_properties
-from supernet.export.layer_source import CLASSES
-from supernet.export.properties import kernel_of, properties
-from supernet.export.template import sizes
+from supernet.export.modeling import (
+    KERNEL_PARTS,
+    as_module,
+    kernels_of,
+    modeling_source,
+    network_parts,
+)
+from supernet.export.template.attention import KERNELS, kernel_name
 from supernet.export.weights import plain_weights
 from tests.export_networks import WORDS, random_blueprint, random_inputs, random_network
 
 NETWORKS = 60
 
 
-def module(blueprint: Blueprint, **more: Any) -> Any:
-    return as_module(modeling_source(blueprint, **more), Path("modeling.py"))
+def module(blueprint: Blueprint) -> Any:
+    return as_module(modeling_source(blueprint), Path("modeling.py"))
+
+
+def built(blueprint: Blueprint) -> Any:
+    return module(blueprint).Network(blueprint.to_json()).eval()
 
 
 @torch.inference_mode()
@@ -37,9 +44,9 @@ def difference(seed: int) -> float:
     """How far a random network's generated twin is from it, relative to its outputs."""
     blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
     network, made = random_network(blueprint, seed), module(blueprint)
-    twin = made.Network()
+    twin = made.Network(blueprint.to_json())
     twin.load_state_dict(plain_weights(network))
-    assert sum(p.numel() for p in twin.parameters()) == blueprint.params == made.PARAMETERS
+    assert sum(p.numel() for p in twin.parameters()) == blueprint.params
     record = Record(inputs, {})
     expected = network(*record.arguments)
     found = made.outputs(twin.eval(), inputs)
@@ -57,7 +64,7 @@ def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
     for seed in range(12):
         blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
         made = module(blueprint)
-        network = made.Network()
+        network = made.Network(blueprint.to_json())
         network.load_state_dict(plain_weights(random_network(blueprint, seed)))
         cast = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
         for logits in made.outputs(network.to(dtype).eval(), cast):
@@ -65,37 +72,40 @@ def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
 
 
 def test_another_network_does_not_fit() -> None:
-    made = module(random_blueprint(0)).Network()
+    made = built(random_blueprint(0))
     weights = plain_weights(random_network(random_blueprint(3), 3))
     with pytest.raises(RuntimeError, match="Error"):
         made.load_state_dict(weights)
 
 
-def test_every_property_of_the_parts_is_decided() -> None:
-    asked = {name for name, value in vars(sizes).items() if value is True}
-    known = properties(random_blueprint(0), 5, "model.safetensors")
-    assert asked <= {*known, *tokenizer_properties(Reading({"kind": "bytes"}))}
-
-
-def test_every_kernel_has_its_class() -> None:
-    names = set()
+@pytest.mark.parametrize("cross", [True, False])
+def test_every_kernel_has_its_class(cross: bool) -> None:
     for kernel in (*get_args(LinearKernel), *get_args(OmniKernel)):
-        both = {"linear_kernel": kernel, "omni_kernel": kernel}
-        settings = replace(random_blueprint(0).settings, **both)
-        names |= {kernel_of(settings, kind, "encoder") for kind in ATTENTION_KINDS}
-    assert names - {"full"} <= CLASSES.keys()  # full is softmax over all states
+        model = {"linear_kernel": kernel, "omni_kernel": kernel, "relative_positions": 4}
+        for kind in ATTENTION_KINDS:
+            name = kernel_name(model, kind, cross)
+            part = next(
+                (part for part, known in KERNEL_PARTS.items() if name in known), "attention"
+            )
+            importlib.import_module(f"supernet.export.template.{part}")
+            assert name in KERNELS
 
 
-def test_no_property_is_left_in_the_text() -> None:
+def test_only_the_parts_in_use_are_there() -> None:
     for seed in range(30):
-        words = set(modeling_source(random_blueprint(seed)).split())
-        assert not words & {"PADDING", "PRE_NORM", "OMNI", "JOINED", "MEMORY", "TRANSLATOR"}
+        blueprint = random_blueprint(seed)
+        text, used = modeling_source(blueprint), kernels_of(blueprint)
+        for part, known in KERNEL_PARTS.items():
+            assert (part in network_parts(blueprint)) == bool(used & known)
+        assert ("class LinearAttention" in text) == bool(used & KERNEL_PARTS["linear_attention"])
+        assert ("class Encoder" in text) == (blueprint.task != "language_modelling")
+        assert ("class Decoder" in text) == (blueprint.task != "classification")
 
 
 @pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
 def test_the_text_is_clean(tmp_path: Path) -> None:
     for seed in range(40):
-        text = modeling_source(random_blueprint(seed), 20 if seed % 2 else None)
+        text = modeling_source(random_blueprint(seed))
         (tmp_path / f"network_{seed}.py").write_text(text)
     rules = "--isolated --line-length 100"
     lint = f"ruff check {rules} --select E,W,F,I,B --output-format json ."
@@ -105,15 +115,26 @@ def test_the_text_is_clean(tmp_path: Path) -> None:
     assert subprocess.run(layout, cwd=tmp_path, capture_output=True, check=False).returncode == 0
 
 
-def test_only_the_kinds_in_use_are_there() -> None:
-    text = modeling_source(random_blueprint(2))  # a language model
-    assert "class Encoder" not in text and "PAD" in text
-
-
 @pytest.mark.parametrize("words", [None, WORDS, WORDS - 10])
 def test_words_that_the_tokenizer_does_not_know_are_never_written(words: int | None) -> None:
-    text = modeling_source(random_blueprint(1), words)
-    assert ("NUM_WORDS" in text) == (words == WORDS - 10)
+    blueprint = random_blueprint(2)  # a language model
+    made = module(blueprint)
+    network = made.Network({**blueprint.to_json(), "num_words": words}).eval()
+    network.load_state_dict(plain_weights(random_network(blueprint, 2)))
+    drawn = [made.continue_text(network, [1], 20, temperature=9.0, seed=seed) for seed in range(9)]
+    highest = max(map(max, drawn))
+    assert highest < (words or WORDS) and (highest < WORDS - 10) == (words == WORDS - 10)
+
+
+def test_a_network_without_a_memory_has_no_segments() -> None:
+    state = built(next(b for b in map(random_blueprint, range(2, 90, 3)) if not memory(b))).start()
+    with pytest.raises(ValueError, match="has no memory of earlier segments"):
+        state.next_segment()
+
+
+def memory(blueprint: Blueprint) -> int:
+    assert blueprint.architecture.decoder is not None
+    return blueprint.architecture.decoder.memory_length
 
 
 # -- architecture.json ----------------------------------------------------------------------------

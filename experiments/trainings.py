@@ -1,4 +1,4 @@
-"""Real qualities of the networks of a supernet, kept so that each is evaluated once."""
+"""Supernets and networks that the studies train, and real qualities, each evaluated once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import EvaluationError
 from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import largest
-from search_spaces.space import Genotypes
+from search_spaces.space import Genotypes, SearchSpace
+from supernet.building import build_network
+from supernet.extraction import StandAlone, Supernet
+from supernet.tasks.base import Task
+from supernet.training.checkpoint import CheckpointFolder
+from supernet.training.loop import Trainer
+from supernet.training.sampling import SingleNetwork
+from supernet.training_settings import TrainingSettings
 
 Floats = NDArray[np.float64]
 
@@ -86,26 +93,36 @@ def oracle(work: str) -> Oracle:
     return Oracle(Path(work))
 
 
-def train_supernet(space: str, settings: Mapping[str, str], work: Path) -> None:
-    """Train the supernet of a shipped space by its ``quick`` preset, unless that was done.
+def train_supernet(
+    space: str,
+    settings: Mapping[str, str],
+    work: Path,
+    preset: str = "quick",
+    dataset: str | None = None,
+) -> Run:
+    """The run of a shipped space whose supernet is trained, now or earlier.
 
     Args:
         space: its name.
         settings: numbers that are other ones than the preset's.
         work: the folder to leave it in.
+        preset: whose training it is.
+        dataset: in place of the space's own.
     """
     chosen = load_space(space)
     spec = build_spec(
         space_toml=dump_space(chosen),
-        dataset=str(chosen.data["dataset"]),
+        dataset=dataset or str(chosen.data["dataset"]),
         objectives=("quality", "flops"),
-        budget=budget_for(chosen, "quick", settings),
+        preset=preset,
+        budget=budget_for(chosen, preset, settings),
     )
     run = Run(RunFolder.create(work / RUN, spec))
     for stage in search_stages(spec):
         if stage.name in ("declare", "supernet"):
             for _ in run_stage(run, stage, work_of(stage)):
                 pass
+    return run
 
 
 def read_known(work: Path) -> dict[bytes, float]:
@@ -124,3 +141,46 @@ def write_known(work: Path, known: Mapping[bytes, float]) -> None:
     fresh = work / "evaluated.part.npz"
     np.savez(fresh, rows=rows, qualities=np.array(list(known.values())))
     fresh.replace(work / "evaluated.npz")
+
+
+# -- networks from scratch ----------------------------------------------------------------------
+
+
+def untrained(
+    space: SearchSpace, architecture: Architecture, settings: TrainingSettings, seed: int
+) -> StandAlone:
+    """The network as it is before training; the seed decides its weights."""
+    torch.manual_seed(seed)
+    return build_network(space.model, space.task, architecture, settings.dropout)
+
+
+def trained(
+    network: StandAlone,
+    architecture: Architecture,
+    task: Task[object, object],
+    settings: TrainingSettings,
+    seed: int,
+    name: str = "",
+    folder: CheckpointFolder | None = None,
+) -> Supernet:
+    """Train a network to the end and give it its final weights.
+
+    Args:
+        network: see `untrained`.
+        architecture: of it.
+        task: with what it learns.
+        settings: of the training.
+        seed: of the order of the examples.
+        name: printed with the losses of every epoch; nothing is printed without one.
+        folder: keeps checkpoints, from which a training that was killed goes on.
+    """
+    model = network.network
+    trainer = Trainer(
+        model, SingleNetwork(architecture), [architecture], task, settings, seed=seed, folder=folder
+    )
+    for report in trainer.run():
+        losses = "".join(f", validation {loss:.4f}" for loss in report.probe_losses)
+        if name:
+            print(f"{name} {report.epoch}: loss {report.train_loss:.4f}{losses}", flush=True)
+    model.load_state_dict(trainer.final_weights())
+    return model
