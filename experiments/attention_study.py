@@ -48,8 +48,8 @@ from search_spaces.encoding import encode_features
 from search_spaces.files import write_atomically
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from supernet.tasks.evaluation import score
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import score
 from supernet.training.checkpoint import CheckpointFolder
 
 KINDS: Mapping[str, tuple[str, ...]] = {

@@ -29,7 +29,8 @@ from search_spaces.architecture import (
 from search_spaces.costs import cost
 from search_spaces.errors import ArchitectureError, DataError
 from search_spaces.hat import from_hat
-from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.tasks import TaskName
 
 CLOSING = (
     "The WMT'14 rows were not produced with one convention: their parameters leave out embeddings "
@@ -120,7 +121,7 @@ class PaperTable:
     """
 
     name: str
-    task: Task
+    task: TaskName
     convention: str
 
 

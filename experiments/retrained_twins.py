@@ -34,8 +34,8 @@ from search_spaces.costs import flops, params
 from search_spaces.files import write_atomically
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Task
+from supernet.tasks.evaluation import score
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training_settings import TrainingSettings
 

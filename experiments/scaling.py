@@ -36,10 +36,7 @@ from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
 from nas.run.folder import RunFolder
-from nas.run.stage_runner import run_stage
-from nas.run.stages import SEARCH_STAGES
 from nas.stages.base import Run
-from nas.stages.pipeline import work_of
 from search_spaces.architecture import Architecture
 from search_spaces.operators import sample_distinct
 
@@ -73,20 +70,6 @@ class Throughput:
 def trained(path: Path, name: str, dataset: str, valid_examples: int) -> Run:
     """A run whose supernet has been trained for an epoch."""
     settings = SETTINGS | {"valid_examples": str(valid_examples)}
-    spec = build_spec(
-        space_toml=dump_space(space),
-        dataset=dataset,
-        objectives=("quality", "flops"),
-        preset="smoke",
-        budget=budget_for(space, "smoke", settings),
-        seed=0,
-    )
-    run = Run(RunFolder.create(path, spec))
-    for stage in SEARCH_STAGES:
-        if stage.name in ("declare", "supernet"):
-            for _ in run_stage(run, stage, work_of(stage)):
-                pass
-    return run
     return train_supernet(name, settings, path, "smoke", dataset)
 
 

@@ -59,7 +59,7 @@ class Asked:
 
 def reads(home: Path, options: Options) -> dict[str, Any]:
     """Fill the table, then time every kind of request under load."""
-    service = Service(home, **NO_QUOTAS, NAS_API_PROCESSES=str(options.api_processes))
+    service = Service(home, **NO_QUOTAS)
     server = service.serve(workers=0)
     try:
         service.wait_until_ready()
@@ -76,7 +76,6 @@ def reads(home: Path, options: Options) -> dict[str, Any]:
     return {
         "jobs": jobs,
         "clients": options.clients,
-        "api_processes": options.api_processes,
         "think_s": options.think,
         "submitted_per_s": round(jobs / filled_s, 1),
         "requests_per_s": round(len(timed) / options.seconds, 1),
@@ -327,7 +326,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", choices=("reads", "claims", "kills"))
     parser.add_argument("--jobs", type=int, help="10,000 for reads, 500 for claims, 60 for kills")
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--api-processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="that clients ask for")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds between requests")
     parser.add_argument("--workers", type=int, default=8)

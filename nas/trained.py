@@ -31,8 +31,7 @@ from search_spaces.errors import (
 if TYPE_CHECKING:
     from supernet.beam_search import BeamSettings
     from supernet.extraction import Supernet
-    from supernet.tasks.base import Task
-    from supernet.tasks.scores import Scores
+    from supernet.tasks.base import Scores, Task
 
 SplitName = Literal["test", "valid"]
 
@@ -215,7 +214,7 @@ def evaluate_network(
         DivergedError: when the network's outputs are not finite numbers.
     """
     from latency.turns import computing
-    from supernet.tasks.scores import score
+    from supernet.tasks.evaluation import score
 
     if not data.same:
         raise DataError(

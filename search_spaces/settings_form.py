@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml_source import KeyPath, TomlSource, shown
 
 MAX_SIZE = 1_000_000
@@ -16,7 +17,7 @@ _INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "to
 _MAY_BE_ZERO = ("relative_positions",)
 
 
-def model_from_source(source: TomlSource, task: Task) -> ModelSettings:
+def model_from_source(source: TomlSource, task: TaskName) -> ModelSettings:
     """Check ``[model]`` and ``[model.input]`` and build the settings.
 
     Raises:
@@ -26,25 +27,10 @@ def model_from_source(source: TomlSource, task: Task) -> ModelSettings:
     source.check_keys(("model",), names, ("input", "max_length"))
     values = _typed_values(source, ("model",), ModelSettings, skip="input")
     model = ModelSettings(input=_input(source), **values)
-    problem = model.problem() or _task_problem(model, task)
+    problem = model.problem() or TASKS[task].problem(model)
     if problem is not None:
         raise source.error(("model",), problem)
     return model
-
-
-def _task_problem(model: ModelSettings, task: Task) -> str | None:
-    if task == "classification":
-        return None if model.num_classes else "a classification space needs num_classes"
-    if model.num_classes is not None:
-        return f"num_classes belongs to classification; the task is {task}"
-    if isinstance(model.input, ImageInput):
-        return f'input.kind is "image"; a {task} space needs "tokens"'
-    two = model.input.target_vocab_size is not None
-    if task == "translation" and two == model.input.share_embeddings:
-        return "translation needs either input.target_vocab_size or input.share_embeddings = true"
-    if task == "language_modelling" and (two or model.input.share_embeddings):
-        return "target_vocab_size and share_embeddings belong to translation"
-    return None
 
 
 def _input(source: TomlSource) -> ImageInput | TokenInput:

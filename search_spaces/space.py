@@ -28,7 +28,8 @@ from search_spaces.architecture import (
     EncoderStack,
 )
 from search_spaces.errors import ArchitectureError, SpaceFileError
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 from search_spaces.toml_source import shown
 
 Choice = int | str
@@ -94,7 +95,7 @@ class SearchSpace:
     """
 
     name: str
-    task: Task
+    task: TaskName
     model: ModelSettings
     slots: tuple[Slot, ...]
     description: str = ""

@@ -16,11 +16,10 @@ The form, by example::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from search_spaces.architecture import ATTENTION_KINDS
-from search_spaces.settings import Task
 from search_spaces.settings_form import MAX_SIZE, is_int, model_from_source
 from search_spaces.space import (
     CROSS_GENES,
@@ -32,16 +31,11 @@ from search_spaces.space import (
     Slot,
 )
 from search_spaces.space_checks import check_number, check_space
+from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml_source import KeyPath, TomlSource, shown, unknown_name
 
 MAX_LAYERS = 1_000
 MAX_CHOICES = 1_000
-
-STACKS_OF_TASK: Mapping[str, tuple[str, ...]] = {
-    "classification": ("encoder",),
-    "translation": ("encoder", "decoder"),
-    "language_modelling": ("decoder",),
-}
 
 _TABLES = ("space", "model", "encoder", "decoder", "data", "workload", "presets")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -80,7 +74,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
 # -- [space] ------------------------------------------------------------------------------------
 
 
-def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
+def _header(source: TomlSource) -> tuple[str, TaskName, str, str | None]:
     source.check_keys(
         ("space",), ("name", "task", "description", "parent_digest"), ("name", "task")
     )
@@ -94,8 +88,8 @@ def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
             f"found {shown(table['name'])}, allowed are 1 to 64 letters, digits, '.', '_' and '-', "
             "the first a letter or digit",
         )
-    if table["task"] not in STACKS_OF_TASK:
-        raise source.error(("space", "task"), unknown_name(table["task"], STACKS_OF_TASK))
+    if table["task"] not in TASKS:
+        raise source.error(("space", "task"), unknown_name(table["task"], TASKS))
     parent = table.get("parent_digest")
     if parent is not None and not _DIGEST.fullmatch(parent):
         raise source.error(
@@ -107,8 +101,8 @@ def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
 # -- [encoder] and [decoder] --------------------------------------------------------------------
 
 
-def _stacks(source: TomlSource, task: Task) -> tuple[str, ...]:
-    wanted = STACKS_OF_TASK[task]
+def _stacks(source: TomlSource, task: TaskName) -> tuple[str, ...]:
+    wanted = TASKS[task].stacks
     for stack in ("encoder", "decoder"):
         if stack in source.data and stack not in wanted:
             raise source.error((stack,), f"a {task} space has no {stack}: remove the table")
@@ -117,8 +111,8 @@ def _stacks(source: TomlSource, task: Task) -> tuple[str, ...]:
     return wanted
 
 
-def _stack_slots(source: TomlSource, stack: str, task: Task) -> list[Slot]:
-    genes = [g for g in LAYER_GENES[stack] if task == "translation" or g not in CROSS_GENES]
+def _stack_slots(source: TomlSource, stack: str, task: TaskName) -> list[Slot]:
+    genes = [g for g in LAYER_GENES[stack] if TASKS[task].crosses or g not in CROSS_GENES]
     whole = _whole_stack_genes(source, stack, task)
     source.check_keys((stack,), [*whole, *genes, "max_layers", "layer"], [*whole, *genes])
     table = source.table((stack,))
@@ -132,11 +126,11 @@ def _stack_slots(source: TomlSource, stack: str, task: Task) -> list[Slot]:
     return slots
 
 
-def _whole_stack_genes(source: TomlSource, stack: str, task: Task) -> tuple[str, ...]:
+def _whole_stack_genes(source: TomlSource, stack: str, task: TaskName) -> tuple[str, ...]:
     """`STACK_GENES`, and the memory of a decoder that has one."""
     if stack != "decoder" or MEMORY_GENE not in source.table((stack,)):
         return STACK_GENES
-    if task != "language_modelling":
+    if not TASKS[task].continues:
         raise source.error(
             (stack, MEMORY_GENE),
             f"a memory of earlier segments belongs to language_modelling; the task is {task}: "

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say, tell, tell_error
-from nas.cli.failures import FAILED
 from nas.cli.options import Device
-from nas.cli.progress import choose_screen
-from nas.cli.results import show_front
-from nas.cli.tables import table
-from nas.cli.wording import NOTHING
+from nas.console.failures import FAILED
+from nas.console.formatting import NOTHING
+from nas.console.output import out, print_json, say, tell, tell_error
+from nas.console.progress import choose_screen
+from nas.console.tables import show_front, table
 from nas.request.picks import read_pick
 from nas.run.events import event_from_json
 from nas.search.doubts import doubts

@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from search_spaces.errors import DamagedRunError, NasError, UsageError
-from service.jobs import JobStateError
-from service.store.database import DatabaseAwayError
-from service.store.submissions import IdempotencyError
+from service.jobs.database import DatabaseAwayError
+from service.jobs.states import JobStateError
+from service.jobs.submissions import IdempotencyError
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80

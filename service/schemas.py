@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from nas.objectives import LATENCY, QUALITY, QualityMetric
 from nas.request.picks import BEST, WORDS, read_pick
 from search_spaces.errors import UsageError
-from service.jobs import Job, Kind, State
+from search_spaces.space import SearchSpace
+from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
 MAX_TOML = 100_000
@@ -146,6 +147,8 @@ class ExportRequest(NetworkRequest):
 class Progress(BaseModel):
     """How far a job is."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     stage: str | None
     label: str | None
     done: int
@@ -158,6 +161,8 @@ class Progress(BaseModel):
 
 class JobOut(BaseModel):
     """A job."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: str
     kind: Kind
@@ -176,45 +181,19 @@ class JobOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    last_event: int
-    progress: Progress
+    last_event: int = Field(validation_alias="last_seq")
+    progress: Progress = Field(validation_alias="summary")
     request: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, job: Job, *, whole: bool = True) -> Self:
-        """What is told of a job; with what was requested only when it is looked at alone."""
-        summary = job.summary
-        return cls(
-            id=job.id,
-            kind=job.kind,
-            state=job.state,
-            cancel_requested=job.cancel_requested,
-            owner=job.owner,
-            run=job.run,
-            space=job.space,
-            dataset=job.dataset,
-            preset=job.preset,
-            title=job.title,
-            pick=job.pick,
-            priority=job.priority,
-            attempt=job.attempt,
-            error=job.error,
-            created_at=_moment(job.created_at),
-            started_at=_moment(job.started_at),
-            ended_at=_moment(job.ended_at),
-            last_event=job.last_seq,
-            progress=Progress(
-                stage=summary.stage,
-                label=summary.label,
-                done=summary.done,
-                total=summary.total,
-                message=summary.message,
-                measured=summary.measured,
-                front_size=summary.front_size,
-                hypervolume=summary.hypervolume,
-            ),
-            request=dict(job.request) if whole else None,
-        )
+    def of(cls, job: Job) -> Self:
+        """What is told of a job that is looked at alone."""
+        return cls.model_validate(job)
+
+    @classmethod
+    def listed(cls, job: Job) -> Self:
+        """What is told of a job in a list: not what was requested."""
+        return cls.of(job).model_copy(update={"request": None})
 
 
 class JobPage(BaseModel):
@@ -226,6 +205,8 @@ class JobPage(BaseModel):
 
 class SlotOut(BaseModel):
     """One place of a space where a choice is made."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     name: str
     gene: str
@@ -244,6 +225,20 @@ class SpaceOut(BaseModel):
     size: str
     digest: str
     genes: list[SlotOut] = []
+
+    @classmethod
+    def of(cls, space: SearchSpace, *, whole: bool = True) -> Self:
+        """What is told of a space; with its genes only when it is looked at alone."""
+        dataset = space.data.get("dataset")
+        return cls(
+            name=space.name,
+            task=space.task,
+            description=space.description,
+            dataset=dataset if isinstance(dataset, str) else None,
+            size=str(space.size),
+            digest=space.digest,
+            genes=[SlotOut.model_validate(slot) for slot in (space.slots if whole else ())],
+        )
 
 
 class DatasetOut(BaseModel):
@@ -267,5 +262,86 @@ class ProfileOut(BaseModel):
     networks: int
 
 
-def _moment(seconds: float | None) -> Any:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+class ArtifactOut(BaseModel):
+    """A file of a job's run; the checksum is the one its stage has recorded."""
+
+    path: str
+    size: int
+    sha256: str | None
+    stage: str | None
+
+
+class EntryOut(BaseModel):
+    """One network: what was measured of it and what was predicted.
+
+    `doubtful` names measured values that should not be believed, each with the reason.
+    """
+
+    id: str
+    architecture: dict[str, Any]
+    measured: dict[str, float]
+    predicted: dict[str, float]
+    doubtful: dict[str, str] = {}
+
+
+class ObjectiveOut(BaseModel):
+    """What was minimised; at the reference a network is of no use."""
+
+    name: str
+    metric: str
+    unit: str
+    goal: str
+    reference: float | None = None
+
+
+class FrontOut(BaseModel):
+    """The Pareto front; `final` is false while the search is still measuring."""
+
+    final: bool
+    objectives: list[ObjectiveOut]
+    front: list[EntryOut]
+    hypervolume: float | None
+
+
+class ArchitectureOut(EntryOut):
+    """A network, what it costs and what came of training it from scratch.
+
+    `problem` tells when it learnt less from scratch than it had inherited from the supernet.
+    """
+
+    on_front: bool
+    retrained: dict[str, Any] | None
+    problem: str | None
+
+
+class OmniLayerOut(BaseModel):
+    """Shares of one omni layer; `sources` are layers' numbers, 0 for the embeddings.
+
+    `attention` has for each head a row for each source of the queries, with the share of their
+    attention that each source of the keys gets; `pooling` is the share of features kept from each.
+    """
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    sources: list[int]
+    attention: list[list[list[float]]]
+    pooling: list[float]
+
+
+class OmniMapOut(BaseModel):
+    """The same for one image, patch by patch, for each source."""
+
+    example: int
+    layer: int
+    attention: list[list[float]]
+    pooling: list[list[float]]
+
+
+class OmniViewsOut(BaseModel):
+    """What the omni layers of a network look at."""
+
+    id: str
+    weights: Literal["trained from scratch", "inherited"]
+    examples: int
+    layers: list[OmniLayerOut]
+    maps: list[OmniMapOut]

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nas.cli.options import setting_names
 from nas.request.picks import read_pick
-from nas.request.presets import budget_for
+from nas.request.presets import budget_for, setting_names
 from nas.request.spec import SearchSpec, build_spec
 from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
 from nas.cli.data import shown_on
-from nas.cli.progress import Screen
+from nas.console.progress import Screen
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from tests.prepare_cases import write_jsonl, write_pairs
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import options
 from nas.cli.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, DivergedError, NasError, UnreachableLimitError
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json
@@ -255,7 +255,7 @@ def test_an_interrupted_run_is_closed_before_the_command_ends(
         raise KeyboardInterrupt
 
     cli_fakes.install(monkeypatch, run)
-    monkeypatch.setattr("nas.cli.progress.LineScreen.show", interrupted)
+    monkeypatch.setattr("nas.console.progress.LineScreen.show", interrupted)
     assert search("--out", "here").exit_code == 130
     assert closed == [Path("here")]
 
@@ -350,15 +350,16 @@ def test_threads_are_set_before_torch_is_imported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("threadpoolctl.threadpool_limits", limits.append)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
-    options.use_threads(None)
+    use_threads(None)
     assert (limits, os.environ["OMP_NUM_THREADS"]) == ([], "1")
-    options.use_threads(3)
+    use_threads(3)
     assert (limits, os.environ["OMP_NUM_THREADS"]) == ([3], "3")
 
 
 def test_the_number_of_threads_belongs_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int | None] = []
-    monkeypatch.setattr(options, "use_threads", used.append)
+    for command in ("search", "retrain"):
+        monkeypatch.setattr(f"nas.cli.{command}.use_threads", used.append)
     assert search("--out", "here", "--threads", "3").exit_code == 0
     assert RunFolder.open(Path("here")).spec.budget.threads == 3
     assert nas("resume", "here").exit_code == nas("retrain", "here").exit_code == 0

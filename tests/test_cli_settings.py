@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import options
 from nas.cli.app import app
-from nas.request.presets import budget_for
+from nas.request.presets import budget_for, setting_names
 from nas.request.spec import Budget
 from search_spaces.loading import load_space
 
@@ -19,7 +18,7 @@ def nas(*arguments: str) -> Result:
 def test_list_settings_needs_no_space() -> None:
     done = nas("search", "--list-settings")
     assert done.exit_code == 0
-    assert all(name in done.stdout for name in options.setting_names())
+    assert all(name in done.stdout for name in setting_names())
     assert nas("search").exit_code == 2
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.cli.tables import gene_rows
+from nas.console.tables import gene_rows
 from nas.report import words
 from nas.request.presets import PRESETS
 from nas.stages.base import size_text

@@ -20,7 +20,8 @@ from nas.trained import choose_trained, open_data, open_network
 from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
 from supernet.sequence_models import TranslationModel
-from supernet.tasks.scores import DECODING_TOKENS, score
+from supernet.tasks.base import DECODING_TOKENS
+from supernet.tasks.evaluation import score
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.tasks.translation import TranslationTask
 from tests import prepare_cases
@@ -197,10 +198,10 @@ def test_json_holds_every_score(run: RunFolder) -> None:
 def test_a_loss_that_is_no_number(
     made: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supernet.tasks.evaluation import Evaluation
+    from supernet.tasks.base import Evaluation
 
     broken = Evaluation(float("nan"), 0.0, 5)
-    monkeypatch.setattr("supernet.tasks.scores.evaluate", lambda *_, **__: broken)
+    monkeypatch.setattr("supernet.tasks.evaluation.evaluate", lambda *_, **__: broken)
     done = nas("evaluate", made["classification"].path, "--json")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "not a finite number; train it anew with a lower learning rate" in done.stderr

@@ -12,7 +12,7 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
 from service.auth import Role
-from service.store.listing import Filter
+from service.jobs.job_store import Filter
 from tests import dashboard_cases
 from tests.dashboard_cases import browser, front_of, said
 from tests.service_cases import Server

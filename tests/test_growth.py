@@ -13,9 +13,9 @@ from nas.live_front import LiveFront, front_so_far
 from nas.report.contents import RunContents
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.formats import left_s, told, worked_s
-from service.jobs import Job, State, Summary
-from service.progress import summarise
+from service.dashboard.pages import left_s, told, worked_s
+from service.jobs.states import Job, State, Summary
+from service.worker.event_reader import summarise
 from tests.run_fixture import finished_run, rewrite
 from tests.service_cases import claim, fresh_store, must, submission
 

@@ -23,7 +23,7 @@ from nas.search.front import pick, points_of
 from nas.search.pareto import hypervolume, non_dominated
 from service import known_runs
 from service.dashboard import run_views
-from service.dashboard.front_comparison import Compared, comparison
+from service.dashboard.run_views import Compared, comparison
 from service.known_runs import MOST_DRAWN, Kept, RunView, known_networks, known_run, sample
 from tests import dashboard_cases, large_run
 from tests.dashboard_cases import said

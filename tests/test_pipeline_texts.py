@@ -15,7 +15,7 @@ from referencing import Registry, Resource
 from rich.console import Console
 
 from nas.cli.run_state import read_state
-from nas.cli.tables import front_table, retrained_table
+from nas.console.tables import front_table, retrained_table
 from nas.report.page import render
 from nas.report.reading import read_contents
 from nas.run.folder import RunFolder
@@ -270,7 +270,8 @@ def test_networks_that_translate_nothing_right_are_no_reason_to_fail(
 ) -> None:
     """All have a BLEU of zero: there is nothing to learn from, and nothing to gain."""
     monkeypatch.setattr(
-        "supernet.tasks.scores.translate_lines", lambda _, lines, *__, **___: ["?"] * len(lines)
+        "supernet.tasks.translation.translate_lines",
+        lambda _, lines, *__, **___: ["?"] * len(lines),
     )
     run = request(tmp_path / "run", "by BLEU")
     work(run)

@@ -70,7 +70,7 @@ class Door:
             self.calls.append("epoch")
             return trained(trainer)
 
-        monkeypatch.setattr("supernet.tasks.opening.load_test_split", spy)
+        monkeypatch.setattr("supernet.tasks.classification.load_test_split", spy)
         monkeypatch.setattr(Trainer, "_train_epoch", epoch)
 
 
@@ -80,7 +80,7 @@ class Door:
 def test_no_search_stage_opens_the_test_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supernet.tasks.opening.load_test_split", closed)
+    monkeypatch.setattr("supernet.tasks.classification.load_test_split", closed)
     for name, source in SOURCES.items():
         monkeypatch.setitem(SOURCES, name, replace(source, test=closed))
     run = tiny(tmp_path / "run")
@@ -97,7 +97,6 @@ DOORS = re.compile(r"_?open_test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
 MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
-TASKS = ("classification", "translation", "language_modelling")
 DEFINED = {
     "nas/fairseq/data.py",
     *(f"supernet/data/{name}.py" for name in ("examples", "sources", "prepared", "synthetic")),
@@ -139,13 +138,14 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/opening.py": {"load_test_split", "open_test"} | pairs | streams,
+        "supernet/tasks/classification.py": {"_open_test", "load_test_split"},
+        "supernet/tasks/translation.py": {"_open_test", "open_test"} | pairs,
+        "supernet/tasks/language_modelling.py": {"_open_test"} | streams,
         "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/examples.py": {"test"},
         "supernet/data/sources.py": {"open_examples_test"},
     }
-    kept = {f"supernet/tasks/{task}.py": {"_open_test"} for task in TASKS}
-    assert users == door | kept | {maker: {"test"} for maker in MAKERS}
+    assert users == door | {maker: {"test"} for maker in MAKERS}
 
 
 def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:

@@ -11,7 +11,7 @@ import pytest
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.auth import Role
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server, problem
 

@@ -16,7 +16,7 @@ from nas.cli import plugins
 from nas.cli.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests.cli_fakes import own_entry_points
 from tests.service_cases import Server
 
@@ -25,7 +25,7 @@ COMMANDS = own_entry_points()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("home"), token_cache_s=0) as running:
+    with Server(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 

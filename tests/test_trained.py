@@ -22,8 +22,8 @@ from nas.trained import (
 )
 from search_spaces.errors import DamagedRunError, DataError, UsageError
 from supernet.beam_search import BeamSettings
-from supernet.tasks.base import Task
-from supernet.tasks.scores import DECODING_TOKENS, score
+from supernet.tasks.base import DECODING_TOKENS, Task
+from supernet.tasks.evaluation import score
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load, save
 from tests import prepare_cases

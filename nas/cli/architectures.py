@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import tell
 from nas.cli.run_state import RUNS, open_run
+from nas.console.output import tell
 from nas.run.layout import SPEC_FILE
 from nas.search.front import FrontEntry, read_front
 from search_spaces.architecture import Architecture

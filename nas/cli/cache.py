@@ -27,9 +27,9 @@ from latency.profile import (
     write_lock,
 )
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say
-from nas.cli.tables import table
-from nas.cli.wording import NOTHING, compact
+from nas.console.formatting import NOTHING, compact
+from nas.console.output import out, print_json, say
+from nas.console.tables import table
 from search_spaces.errors import NasError, UsageError
 
 USED, OLDER, DAMAGED = "used", "not used (older version)", "damaged"

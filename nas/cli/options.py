@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSetti
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.request import picks
-from nas.request.presets import PRESETS
+from nas.request.presets import PRESETS, setting_names
 from nas.request.protected_choices import ALL, NONE
-from nas.request.spec import Budget
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names
 from supernet.export.formats import FORMATS
-
-# BLAS and OpenMP read these once, when they are loaded.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Device(StrEnum):
@@ -246,23 +241,6 @@ def read_executor(
     return settings
 
 
-def use_threads(threads: int | None) -> None:
-    """Limit every numerical library to that many threads; before torch is imported.
-
-    The stages limit torch themselves; this is for BLAS, OpenMP and what was loaded before.
-
-    Args:
-        threads: of the run's budget; None leaves the libraries' own choice.
-    """
-    if threads is None:
-        return
-    from threadpoolctl import threadpool_limits
-
-    for name in _THREAD_VARIABLES:
-        os.environ[name] = str(threads)
-    threadpool_limits(threads)  # what is loaded already
-
-
 # -- NAME=VALUE -----------------------------------------------------------------------------------
 
 
@@ -309,20 +287,6 @@ def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
         UsageError: for a logger there is not, or one whose package is not installed.
     """
     return tuple(dict.fromkeys(read_target(text) for text in given))
-
-
-def setting_names() -> list[str]:
-    """Dotted names of all numbers of a budget."""
-    return [name for name, _ in flat(Budget())]
-
-
-def flat(budget: Budget) -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all numbers of a budget."""
-    for name, value in budget.model_dump().items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{part}", number) for part, number in value.items())
-        else:
-            yield name, value
 
 
 def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 from typer.core import TyperCommand
 
-from nas.cli.tables import PICKED, front_cells, table
-from nas.cli.wording import NOTHING, compact
+from nas.console.formatting import NOTHING, compact
+from nas.console.tables import PICKED, front_cells, table
 from nas.objectives import LATENCY, QUALITY
 from nas.request.picks import BEST, CHEAPEST, KNEE
 from nas.search.front import Front, FrontEntry, pick

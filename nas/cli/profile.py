@@ -13,10 +13,11 @@ from rich.table import Table
 
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.failures import terminable
 from nas.cli.options import Device
-from nas.cli.tables import table
+from nas.console.failures import terminable
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import table
+from nas.run.threads import use_threads
 from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
@@ -83,7 +84,7 @@ def profile(
         check_report(report, out_file)
     chosen = checked_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
-    options.use_threads(used)
+    use_threads(used)
     from latency.workload import Workload
     from nas.profiling.profile_device import ProfileRequest, profile_device  # imports torch
 

@@ -9,13 +9,14 @@ import typer
 
 from nas.cli import options
 from nas.cli.picking import FRONT, winners
-from nas.cli.progress import choose_screen, follow
-from nas.cli.results import finish
+from nas.cli.results import finish, follow
 from nas.cli.run_state import open_run
+from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.request import picks
 from nas.retraining.tuning_record import MOST_TRIALS
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 
 OWN = "own"
@@ -99,7 +100,7 @@ def retrain(
     from nas.search.front import read_front
 
     ids = winners(read_front(folder), pick, top)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
 
     follow(folder, run_retrain(folder, ids, where, tune), screen, logs)

@@ -12,13 +12,13 @@ import typer
 
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import tell
 from nas.cli.listeners.targets import Target
 from nas.cli.options import Device
-from nas.cli.progress import choose_screen, follow
-from nas.cli.results import finish
+from nas.cli.results import finish, follow
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
+from nas.console.output import tell
+from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.objectives import QualityMetric
 from nas.request.picks import read_pick
@@ -28,6 +28,7 @@ from nas.request.spec import SearcherName, SearchSpec, build_spec
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
@@ -308,7 +309,7 @@ def _work(folder: RunFolder, how: Working) -> None:
 
 
 def _search_events(folder: RunFolder, how: Working) -> Iterable[Event]:
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.stages.pipeline import run_search  # running it imports torch
 
     return run_search(folder, how.where, how.retime)

@@ -11,9 +11,10 @@ import typer
 
 from nas import trained
 from nas.cli import options
-from nas.cli.consoles import tell
 from nas.cli.options import Device
 from nas.cli.run_state import open_run
+from nas.console.output import tell
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def translate(
             "nas translate needs a run for translation"
         )
     chosen = trained.choose_trained(folder, arch)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     settings = beam_settings(beam, lenpen)
     network = trained.open_network(folder, chosen, device.value if device else folder.spec.device)
     opened = trained.open_data(folder, data)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-TITLES = {
-    "classification": "classifier",
-    "translation": "translation network",
-    "language_modelling": "language model",
-}
+from search_spaces.tasks import TASKS
+
 SCORES = {
     "bleu": "BLEU",
     "accuracy": "accuracy",
@@ -52,7 +49,7 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         usage: how to use the folder, of the format.
     """
     parts = [
-        f"# {facts['space']['name']} {TITLES[facts['task']]} {facts['id']}",
+        f"# {facts['space']['name']} {TASKS[facts['task']].network} {facts['id']}",
         f"Format: {facts['format']}. The network stands in `architecture.json`.",
         "## Use",
         usage.strip(),

@@ -174,7 +174,7 @@ def _take_over(
     from nas.fairseq.checkpoint import average_weights
     from nas.retraining.stage import SCHEMA, scores_json
     from search_spaces.costs import params
-    from supernet.tasks.scores import score
+    from supernet.tasks.evaluation import score
     from supernet.training.checkpoint import save
 
     network = found[0].network

@@ -15,6 +15,7 @@ from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import non_dominated
+from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.
@@ -287,7 +288,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
 
 def _inherited_heads(run: RunContents) -> dict[str, str]:
     """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
-    right = "accuracy" if run.space.task == "classification" else "tokens right"
+    right = "accuracy" if TASKS[run.space.task].classifies else "tokens right"
     name = run.called(QUALITY) if run.by_bleu else "loss"
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
     return heads | ({"valid_loss": "loss"} if run.by_bleu else {}) | {"valid_accuracy": right}

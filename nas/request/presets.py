@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nas.request.spec import Budget, build_budget
@@ -96,3 +96,17 @@ def _nested(name: str, text: str) -> dict[str, Any]:
     for part in reversed(parts):
         value = {part: value}
     return dict(value)
+
+
+def setting_names() -> list[str]:
+    """Dotted names of all numbers of a budget."""
+    return [name for name, _ in flat(Budget())]
+
+
+def flat(budget: Budget) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of all numbers of a budget."""
+    for name, value in budget.model_dump().items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{part}", number) for part, number in value.items())
+        else:
+            yield name, value

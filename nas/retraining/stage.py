@@ -23,7 +23,8 @@ from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from supernet.extraction import StandAlone
-from supernet.tasks.scores import Scores, score
+from supernet.tasks.base import Scores
+from supernet.tasks.evaluation import score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 SCHEMA = 2

@@ -20,8 +20,7 @@ from supernet.extraction import Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import split_bleu
-from supernet.tasks.translation import TranslationTask
+from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import read
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SPEC_FILE = "spec.json"
 EVENTS_FILE = "events.jsonl"
+CRASH_FILE = "crash.log"
 DEVICE_PROFILE_FILE = "device_profile.json"
 LOCK_FILE = ".lock"
 SPACE_FILE = "space.toml"

@@ -9,16 +9,15 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from service.access import AnyJob, Context, InContext, Submitter
-from service.artifacts import list_artifacts
 from service.dashboard.pages import Form, Page, page
-from service.jobs import Job, Kind, State
+from service.files import list_artifacts
+from service.jobs.job_store import Filter
+from service.jobs.states import Job, Kind, State
 from service.problems import ProblemError
-from service.result_schemas import ArtifactOut
 from service.routes import jobs
 from service.routes import networks as follow_ups
 from service.routes.results import REPORT, folder_of, reads_runs
-from service.schemas import ExportRequest, NetworkRequest
-from service.store.listing import Filter
+from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100

@@ -8,7 +8,7 @@ from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
-from service.jobs import Job, Kind
+from service.jobs.states import Job, Kind
 from service.lanes import Route
 from service.problems import ProblemError
 from service.schemas import ExportRequest, JobOut, NetworkRequest

@@ -21,12 +21,10 @@ from nas.run.layout import FRONT_FILE, SPEC_FILE
 from nas.run.omni_views import read_views
 from nas.search.front import Front, FrontEntry, read_front
 from service.access import AnyJob, Context, InContext
-from service.artifacts import find_artifact, list_artifacts
-from service.downloads import Download
-from service.job_json import as_json
-from service.jobs import Job
+from service.files import Download, find_artifact, list_artifacts
+from service.jobs.states import Job
 from service.problems import ProblemError
-from service.result_schemas import (
+from service.schemas import (
     ArchitectureOut,
     ArtifactOut,
     EntryOut,
@@ -111,7 +109,7 @@ def front(
     if form == "csv" or (form is None and accept.startswith("text/csv")):
         return _csv(entries, f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
-    found = FrontOut(
+    return FrontOut(
         final=final is not None,
         objectives=[
             ObjectiveOut(**o.to_json(), reference=reference)
@@ -120,7 +118,6 @@ def front(
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
     )
-    return as_json(found)
 
 
 def _front_of(
@@ -142,7 +139,7 @@ def architecture(
     job: AnyJob,
     context: InContext,
     arch_id: NetworkPath,
-) -> Response:
+) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.live_front import find_network
     from nas.retraining.shortfall import shortfall
@@ -157,13 +154,12 @@ def architecture(
     result = folder.path / "retrained" / arch_id / "result.json"
     name = result.relative_to(folder.path).as_posix()
     retrained = folder.read_json(name) if result.is_file() else None
-    found = ArchitectureOut(
+    return ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),
         retrained=retrained,
         problem=shortfall(entry, retrained.get("valid_loss")) if retrained else None,
     )
-    return as_json(found)
 
 
 @router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
@@ -190,9 +186,9 @@ def report(request: Request, job: AnyJob, context: InContext) -> Response:
 
 
 @router.get("/artifacts", response_model=list[ArtifactOut])
-def artifacts(job: AnyJob, context: InContext) -> Response:
+def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
     """The files of the job's run."""
-    return as_json(list_artifacts(folder_of(job, context).path))
+    return list_artifacts(folder_of(job, context).path)
 
 
 @router.get("/artifacts/{path:path}", response_class=FileResponse)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TaskName
 from supernet.data.images import Labels
 from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
 from supernet.data.text_files import TokenRows, map_array, read_lines, read_rows
@@ -261,7 +262,7 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
         )
 
 
-def _open(folder: Path, task: Task, test: bool) -> Manifest:
+def _open(folder: Path, task: TaskName, test: bool) -> Manifest:
     """The manifest, when the folder is of that task and its files are as they were written."""
     manifest = read_manifest(folder)
     if manifest.task != task:

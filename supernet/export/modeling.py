@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from search_spaces.settings import Task
+from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.template.attention import kernel_name
 
@@ -18,7 +18,7 @@ KERNEL_PARTS = {
     "linear_attention": {"performer", "cosformer", "norm"},
     "state_attention": {"linformer", "bigbird"},
 }
-TASK_PARTS: dict[Task, tuple[str, ...]] = {
+TASK_PARTS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("layers", "encoder", "classifier"),
     "translation": ("layers", "encoder", "decoder", "translator"),
     "language_modelling": ("layers", "decoder", "language_model"),
@@ -36,12 +36,12 @@ USAGE = """
 
 `python modeling.py --check` reproduces the recorded outputs.
 """
-TITLES: dict[Task, str] = {
+TITLES: dict[TaskName, str] = {
     "classification": "A classifier",
     "translation": "A translation network",
     "language_modelling": "A language model",
 }
-USES: dict[Task, str] = {
+USES: dict[TaskName, str] = {
     "classification": "logits = network(inputs)",
     "translation": "tokens = translate(network, [5, 6, 7])",
     "language_modelling": "tokens = continue_text(network, [1], count=20)",

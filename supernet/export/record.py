@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import DataError
-from search_spaces.settings import Task as TaskName
+from search_spaces.tasks import TaskName
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, stream_batches
