@@ -19,7 +19,7 @@ from pathlib import Path
 import typer
 
 from nas.console.output import drop_output, tell, tell_error
-from nas.run.folder import CRASH_FILE
+from nas.run.layout import CRASH_FILE
 from search_spaces.errors import NasError
 
 FAILED = 1

@@ -25,8 +25,8 @@ from typing import Any, Self
 
 from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
-from nas.run.folder import CRASH_FILE, RunFolder
-from nas.run.layout import LOCK_FILE, SPEC_FILE
+from nas.run.folder import RunFolder
+from nas.run.layout import CRASH_FILE, LOCK_FILE, SPEC_FILE
 from nas.run.threads import use_threads
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs.states import Kind
