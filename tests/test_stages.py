@@ -16,7 +16,7 @@ from nas.report.summary_section import reproduce_section
 from nas.run.folder import RunFolder
 from nas.run.stages import OF_NETWORKS, REPORT, SEARCH_STAGES, Stage, search_stages, stage_label
 from service.dashboard.run_views import RunView, stages
-from service.jobs import Job, State
+from service.jobs.states import Job, State
 from tests.run_fixture import empty_run, finished_run
 
 ROOT = Path(__file__).resolve().parents[1]
