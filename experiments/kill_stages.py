@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import Options, Study, note
+from nas.run.layout import EVENTS_FILE, FRONT_FILE, result_file
+from search_spaces.files import read_lines
 
 # Stage → events of it to wait for before the kill, so that long stages die halfway.
 KILLS = {
@@ -36,11 +38,7 @@ NAS = (sys.executable, "-m", "nas.cli.app")
 
 def events_of(run: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's events, those written so far."""
-    file = run / "events.jsonl"
-    if not file.exists():
-        return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in read_lines(run / EVENTS_FILE)]
 
 
 def run_until(command: Sequence[str], run: Path, stage: str, events: int) -> bool:
@@ -73,8 +71,8 @@ def killed_search(request: Sequence[str], run: Path) -> None:
 
 def result_of(run: Path) -> tuple[bytes, list[str]]:
     """The front's bytes and the retrained networks' results."""
-    results = sorted(run.glob("retrained/*/result.json"))
-    return (run / "pareto.json").read_bytes(), [file.read_text("utf-8") for file in results]
+    results = sorted(run.glob(result_file("*")))
+    return (run / FRONT_FILE).read_bytes(), [file.read_text("utf-8") for file in results]
 
 
 def measure(options: Options) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import numpy as np
 from experiments.harness import Options, Study, note
 from experiments.kill_stages import NAS, events_of
 from nas.executors.board import read_workers
+from nas.run.layout import FRONT_FILE, result_file
 
 REQUEST = (
     *("--space", "digits", "--preset", "smoke", "--objectives", "quality,flops", "--threads", "1"),
@@ -198,7 +199,7 @@ def _kill(cluster: Nodes, process: subprocess.Popen[bytes], run: Path, target: s
 
 def results(run: Path) -> list[Any]:
     """The front and the retrained networks."""
-    files = [run / "pareto.json", *sorted(run.glob("retrained/*/result.json"))]
+    files = [run / FRONT_FILE, *sorted(run.glob(result_file("*")))]
     return [json.loads(file.read_text("utf-8")) for file in files]
 
 

@@ -36,6 +36,7 @@ from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
 from nas.run.folder import RunFolder
+from nas.run.layout import worker_log
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.operators import sample_distinct
@@ -244,7 +245,7 @@ STUDY = Study(
 
 def evaluating_s(run: Path, count: int) -> float:
     """Seconds of the last so many evaluations of a run's only worker, as it measured them."""
-    lines = (run / "workers" / "worker-0.log").read_text("utf-8").splitlines()
+    lines = (run / worker_log("worker-0")).read_text("utf-8").splitlines()
     seconds = [float(line.split()[-2]) for line in lines if " evaluated in " in line]
     return sum(seconds[-count:])
 

@@ -39,6 +39,7 @@ from rich.table import Table
 from experiments.harness import Options, Study, table_of
 from experiments.instant_job import STEPS
 from experiments.service_process import REQUEST, Api, Service, end
+from search_spaces.files import read_lines
 
 RUNNER = {"NAS_RUNNER": "experiments.instant_job"}
 # One owner submits all there is: the limits of one are not what is asked about.
@@ -201,7 +202,7 @@ def _ended(api: Api, ids: Iterable[str], patience_s: float) -> dict[str, dict[st
 def check_job(service: Service, job: dict[str, Any]) -> list[str]:
     """What is wrong with a job that has ended: with its steps, or with what was told of it."""
     folder = service.home / "runs" / job["run"]
-    lines = [json.loads(line) for line in (folder / "ran.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in read_lines(folder / "ran.jsonl")]
     steps = [line["step"] for line in lines if "step" in line]
     found = []
     if job["state"] != "succeeded":

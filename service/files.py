@@ -21,14 +21,14 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from nas.run.layout import WORKERS_FOLDER, export_folder, record_file
 from search_spaces.json_text import parse_json
 from service.problems import ProblemError
 from service.schemas import ArtifactOut
 
 CHUNK = 64 * 1024
 LONGEST_PATH = 300
-WORKERS = "workers"
-EXPORTS, CHECKSUMS_FILE = "export", "checksums.json"
+CHECKSUMS_FILE = "checksums.json"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 log = logging.getLogger("service.files")
@@ -195,7 +195,7 @@ def find_artifact(folder: Path, name: str) -> Path | None:
         return None  # no answer could tell a name that is no text
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
-    if parts[0] == WORKERS:
+    if parts[0] == WORKERS_FOLDER:
         return None
     path = folder
     for part in parts:
@@ -216,13 +216,13 @@ def _files(folder: Path) -> Iterator[Path]:
 def _recorded(folder: Path) -> dict[str, tuple[str, str]]:
     """File → the stage that wrote it and its checksum."""
     found: dict[str, tuple[str, str]] = {}
-    for record in sorted((folder / "stages").glob("*.json")):
+    for record in sorted(folder.glob(record_file("*"))):
         try:
             outputs = parse_json(record.read_text(encoding="utf-8"))["outputs"]
             found |= {str(name): (record.stem, str(sha256)) for name, sha256 in outputs.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged record records nothing
-    for sums in sorted((folder / EXPORTS).glob(f"*/*/{CHECKSUMS_FILE}")):
+    for sums in sorted(folder.glob(f"{export_folder('*', '*')}/{CHECKSUMS_FILE}")):
         found |= _exported(sums, folder)
     return found
 

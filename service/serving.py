@@ -68,7 +68,7 @@ def serve(settings: Settings, workers: int, tell: Callable[[str, str | None], No
 
 def warm_up() -> None:
     """Load what only some routes need, so that the first who asks does not wait for it."""
-    importlib.import_module("nas.live_front")
+    importlib.import_module("nas.results.partial_front")
 
 
 def server_config(settings: Settings, store: Store) -> uvicorn.Config:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from nas.exporting.export import Exported, ExportRequest, export_network, write_checksums
+from nas.results.networks import OpenedData, TrainedNetwork, open_data, open_network
 from nas.run.folder import RunFolder
-from nas.trained import OpenedData, TrainedNetwork, open_data, open_network
 from supernet.building import build_supernet
 from supernet.export import formats
 from supernet.export.base import ExportFormat, ExportSource, Record

@@ -60,6 +60,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
+    "pandas": ("nas.results.tables",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

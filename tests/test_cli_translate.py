@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from nas.cli import translate as command
 from nas.cli.app import app
 from nas.cli.translate import BATCH_TOKENS, BEAM, LENPEN
+from nas.results.networks import choose_trained, open_data, open_network
 from nas.run.folder import RunFolder
-from nas.trained import choose_trained, open_data, open_network
 from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
 from supernet.sequence_models import TranslationModel

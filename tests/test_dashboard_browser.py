@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nas.live_front import live_front
+from nas.results.partial_front import live_front
 from nas.run.events import ArchitectureMeasured, StageStarted
 from nas.run.folder import RunFolder
 from nas.search.front import read_front

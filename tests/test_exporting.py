@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nas.exporting.export import verify_export
-from nas.inherited import open_inherited
+from nas.results.networks import open_inherited
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
 from supernet.export.base import Record

@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from rich.console import Console
 
-from nas.cli.run_state import read_state
 from nas.console.tables import front_table, retrained_table
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
+from nas.results.state import read_state
 from nas.run.folder import RunFolder
 from nas.search.front import pick, read_front
 from nas.stages.base import Run

@@ -14,13 +14,13 @@ import plotly.graph_objects
 import pytest
 
 from nas.report import write_report
-from nas.report.contents import RunContents
 from nas.report.page import render
-from nas.report.reading import read_contents
 from nas.report.summary_section import search_command
 from nas.request.presets import budget_for
 from nas.request.protected_choices import read_vetoes
 from nas.request.spec import SearchSpec, build_spec
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space

@@ -14,11 +14,11 @@ import pytest
 
 from nas.run.events import StageStarted
 from nas.run.folder import RunFolder, locked
-from nas.run.layout import EVENTS_FILE, LOCK_FILE
+from nas.run.layout import ATTEMPTS_FOLDER, EVENTS_FILE, LOCK_FILE
 from search_spaces.errors import RunConflictError
 from service.settings import Settings
 from service.worker import job_process
-from service.worker.job_process import MARKS, FencedFolder
+from service.worker.job_process import FencedFolder
 from tests.pipeline_cases import tiny
 from tests.service_cases import fresh_store
 
@@ -98,18 +98,18 @@ def test_an_attempt_writes_nothing_once_there_is_a_newer_one(path: Path, write: 
     older, other = FencedFolder.of(path, "job", 1), FencedFolder.of(path, "another", 1)
     with older.locked():
         WRITES[write](older)
-        before = sorted(one.name for one in path.rglob("*") if MARKS not in one.parts)
+        before = sorted(one.name for one in path.rglob("*") if ATTEMPTS_FOLDER not in one.parts)
         FencedFolder.of(path, "job", 2)
         with pytest.raises(RunConflictError, match="attempt 2"):
             WRITES[write](older)
     WRITES[write](other)
-    assert sorted(one.name for one in path.rglob("*") if MARKS not in one.parts) == before
+    assert sorted(one.name for one in path.rglob("*") if ATTEMPTS_FOLDER not in one.parts) == before
 
 
 def test_an_attempt_that_comes_late_does_not_begin(path: Path) -> None:
     newer = FencedFolder.of(path, "job", 2)
     with newer.locked():
-        assert [one.name for one in (path / MARKS).iterdir()] == ["job-2"]
+        assert [one.name for one in (path / ATTEMPTS_FOLDER).iterdir()] == ["job-2"]
     with pytest.raises(RunConflictError, match="attempt 2"):
         FencedFolder.of(path, "job", 1)
     with newer.locked():

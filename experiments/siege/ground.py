@@ -20,6 +20,7 @@ from experiments.siege.clients import HEALTH, PATIENCE_S, READS, SUBMIT, Seen
 from experiments.siege.job import FRONT
 from experiments.siege.probes import Database, Watch, command_of, descendants, megabytes, parents
 from experiments.siege.wire import ATTACKER, Answer, ask
+from search_spaces.files import whole_lines
 
 ORDINARY, MALLORY, GLUTTON = "ordinary", "mallory", "glutton"
 PEEPER, ADMIN = "peeper", "load"
@@ -204,7 +205,7 @@ class Ground(Target):
         with self._journal.open("rb") as stream:
             stream.seek(self._read)
             data = stream.read()
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = whole_lines(data)
         self._read += len(whole)
         self._seen += [Seen(**json.loads(line)) for line in whole.splitlines()]
 

@@ -25,6 +25,8 @@ from experiments.siege.ground import (
     survived,
 )
 from experiments.siege.job import BULKY, BULKY_ENDLESS, FRONT, LARGE, LONG, QUICK, STEP_S
+from nas.run.layout import FRONT_FILE
+from search_spaces.files import read_lines
 
 # -- workers and their run folders: killed, frozen at work, tidying at once -----------------------
 
@@ -116,11 +118,7 @@ def _change(ground: Ground, job: str, action: str, *states: str) -> None:
 
 
 def _interleaved(folder: Path) -> list[str]:
-    try:
-        lines = (folder / "ran.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError:
-        return []
-    return interleaved([json.loads(line) for line in lines if line.endswith("\n")])
+    return interleaved([json.loads(line) for line in read_lines(folder / "ran.jsonl")])
 
 
 def tidying(ground: Ground) -> Finding:
@@ -290,7 +288,7 @@ PLACES = ("/api/v1/jobs/{job}/front", "/jobs/{job}", "/jobs/{job}/curve.svg", "/
 def nested_front(target: Target) -> Finding:
     """A `pareto.json` that is nested deeper than any parser follows, and one that is none."""
     job = _finished(target, FRONT)
-    file = target.home / "runs" / job / "pareto.json"
+    file = target.home / "runs" / job / FRONT_FILE
     answers = []
     for text in ("[" * 200_000, '{"front":' * 100_000 + "1" + "}" * 100_000, '{"front": 3}'):
         file.write_text(text, encoding="utf-8")

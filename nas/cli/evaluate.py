@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas import trained
 from nas.cli import options
 from nas.cli.options import Device
-from nas.cli.run_state import open_run
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
 from nas.console.output import print_json, say
+from nas.results import networks
+from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TASKS, TaskName
@@ -47,12 +47,12 @@ def evaluate(
     spec, task = folder.spec, folder.spec.space.task
     if task != "translation" and (beam is not None or lenpen is not None):
         raise UsageError(f"--beam and --lenpen are for translation; {folder.path} is for {task}")
-    chosen = trained.choose_trained(folder, arch)
+    chosen = networks.choose_trained(folder, arch)
     use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
-    network = trained.open_network(folder, chosen, device.value if device else spec.device)
-    opened = trained.open_data(folder, data)
-    scores = trained.evaluate_network(network, opened, split.value, settings, batch_tokens)
+    network = networks.open_network(folder, chosen, device.value if device else spec.device)
+    opened = networks.open_data(folder, data)
+    scores = networks.evaluate_network(network, opened, split.value, settings, batch_tokens)
     facts = {"run": str(folder.path), "id": chosen, "task": task}
     facts |= {"dataset": opened.task.name, "split": split.value}
     if as_json:

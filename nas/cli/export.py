@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from nas.cli import options
-from nas.cli.run_state import open_run
 from nas.cli.translate import DATA
 from nas.console.output import print_json, say
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, NasError
 from supernet.export.formats import FORMATS

@@ -11,13 +11,13 @@ from typing import Any
 import typer
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
-from nas.cli.run_state import RUNS, find_runs
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.request import picks
 from nas.request.presets import PRESETS, setting_names
 from nas.request.protected_choices import ALL, NONE
+from nas.results.state import RUNS, find_runs
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import space_names

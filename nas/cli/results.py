@@ -10,12 +10,12 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from nas.cli.listeners.targets import Target
-from nas.cli.run_state import RunState, read_state
 from nas.console.failures import explained, terminable
 from nas.console.formatting import test_score
 from nas.console.output import out, say
 from nas.console.progress import Screen
 from nas.console.tables import retrained_table, show_front
+from nas.results.state import RunState, read_state
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.events import Event
 from nas.run.folder import RunFolder

@@ -10,11 +10,11 @@ import typer
 from nas.cli import options
 from nas.cli.picking import FRONT, winners
 from nas.cli.results import finish, follow
-from nas.cli.run_state import open_run
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.request import picks
+from nas.results.state import open_run
 from nas.retraining.tuning_record import MOST_TRIALS
 from nas.run.threads import use_threads
 from search_spaces.errors import UsageError

@@ -14,7 +14,6 @@ from nas.cli import options
 from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
-from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
 from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell
@@ -27,6 +26,7 @@ from nas.console.tables import (
     workers_table,
 )
 from nas.request.protected_choices import as_options, spelled
+from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
 from nas.run.folder import RunFolder
 from nas.search.doubts import key
 from nas.search.front import read_front

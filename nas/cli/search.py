@@ -15,7 +15,6 @@ from nas.cli.checked_spaces import checked_space
 from nas.cli.listeners.targets import Target
 from nas.cli.options import Device
 from nas.cli.results import finish, follow
-from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.console.output import tell
 from nas.console.progress import choose_screen
@@ -25,9 +24,10 @@ from nas.request.picks import read_pick
 from nas.request.presets import PRESETS, budget_for
 from nas.request.protected_choices import as_options, read_vetoes, spelled
 from nas.request.spec import SearcherName, SearchSpec, build_spec
+from nas.results.state import RUNS, open_run
 from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE
+from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.loading import dump_space
@@ -323,11 +323,11 @@ def _forget_refused(folder: RunFolder) -> None:
     """
     path = folder.path
     with suppress(RunConflictError), folder.locked():
-        if not any((path / "stages").glob("*.json")):
+        if not folder.finished():
             for name in (SPEC_FILE, EVENTS_FILE, DEVICE_PROFILE_FILE):
                 (path / name).unlink(missing_ok=True)
     if not (path / SPEC_FILE).exists():
-        (path / ".lock").unlink(missing_ok=True)
-        for left in (path / "stages", path):
+        (path / LOCK_FILE).unlink(missing_ok=True)
+        for left in ((path / record_file("*")).parent, path):
             if left.is_dir() and not any(left.iterdir()):
                 left.rmdir()

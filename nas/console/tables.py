@@ -34,7 +34,7 @@ from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
     from nas.executors.board import WorkerState
-    from nas.outcomes import FailedNetwork
+    from nas.results.failures import FailedNetwork
     from nas.search.sensitivity import Feature
 
 PICKED = "★"

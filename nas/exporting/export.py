@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from nas.exporting.facts import gather_facts
 from nas.exporting.model_card import model_card
-from nas.inherited import choose_inherited, open_inherited
+from nas.results.networks import (
+    choose_inherited,
+    choose_trained,
+    open_data,
+    open_inherited,
+    open_network,
+)
 from nas.run.folder import RunFolder, checksum
-from nas.trained import choose_trained, open_data, open_network
+from nas.run.layout import export_folder
 from search_spaces.errors import DataError, UsageError
 from search_spaces.files import building_folder, write_atomically
 
 if TYPE_CHECKING:
-    from nas.trained import OpenedData, TrainedNetwork
+    from nas.results.networks import OpenedData, TrainedNetwork
     from supernet.export.base import ExportFormat, ExportSource
 
 FACTS_FILE = "export.json"
@@ -93,7 +99,7 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
 
     form = open_format(request.form)
     chosen = (choose_inherited if request.inherited else choose_trained)(folder, request.arch)
-    path = request.out or folder.path / "export" / chosen / form.name
+    path = request.out or folder.path / export_folder(chosen, form.name)
     check_target(path, request.force)
     network = _open_network(folder, chosen, request.inherited)
     data = open_data(folder, request.data)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from latency.profile import read_profile
-from nas.inherited import measured_networks
 from nas.objectives import LATENCY
+from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
-from nas.run.layout import DATA_FILE, FRONT_FILE, PROFILE_FILE
+from nas.run.layout import DATA_FILE, FRONT_FILE, PROFILE_FILE, result_file
 from nas.search.front import read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
@@ -55,7 +55,7 @@ def gather_facts(folder: RunFolder, architecture: Architecture, inherited: bool)
 
 def _scores(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
     """The scores of the network that was trained from scratch; how long that took."""
-    result = folder.read_json(f"retrained/{architecture.id}/result.json")
+    result = folder.read_json(result_file(architecture.id))
     scores = {name: value for name, value in result.items() if name not in _NO_SCORES}
     return scores | ({"epochs": result["epochs"]} if "epochs" in result else {})
 
@@ -112,7 +112,7 @@ def _latency(folder: RunFolder, architecture: Architecture) -> dict[str, Any] | 
 
 def _predicted_latency(folder: RunFolder, architecture: Architecture) -> dict[str, Any] | None:
     """Where latency is that of another device, from its profile."""
-    if not (folder.path / FRONT_FILE).exists():
+    if not folder.has(FRONT_FILE):
         return None
     front = read_front(folder)
     device = front.predicted_for.get(LATENCY)

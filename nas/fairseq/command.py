@@ -12,10 +12,10 @@ from nas.cli import options
 from nas.cli.listeners.targets import Target
 from nas.cli.plugins import USE
 from nas.cli.results import final_lines, follow
-from nas.cli.run_state import open_run
 from nas.console.output import say, tell
 from nas.console.progress import Screen, choose_screen
 from nas.fairseq.plugin import USER_DIR
+from nas.results.state import open_run
 from nas.run.folder import RunFolder
 from nas.run.threads import use_threads
 

@@ -9,14 +9,20 @@ from typing import Any
 
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
-from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.request.picks import read_pick
 from nas.request.presets import budget_for
 from nas.request.protected_choices import spelled
 from nas.request.spec import Budget
+from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, VETOES_FILE
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    EVENTS_FILE,
+    SPACE_FILE,
+    SPEC_FILE,
+    VETOES_FILE,
+)
 from nas.run.stages import search_stages
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
@@ -57,7 +63,7 @@ def _title(run: RunContents) -> str:
 
 
 def _story(run: RunContents) -> Html:
-    costs = " and ".join(run.called(name) for name in run.spec.objectives if name != QUALITY)
+    costs = " and ".join(words.metric(run, name) for name in run.spec.objectives if name != QUALITY)
     wish = "a high BLEU" if run.by_bleu else "a low validation loss"
     sentences: list[str | Html] = [
         f"This run looked for transformers with {wish} and little {costs} on the "
@@ -151,9 +157,11 @@ def _facts(run: RunContents) -> Html:
         "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
         "data set": data,
         "device": device,
-        "objectives (less is better)": ", ".join(run.label(name) for name in spec.objectives),
+        "objectives (less is better)": ", ".join(
+            words.axis_label(run, name) for name in spec.objectives
+        ),
         "limits": ", ".join(
-            f"{run.called(name)} ≤ {words.quantity(name, most)}"
+            f"{words.metric(run, name)} ≤ {words.quantity(name, most)}"
             for name, most in spec.limits.items()
         )
         or "none",
@@ -200,7 +208,7 @@ def search_command(run: RunContents) -> str:
     spec = run.spec
     space = spec.space.name
     shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
-    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/space.toml"]
+    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
     of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
     generated = spec.data is None and spec.dataset == SYNTHETIC
     if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):

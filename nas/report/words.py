@@ -6,6 +6,7 @@ import math
 import re
 
 from nas.objectives import QualityMetric
+from nas.results.contents import RunContents
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
 from search_spaces.counts import exponent
 from search_spaces.space import Choice
@@ -61,6 +62,16 @@ def called(name: str, task: TaskName, quality: QualityMetric) -> str:
     own = BLEU_LABELS if quality == "bleu" else {}
     own = own | ({} if TASKS[task].classifies else TEXT_LABELS)
     return own.get(name, LABELS.get(name, name))
+
+
+def metric(run: RunContents, name: str) -> str:
+    """What a metric is called in a run."""
+    return called(name, run.space.task, run.spec.quality)
+
+
+def axis_label(run: RunContents, name: str) -> str:
+    """What a metric is called in a run, with its unit."""
+    return with_unit(metric(run, name))
 
 
 def with_unit(label: str) -> str:

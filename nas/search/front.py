@@ -190,6 +190,25 @@ def points_of(
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
 
 
+def as_rows(entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
+    """The entries as rows of a table, with the same columns in the same order.
+
+    ``id``, all that was measured, ``predicted_…``, and in ``doubtful`` the names of values that
+    should not be believed, separated by blanks. What is not known is None.
+    """
+    measured = dict.fromkeys(name for entry in entries for name in entry.measured)
+    predicted = dict.fromkeys(name for entry in entries for name in entry.predicted)
+    return [
+        {
+            "id": entry.id,
+            **{name: entry.measured.get(name) for name in measured},
+            **{f"predicted_{name}": entry.predicted.get(name) for name in predicted},
+            "doubtful": " ".join(entry.doubtful),
+        }
+        for entry in entries
+    ]
+
+
 def build_front(
     entries: Sequence[FrontEntry],
     objectives: Sequence[Objective],
@@ -243,7 +262,7 @@ def read_front(folder: RunFolder) -> Front:
         UsageError: when the run has none yet.
         DamagedRunError: when it cannot be read.
     """
-    if not (folder.path / FRONT_FILE).exists():
+    if not folder.has(FRONT_FILE):
         raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
     return Front.from_json(folder.read_json(FRONT_FILE))
 

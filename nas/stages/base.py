@@ -15,15 +15,15 @@ from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
-from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.results.failures import failed
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     MEMORY_FILE,
     OBSERVATIONS_FILE,
     PROFILE_FILE,
-    PRUNED_FILE,
+    PRUNED_SPACE_FILE,
 )
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
@@ -110,7 +110,7 @@ class Run(OpenedRun):
     @cached_property
     def pruned(self) -> SearchSpace:
         """The space that is searched."""
-        file = self.folder.path / PRUNED_FILE
+        file = self.folder.path / PRUNED_SPACE_FILE
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nas.run.events import Event, Progress
-from nas.run.layout import CARD_FILE, IMPORTANCES_FILE, RANKER_FILE
+from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
 from nas.run.opened import RANK
 from nas.search.ranking import choose_ranker
 from nas.search.scoring import network_costs
@@ -26,7 +26,7 @@ def work(run: Run) -> Iterator[Event]:
         feature_names(run.space),
     )
     run.folder.write_json(RANKER_FILE, ranker.to_json())
-    run.folder.write_json(CARD_FILE, card.to_json())
+    run.folder.write_json(REPORT_CARD_FILE, card.to_json())
     run.folder.write_json(IMPORTANCES_FILE, ranker.importances())
     tau, accuracy = card.held_out.kendall_tau, card.held_out.pairwise_accuracy
     message = f"{card.ranker}: held-out τ {tau:.2f}, pairs right {accuracy:.0%}"

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from nas.objectives import QUALITY
-from nas.report import doubtful
+from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, hover
-from nas.report.contents import RunContents
 from nas.report.cost_section import training_section
 from nas.report.front_section import TICKS, cost_chart, front_table, front_traces
 from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.results.contents import RunContents
 from nas.run.stages import OF_NETWORKS, search_stages, stage_label
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
@@ -303,10 +303,15 @@ def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
         name = f"{number}. {front.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
     layout: dict[str, Any] = {
-        "xaxis": axis(first.label(cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")),
-        "yaxis": axis(first.label(QUALITY), _all(traces, "y"), tickformat="~g"),
+        "xaxis": axis(
+            words.axis_label(first, cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")
+        ),
+        "yaxis": axis(words.axis_label(first, QUALITY), _all(traces, "y"), tickformat="~g"),
     }
-    caption = f"The fronts, {first.called(QUALITY)} against {first.called(cost)}: lower is better."
+    caption = (
+        f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
+        "lower is better."
+    )
     return chart(f"compare-{cost}", traces, layout, caption, 28)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from search_spaces.files import whole_lines
 from service.jobs.states import Summary
 
 MOST_BYTES = 1_000_000
@@ -37,7 +38,7 @@ def read_new(file: Path, offset: int, home: Path) -> tuple[list[dict[str, Any]],
         data = stream.read(MOST_BYTES)
         while data and b"\n" not in data and (more := stream.read(MOST_BYTES)):
             data += more
-    whole = data[: data.rfind(b"\n") + 1]
+    whole = whole_lines(data)
     hidden = json.dumps(str(home))[1:-1].encode()
     lines = whole.replace(hidden, b"HOME").splitlines()
     events = [event for line in lines if (event := _event(line)) is not None]

@@ -26,14 +26,13 @@ from typing import Any, Self
 from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from nas.run.layout import CRASH_FILE, LOCK_FILE, SPEC_FILE
+from nas.run.layout import ATTEMPTS_FOLDER, CRASH_FILE, LOCK_FILE, SPEC_FILE
 from nas.run.threads import use_threads
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs.states import Kind
 
 FAILED, BUSY = 1, 75
 ERROR = "error: "
-MARKS = ".attempts"
 
 
 def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) -> Iterator[Event]:
@@ -141,7 +140,7 @@ class FencedFolder(RunFolder):
             raise RunConflictError(f"{path} is not there any more")
         folder = cls(path, cls.open(path).spec)
         folder.job, folder.attempt = job, attempt
-        marks = path / MARKS
+        marks = path / ATTEMPTS_FOLDER
         try:
             marks.mkdir(exist_ok=True)
             (marks / _mark(job, attempt)).touch()
@@ -176,7 +175,7 @@ class FencedFolder(RunFolder):
             self.check()
             for earlier in _attempts(self.path, self.job):
                 if earlier < self.attempt:
-                    (self.path / MARKS / _mark(self.job, earlier)).unlink(missing_ok=True)
+                    (self.path / ATTEMPTS_FOLDER / _mark(self.job, earlier)).unlink(missing_ok=True)
             yield
 
     def append(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
@@ -212,6 +211,6 @@ def _mark(job: str, attempt: int) -> str:
 def _attempts(path: Path, job: str) -> list[int]:
     """The attempts at a job that have left a mark."""
     with suppress(FileNotFoundError):
-        found = (name.rpartition("-") for name in os.listdir(path / MARKS))
+        found = (name.rpartition("-") for name in os.listdir(path / ATTEMPTS_FOLDER))
         return [int(number) for one, _, number in found if one == job and number.isdecimal()]
     return []

@@ -1,4 +1,4 @@
-"""Opens a network that a run has trained from scratch, and puts it to use.
+"""Opens a network of a run, trained from scratch or with inherited weights, and puts it to use.
 
 Beside retraining, this is the one module that opens the test split: when a user asks for it by
 name, of a network that is trained and chosen already. Nothing here writes into the run folder.
@@ -8,7 +8,6 @@ What needs torch is imported inside the functions, so that a wrong request is to
 
 from __future__ import annotations
 
-import difflib
 import math
 import shlex
 from collections.abc import Sequence
@@ -17,9 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas.run.folder import RunFolder
-from nas.run.layout import DATA_FILE, FRONT_FILE
+from nas.run.layout import (
+    DATA_FILE,
+    FRONT_FILE,
+    OBSERVATIONS_FILE,
+    SUPERNET_FILE,
+    VERIFICATION_FILE,
+    result_file,
+    weights_file,
+)
 from nas.search.front import read_front
-from search_spaces.architecture import Architecture
+from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import (
     ArchitectureError,
     DamagedRunError,
@@ -38,11 +45,12 @@ SplitName = Literal["test", "valid"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrainedNetwork:
-    """A network on its own, with the weights that its retraining kept.
+    """A network with weights.
 
     Attributes:
         architecture: the network.
-        model: its weights, on `device`, in evaluation mode.
+        model: on its own, with the weights that its retraining kept, or the supernet that it
+            inherits from; on `device`, in evaluation mode.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
@@ -76,13 +84,12 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
     Raises:
         UsageError: when there is none or more than one, with what to type.
     """
-    trained = sorted(file.parent.name for file in folder.path.glob("retrained/*/result.json"))
+    trained = [Path(name).parent.name for name in folder.found(result_file("*"))]
     run = shlex.quote(str(folder.path))
+    if given is not None:
+        return _find_trained(folder, given, trained)
     if not trained:
         read_front(folder)  # refused without one: there is nothing to train yet
-    if given is not None:
-        return _matching(folder, given, trained, run)
-    if not trained:
         raise UsageError(f"no network of {run} is trained from scratch yet; nas retrain {run}")
     if len(trained) > 1:
         raise UsageError(
@@ -92,31 +99,57 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
     return trained[0]
 
 
-def _matching(folder: RunFolder, given: str, trained: Sequence[str], run: str) -> str:
-    """The only trained network whose id begins as given."""
-    found = _beginning(trained, given)
-    if len(found) == 1:
-        return found[0]
-    front: list[str] = []
-    if (folder.path / FRONT_FILE).exists():
-        front = [entry.id for entry in read_front(folder).entries]
-    untrained = [] if found else _beginning(front, given)
-    if len(untrained) == 1:
-        raise UsageError(
-            f"the network {untrained[0]} is on the front, but not trained from scratch yet: "
-            f"nas retrain {run} --pick {untrained[0]}"
-        )
-    if found or untrained:
-        raise UsageError(f"several networks begin with {given}: {', '.join(found or untrained)}")
-    nearest = difflib.get_close_matches(given, trained or front, n=1, cutoff=0.0)
+def _find_trained(folder: RunFolder, given: str, trained: Sequence[str]) -> str:
+    run = shlex.quote(str(folder.path))
+    what = f"network of {run} that is trained from scratch"
+    if any(one.startswith(given) for one in trained):
+        return find_id(given, trained, what)
+    front = [] if trained and not folder.has(FRONT_FILE) else read_front(folder).entries
+    untrained = find_id(given, [*trained, *(entry.id for entry in front)], what)
     raise UsageError(
-        f"{given!r} is the id of no network of {run} that is trained from scratch; "
-        f"the nearest id is {nearest[0]}"
+        f"the network {untrained} is on the front, but not trained from scratch yet: "
+        f"nas retrain {run} --pick {untrained}"
     )
 
 
-def _beginning(ids: Sequence[str], given: str) -> list[str]:
-    return [one for one in ids if given and one.startswith(given)]
+def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """What was measured of every network of a run, by id; ``architecture`` among it.
+
+    Where a value should not be believed there is ``doubtful``, name → why.
+
+    Raises:
+        DamagedRunError: when a journal or the front cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in (OBSERVATIONS_FILE, VERIFICATION_FILE):
+        for line in folder.read_journal(name):
+            values = {**line, **line.get("measured", {})}
+            found[str(line["id"])] = found.get(str(line["id"]), {}) | values
+    if folder.has(FRONT_FILE):
+        for entry in read_front(folder).entries:
+            values = {"architecture": entry.architecture.to_json(), **entry.measured}
+            values |= {"doubtful": dict(entry.doubtful)}
+            found[entry.id] = found.get(entry.id, {}) | values
+    return found
+
+
+def choose_inherited(folder: RunFolder, given: str | None) -> str:
+    """The id of a network that the run has measured.
+
+    Args:
+        folder: the run.
+        given: an id or how one begins.
+
+    Raises:
+        UsageError: when it is left out, or is that of no network or of several.
+    """
+    known = measured_networks(folder)
+    if given is None:
+        raise UsageError(
+            f"--inherited needs --arch ID, one of the {len(known)} networks that the run has "
+            f"measured; nas show {folder.path} lists those of its front"
+        )
+    return find_id(given, known, f"network that {folder.path} has measured")
 
 
 def open_network(folder: RunFolder, network_id: str, device: str) -> TrainedNetwork:
@@ -132,17 +165,12 @@ def open_network(folder: RunFolder, network_id: str, device: str) -> TrainedNetw
         DamagedRunError: when the weights are missing, were changed, or are of another network.
     """
     from latency.device import describe_device
-    from nas.run.evaluator import use_threads
     from supernet.building import build_network
     from supernet.training.checkpoint import load
 
-    use_threads(folder.spec)
     describe_device(device)  # refuses one that is not there
-    record = folder.record(f"retrain-{network_id}")
-    damage = None if record is None else folder.damage(record)
-    if damage is not None:
-        raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
-    file, space = folder.path / "retrained" / network_id / "weights.pt", folder.spec.space
+    _check_weights(folder, f"retrain-{network_id}")
+    file, space = folder.path / weights_file(network_id), folder.spec.space
     state = load(file)
     try:
         architecture = Architecture.from_json(state["architecture"])
@@ -154,6 +182,47 @@ def open_network(folder: RunFolder, network_id: str, device: str) -> TrainedNetw
     if architecture.id != network_id:
         raise DamagedRunError(f"{file} holds another network, {architecture.id}")
     return TrainedNetwork(architecture, model.to(device).eval(), device)
+
+
+def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNetwork:
+    """The supernet of a run, and one of its networks.
+
+    Args:
+        folder: the run.
+        network_id: as `choose_inherited` gives it.
+        device: where to put it.
+
+    Raises:
+        UsageError: when no supernet is trained yet.
+        DamagedRunError: when the weights are missing, were changed, or are of another space.
+    """
+    from supernet.building import build_supernet
+    from supernet.training.checkpoint import load
+
+    _check_weights(folder, "supernet")
+    file, space = folder.path / SUPERNET_FILE, folder.spec.space
+    if not file.is_file():
+        raise UsageError(f"{folder.path} has no trained supernet yet; nas resume {folder.path}")
+    try:
+        architecture = Architecture.from_json(measured_networks(folder)[network_id]["architecture"])
+        space.encode([architecture])  # refuses a network of another space
+        model = build_supernet(space)
+        model.load_state_dict(load(file)["weights"])
+    except (KeyError, TypeError, RuntimeError, ArchitectureError) as error:
+        reason = str(error).splitlines()[0]
+        raise DamagedRunError(f"{file} is no supernet of this run's space ({reason})") from error
+    return TrainedNetwork(architecture, model.to(device).eval(), device)
+
+
+def _check_weights(folder: RunFolder, stage: str) -> None:
+    """Compare the files of a stage with their checksums, where it has ended."""
+    from nas.run.evaluator import use_threads
+
+    use_threads(folder.spec)
+    record = folder.record(stage)
+    damage = None if record is None else folder.damage(record)
+    if damage is not None:
+        raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
 
 
 def open_data(folder: RunFolder, given: str | None) -> OpenedData:

@@ -1,4 +1,4 @@
-"""Everything a report tells; what the run has not reached is None or empty."""
+"""Everything that is known of a run; what it has not reached is None or empty."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
 from nas.objectives import QUALITY
-from nas.outcomes import FailedNetwork
 from nas.profiling.device_profile import CarriedProfile
-from nas.report import words
 from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
+from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, search_stages
 from nas.search.front import Front, FrontEntry, pick
@@ -125,14 +124,6 @@ class RunContents:
         """Whether quality is what BLEU lacks to 100, and not the validation loss."""
         return self.spec.quality == "bleu"
 
-    def called(self, name: str) -> str:
-        """What a metric is called in this run."""
-        return words.called(name, self.space.task, self.spec.quality)
-
-    def label(self, name: str) -> str:
-        """What a metric is called in this run, with its unit."""
-        return words.with_unit(self.called(name))
-
     @property
     def both_stacks(self) -> bool:
         """Whether gene names need to say which stack they belong to."""
@@ -153,6 +144,15 @@ class RunContents:
             return pick(self.front, self.spec.pick)
         except UsageError:
             return None
+
+    def network(self, identity: str) -> FrontEntry | None:
+        """A network by its id: from the front, else verified, observed or evolved."""
+        front = () if self.front is None else self.front.entries
+        for entries in (front, self.verified, self.observed, self.population):
+            for entry in entries:
+                if entry.id == identity:
+                    return entry
+        return None
 
     @property
     def unfinished(self) -> list[str]:

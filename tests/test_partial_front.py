@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from latency.predictor import LatencyPredictor
-from nas.growth import hypervolume_curve
-from nas.live_front import front_so_far
-from nas.report.contents import RunContents
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.partial_front import hypervolume_history, partial_front
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError
@@ -42,7 +41,7 @@ def with_memory(folder: RunFolder) -> RunContents:
 
 
 def test_networks_that_were_not_timed_count_as_predicted(tmp_path: Path) -> None:
-    found = front_so_far(read_contents(running(tmp_path / "run")))
+    found = partial_front(read_contents(running(tmp_path / "run")))
     timed = [entry for entry in found.measured if "latency_ms" in entry.measured]
     assert len(found.measured) == OBSERVED and len(timed) == TIMED
     guessed = [entry for entry in found.measured if entry not in timed]
@@ -54,7 +53,7 @@ def test_networks_that_were_not_timed_count_as_predicted(tmp_path: Path) -> None
 def test_before_anything_is_predicted_only_timed_networks_count(tmp_path: Path) -> None:
     folder = running(tmp_path / "run")
     (folder.path / "latency" / "predictor.json").unlink()
-    assert len(front_so_far(read_contents(folder)).measured) == TIMED
+    assert len(partial_front(read_contents(folder)).measured) == TIMED
 
 
 def test_memory_is_measured_or_predicted_too(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_memory_is_measured_or_predicted_too(tmp_path: Path) -> None:
 def test_predicted_costs_are_held_against_limits(tmp_path: Path) -> None:
     contents = read_contents(running(tmp_path / "run", limits={"latency_ms": 1.0}))
     assert contents.spec.limits
-    kept = front_so_far(contents).entries
+    kept = partial_front(contents).entries
     assert all(entry.value("latency_ms") <= 1.0 for entry in kept)
 
 
@@ -84,10 +83,10 @@ def test_a_predictor_of_another_space_is_told_of(tmp_path: Path) -> None:
 
 def test_the_curve_of_a_finished_run_ends_at_its_result(tmp_path: Path) -> None:
     contents = read_contents(finished_run(tmp_path / "run"))
-    found = front_so_far(contents)
+    found = partial_front(contents)
     assert found.front is not None
     assert len(found.measured) > OBSERVED - 1
-    assert hypervolume_curve(contents, found)[-1][1] == pytest.approx(found.front.hypervolume)
+    assert hypervolume_history(contents, found)[-1][1] == pytest.approx(found.front.hypervolume)
 
 
 def test_the_page_says_what_is_predicted_so_far(tmp_path: Path) -> None:

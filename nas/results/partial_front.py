@@ -1,16 +1,16 @@
-"""How a run's front has grown: hypervolume over the networks whose quality was measured."""
+"""The Pareto front of a run so far, also while it is still measuring, and how it has grown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from nas.live_front import LiveFront
-from nas.objectives import BEST_BLEU, LATENCY, QUALITY
-from nas.report.contents import RunContents
-from nas.search.front import points_of
+from nas.objectives import BEST_BLEU, LATENCY, QUALITY, Objective, objective
+from nas.results.contents import RunContents
+from nas.search.front import Front, FrontEntry, best_entries, points_of
 from nas.search.pareto import hypervolume, non_dominated
 from nas.search.scoring import network_costs
 from search_spaces.operators import largest
@@ -18,7 +18,48 @@ from search_spaces.operators import largest
 MOST_POINTS = 120
 
 
-def hypervolume_curve(contents: RunContents, found: LiveFront) -> list[tuple[int, float]]:
+@dataclass(frozen=True)
+class PartialFront:
+    """What nothing dominates among everything whose quality was measured so far.
+
+    Networks are timed last, the best of them only: until then they count with the latency and
+    memory that are predicted.
+
+    Attributes:
+        front: the run's result, once it has one.
+        objectives: what is minimised.
+        entries: of the result, or of what was measured so far; best quality first.
+        measured: every network with a measured quality and a value, measured or else predicted,
+            for each other objective; the dominated ones included.
+        predicted: the best networks of the evolution, by prediction.
+        retrained: ids of the networks that were trained from scratch.
+    """
+
+    front: Front | None
+    objectives: tuple[Objective, ...]
+    entries: tuple[FrontEntry, ...]
+    measured: tuple[FrontEntry, ...]
+    predicted: tuple[FrontEntry, ...]
+    retrained: tuple[str, ...]
+
+
+def partial_front(contents: RunContents) -> PartialFront:
+    """The front of a run as far as it is known; verified networks replace their observations."""
+    spec, front = contents.spec, contents.front
+    objectives = tuple(objective(name, spec.quality) for name in spec.objectives)
+    known = {entry.id: entry for entry in (*contents.observed, *contents.verified)}
+    wanted = {*spec.objectives, *spec.limits}
+    measured = tuple(entry for entry in known.values() if wanted <= entry.values.keys())
+    if front is None:
+        best = best_entries(measured, objectives, spec.limits)
+        entries = tuple(sorted(best, key=lambda e: (e.value(objectives[0].name), e.id)))
+    else:
+        entries = front.entries
+    retrained = tuple(result.id for result in contents.retrained)
+    return PartialFront(front, objectives, entries, measured, contents.population, retrained)
+
+
+def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tuple[int, float]]:
     """The hypervolume after some numbers of measured networks.
 
     Networks beyond the limits add nothing, as in the result. Networks that were not timed count
@@ -57,7 +98,7 @@ def _marks(count: int) -> list[int]:
     return [int(number) for number in np.unique(np.round(spread))]
 
 
-def reference(contents: RunContents, found: LiveFront) -> Sequence[float]:
+def reference(contents: RunContents, found: PartialFront) -> Sequence[float]:
     """The point that hypervolumes are measured from, one value for each objective.
 
     A finished run has its own. Until then it is what that will be, as far as that is known (see

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.run.folder import RunFolder
-from nas.trained import (
+from nas.results.networks import (
     OpenedData,
     TrainedNetwork,
     check_vocabularies,
@@ -20,6 +19,7 @@ from nas.trained import (
     open_network,
     translate_text,
 )
+from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError, DataError, UsageError
 from supernet.beam_search import BeamSettings
 from supernet.tasks.base import DECODING_TOKENS, Task
@@ -68,7 +68,7 @@ def test_of_several_one_has_to_be_named(run: RunFolder) -> None:
 def test_a_beginning_that_several_share(run: RunFolder) -> None:
     for name in ("aaaa1", "aaaa2"):
         run.write_json(f"retrained/{name}/result.json", {})
-    with pytest.raises(UsageError, match="several networks begin with aaa: aaaa1, aaaa2"):
+    with pytest.raises(UsageError, match="several ids begin with aaa: aaaa1, aaaa2"):
         choose_trained(run, "aaa")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nas.executors.board import WorkerState, read_workers
-from nas.outcomes import FailedNetwork, read_failed
+from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder
-from nas.run.layout import FRONT_FILE, SPEC_FILE
+from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, search_stages
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -90,9 +90,8 @@ def find_runs(parent: Path) -> list[Path]:
 def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
     wanted = [stage.name for stage in search_stages(folder.spec)]
-    trained = sorted(file.stem for file in (folder.path / "stages").glob(f"{RETRAIN}*.json"))
     chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
-    return [*wanted, *dict.fromkeys([chosen, *trained]), REPORT.name]
+    return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 
 
 def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
@@ -123,9 +122,9 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
 
 def is_locked(path: Path) -> bool:
     """Whether a process works on the run in `path`."""
-    if not (path / ".lock").exists():
+    if not (path / LOCK_FILE).exists():
         return False
-    lock = FileLock(path / ".lock")
+    lock = FileLock(path / LOCK_FILE)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -156,14 +155,14 @@ def _pruned_as_asked(folder: RunFolder) -> str:
     except DamagedRunError as error:
         return str(error)
     try:
-        known = folder.read_json("pruning.json").get("vetoes", {})
+        known = folder.read_json(PRUNING_FILE).get("vetoes", {})
     except (DamagedRunError, AttributeError):
         return "done"  # only a thorough look compares the files
     return "done" if known == vetoes else "to do"
 
 
 def _front(folder: RunFolder, problems: list[str]) -> Front | None:
-    if not (folder.path / FRONT_FILE).exists():
+    if not folder.has(FRONT_FILE):
         return None
     try:
         return read_front(folder)
@@ -181,13 +180,13 @@ def _picked(front: Front, how: str, problems: list[str]) -> str | None:
 
 
 def _retrained(folder: RunFolder, problems: list[str]) -> Iterator[dict[str, Any]]:
-    for file in sorted(folder.path.glob("retrained/*/result.json")):
+    for name in folder.found(result_file("*")):
         try:
-            result = folder.read_json(str(file.relative_to(folder.path)))
+            result = folder.read_json(name)
         except DamagedRunError as error:
             problems.append(str(error))
             continue
         if isinstance(result, dict):
             yield result
         else:
-            problems.append(f"{file} is damaged: it holds no object")
+            problems.append(f"{folder.path / name} is damaged: it holds no object")

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.objectives import LATENCY, MEMORY, QUALITY, UPPER_NAMES
+from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES, UPPER_NAMES
 from nas.objectives.latency_limits import ConfirmedLatency
-from nas.outcomes import failed, read_failed
-from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.report.contents import Audit, Epoch, Retrained, RunContents
-from nas.report.observed import KnownCost, with_costs
+from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
+from nas.results.contents import Audit, Epoch, Retrained, RunContents
+from nas.results.failures import failed, read_failed
 from nas.run.folder import RunFolder
-from nas.run.layout import DEVICE_PROFILE_FILE, FRONT_FILE
-from nas.run.omni_views import FOLDER, OmniViews, read_views
+from nas.run.layout import (
+    DATA_FILE,
+    DEVICE_PROFILE_FILE,
+    FRONT_FILE,
+    HISTORY_FILE,
+    HOLDING_FILE,
+    IMPORTANCES_FILE,
+    MEMORY_FILE,
+    MEMORY_PREDICTOR_FILE,
+    OBSERVATIONS_FILE,
+    POPULATION_FILE,
+    PREDICTOR_FILE,
+    PROFILE_FILE,
+    PRUNED_SPACE_FILE,
+    PRUNING_FILE,
+    RANKER_FILE,
+    REPORT_CARD_FILE,
+    VERIFICATION_FILE,
+    attention_file,
+    result_file,
+)
+from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry
@@ -32,10 +52,11 @@ from nas.search.ranking.report_card import ReportCard
 from nas.search.scoring import network_costs
 from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
+from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
-from search_spaces.json_text import UNREADABLE, finite_number, parse_json
+from search_spaces.json_text import UNREADABLE, finite_number
 from search_spaces.loading import parse_space
-from search_spaces.space import SearchSpace
+from search_spaces.space import Genotypes, SearchSpace
 
 T = TypeVar("T")
 
@@ -50,21 +71,21 @@ def read_contents(folder: RunFolder) -> RunContents:
         DamagedRunError: for a file that is there and cannot be read, naming it.
     """
     reader = _Reader(folder)
-    profile = reader.profile()
-    fitted = reader.json("latency/predictor.json", LatencyPredictor.from_json)
-    card = reader.json("ranker/report_card.json", ReportCard.from_json)
-    importances = reader.json("ranker/importances.json", _numbers)
+    profile = reader.file(PROFILE_FILE, read_profile)
+    fitted = reader.json(PREDICTOR_FILE, LatencyPredictor.from_json)
+    card = reader.json(REPORT_CARD_FILE, ReportCard.from_json)
+    importances = reader.json(IMPORTANCES_FILE, _numbers)
     observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader)))
-    verified = tuple(filter(None, reader.journal("verification.jsonl", _verified)))
-    held = dict(one for line in reader.journal("holding.jsonl", _held) for one in line)
+    verified = tuple(filter(None, reader.journal(VERIFICATION_FILE, _verified)))
+    held = dict(one for line in reader.journal(HOLDING_FILE, _held) for one in line)
     return RunContents(
         name=folder.path.resolve().name,
         spec=folder.spec,
-        sizes=reader.json("data.json", _sizes) or {},
+        sizes=reader.json(DATA_FILE, _sizes) or {},
         profile=profile,
-        carried=reader.carried(),
+        carried=reader.file(DEVICE_PROFILE_FILE, read_device_profile),
         predictor=None if fitted is None else fitted.report,
-        history=reader.json("supernet/history.json", _history) or (),
+        history=reader.json(HISTORY_FILE, _history) or (),
         observed=_with_held(observed, held),
         population=_population(folder.spec, reader),
         verified=_with_held(verified, held),
@@ -73,7 +94,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
-        audit=reader.json("pruning.json", lambda data: _audit(data, folder.spec.space)),
+        audit=reader.json(PRUNING_FILE, lambda data: _audit(data, folder.spec.space)),
         retrained=_retrained(folder, reader),
         views=_views(folder),
         seconds=_seconds(folder),
@@ -88,37 +109,22 @@ class _Reader:
 
     def json(self, name: str, parse: Callable[[Any], T]) -> T | None:
         """A parsed JSON file, or None where there is none."""
-        if not (self._folder.path / name).exists():
+        if not self._folder.has(name):
             return None
         data = self._folder.read_json(name)
         return self.parsed(name, lambda: parse(data))
 
     def journal(self, name: str, parse: Callable[[Any], T]) -> list[T]:
-        """The parsed whole lines of a journal; unlike the stages, leaves a cut line alone."""
-        text = self.text(name) or ""
-        whole = text[: text.rfind("\n") + 1].splitlines()
+        """The parsed lines of a journal."""
         return [
-            self.parsed(f"{name}, line {number}", lambda line=line: parse(parse_json(line)))  # type: ignore[misc]
-            for number, line in enumerate(whole, start=1)
+            self.parsed(f"{name}, line {number}", lambda line=line: parse(line))  # type: ignore[misc]
+            for number, line in enumerate(self._folder.read_journal(name), start=1)
         ]
 
-    def text(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
+    def file(self, name: str, parse: Callable[[Path], T]) -> T | None:
+        """What is read from a file, or None where there is none."""
         file = self._folder.path / name
-        return self.parsed(name, lambda: file.read_text("utf-8")) if file.exists() else None
-
-    def profile(self) -> DeviceProfile | None:
-        """The timed networks, or None."""
-        name = "latency/profile.jsonl"
-        file = self._folder.path / name
-        return self.parsed(name, lambda: read_profile(file)) if file.exists() else None
-
-    def carried(self) -> CarriedProfile | None:
-        """The device profile that the search was given, or None."""
-        file = self._folder.path / DEVICE_PROFILE_FILE
-        if not file.exists():
-            return None
-        return self.parsed(DEVICE_PROFILE_FILE, lambda: read_device_profile(file))
+        return self.parsed(name, lambda: parse(file)) if file.exists() else None
 
     def parsed(self, name: str, parse: Callable[[], T]) -> T:
         """What `parse` gives; whatever it trips over means that the file is damaged."""
@@ -217,8 +223,8 @@ def _observed(
             raise ValueError("a network has no quality")
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
-    lines = list(filter(None, reader.journal("observations.jsonl", parse)))
-    return reader.parsed("observations.jsonl", lambda: with_costs(space, lines, costs))
+    lines = list(filter(None, reader.journal(OBSERVATIONS_FILE, parse)))
+    return reader.parsed(OBSERVATIONS_FILE, lambda: with_costs(space, lines, costs))
 
 
 def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
@@ -229,25 +235,24 @@ def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> 
 
 
 def _memory(reader: _Reader) -> KnownCost:
-    lines = reader.journal(
-        "memory/observed.jsonl", lambda line: (str(line["id"]), finite_number(line[MEMORY]))
-    )
+    lines = reader.journal(MEMORY_FILE, lambda line: (str(line["id"]), finite_number(line[MEMORY])))
     return KnownCost(
-        MEMORY, dict(lines), reader.json("memory/predictor.json", LatencyPredictor.from_json)
+        MEMORY, dict(lines), reader.json(MEMORY_PREDICTOR_FILE, LatencyPredictor.from_json)
     )
 
 
 def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
     """The best of everything that evolution scored, as many as survive a generation."""
-    name = "population.jsonl"
+    name = POPULATION_FILE
     generations = reader.journal(name, Generation.from_json)
     if not generations:
         return ()
-    toml = reader.text("pruned_space.toml")
-    space = spec.space
-    if toml is not None:
-        space = reader.parsed("pruned_space.toml", lambda: parse_space(toml, "pruned_space.toml"))
-    return reader.parsed(name, lambda: _survivors(spec, space, generations))
+    pruned = reader.file(PRUNED_SPACE_FILE, _read_space)
+    return reader.parsed(name, lambda: _survivors(spec, pruned or spec.space, generations))
+
+
+def _read_space(file: Path) -> SearchSpace:
+    return parse_space(file.read_text("utf-8"), file.name)
 
 
 def _survivors(
@@ -282,9 +287,9 @@ def _front(data: Any) -> Front:
 
 
 def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
-    needed = ["ranker/ranker.json"]
-    needed += ["latency/predictor.json"] if folder.spec.needs_latency else []
-    if folder.record("rank") is None or not all((folder.path / n).exists() for n in needed):
+    needed = [RANKER_FILE]
+    needed += [PREDICTOR_FILE] if folder.spec.needs_latency else []
+    if folder.record("rank") is None or not all(map(folder.has, needed)):
         return {}
     return reader.parsed(needed[0], lambda: read_features(folder))
 
@@ -314,14 +319,13 @@ def _evidence(data: Any) -> Evidence:
 
 
 def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
-    files = sorted((folder.path / "retrained").glob("*/result.json"))
-    names = [file.relative_to(folder.path).as_posix() for file in files]
+    names = folder.found(result_file("*"))
     return tuple(result for name in names if (result := reader.json(name, _result)))
 
 
 def _views(folder: RunFolder) -> tuple[OmniViews, ...]:
-    files = sorted((folder.path / FOLDER).glob("*.json"))
-    return tuple(view for file in files if (view := read_views(folder, file.stem)))
+    ids = [Path(name).stem for name in folder.found(attention_file("*"))]
+    return tuple(view for one in ids if (view := read_views(folder, one)))
 
 
 def _result(data: Any) -> Retrained:
@@ -347,8 +351,76 @@ def _scores(data: Any, split: str) -> dict[str, float]:
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:
-    files = [file.stem for file in sorted((folder.path / "stages").glob("*.json"))]
-    of_networks = [name for prefix in OF_NETWORKS for name in files if name.startswith(prefix)]
+    single = [name for prefix in OF_NETWORKS for name in folder.finished(f"{prefix}*")]
     wanted = [stage.name for stage in search_stages(folder.spec)]
-    records = {stage: folder.record(stage) for stage in (*wanted, *of_networks)}
+    records = {stage: folder.record(stage) for stage in (*wanted, *single)}
     return {stage: record.seconds for stage, record in records.items() if record is not None}
+
+
+# -- what observed networks cost ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCost:
+    """A cost that takes a measurement.
+
+    Attributes:
+        name: of the metric.
+        measured: network id → value.
+        predictor: of the other networks; None before there is one.
+        doubtful: network id → why its measured value should not be believed.
+    """
+
+    name: str
+    measured: Mapping[str, float]
+    predictor: LatencyPredictor | None
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+
+    def predicted(self, space: SearchSpace, rows: Genotypes) -> list[dict[str, float]]:
+        """Value and standard deviation by name, for each row ``(N, S)``; empty without predictor.
+
+        Raises:
+            DataError: when the predictor was fitted to another space.
+        """
+        if self.predictor is None:
+            return [{} for _ in rows]
+        means, deviations = self.predictor.predict(encode_features(space, rows))
+        names = (self.name, STD_NAMES[self.name])
+        return [
+            dict(zip(names, pair, strict=True))
+            for pair in zip(means.tolist(), deviations.tolist(), strict=True)
+        ]
+
+
+def with_costs(
+    space: SearchSpace,
+    networks: Sequence[tuple[Architecture, Mapping[str, float]]],
+    costs: Sequence[KnownCost],
+) -> tuple[FrontEntry, ...]:
+    """Networks and what was measured of their quality, with what they cost as far as is known.
+
+    A cost that was not measured is predicted; parameters and FLOPs are counted.
+
+    Raises:
+        UsageError: when a network is not of the space.
+        DataError: when a predictor was fitted to another space.
+    """
+    rows = space.encode([network for network, _ in networks])
+    counts = network_costs(space, rows).tolist()
+    entries = [
+        FrontEntry(network.id, network, {**quality, "params": params, "flops": flops}, {})
+        for (network, quality), (params, flops) in zip(networks, counts, strict=True)
+    ]
+    for cost in costs:
+        guesses = cost.predicted(space, rows)
+        entries = [_with(entry, cost, guess) for entry, guess in zip(entries, guesses, strict=True)]
+    return tuple(entries)
+
+
+def _with(entry: FrontEntry, cost: KnownCost, guess: Mapping[str, float]) -> FrontEntry:
+    known = cost.measured.get(entry.id)
+    if known is None:
+        return replace(entry, predicted={**entry.predicted, **guess})
+    why = cost.doubtful.get(entry.id)
+    doubtful = entry.doubtful if why is None else {**entry.doubtful, cost.name: why}
+    return replace(entry, measured={**entry.measured, cost.name: known}, doubtful=doubtful)

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from nas.growth import MOST_POINTS, _marks, hypervolume_curve, reference
-from nas.live_front import LiveFront, front_so_far
-from nas.report.contents import RunContents
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.partial_front import (
+    MOST_POINTS,
+    PartialFront,
+    _marks,
+    hypervolume_history,
+    partial_front,
+    reference,
+)
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from service.dashboard.pages import left_s, told, worked_s
 from service.jobs.states import Job, State, Summary
@@ -20,9 +26,9 @@ from tests.run_fixture import finished_run, rewrite
 from tests.service_cases import claim, fresh_store, must, submission
 
 
-def read(folder: RunFolder) -> tuple[RunContents, LiveFront]:
+def read(folder: RunFolder) -> tuple[RunContents, PartialFront]:
     contents = read_contents(folder)
-    return contents, front_so_far(contents)
+    return contents, partial_front(contents)
 
 
 def near_reference(folder: RunFolder) -> RunFolder:
@@ -34,23 +40,23 @@ def near_reference(folder: RunFolder) -> RunFolder:
 
 def test_the_curve_never_falls_and_ends_at_the_whole(tmp_path: Path) -> None:
     contents, found = read(near_reference(finished_run(tmp_path / "run")))
-    curve = hypervolume_curve(contents, found)
+    curve = hypervolume_history(contents, found)
     volumes = [volume for _, volume in curve]
     assert volumes == sorted(volumes) and 0 <= volumes[0] < volumes[-1] < 1
     assert curve[-1][0] == len(found.measured)
     first = replace(found, measured=found.measured[:7])
-    assert hypervolume_curve(contents, first)[-1] == curve[6]
+    assert hypervolume_history(contents, first)[-1] == curve[6]
 
 
 def test_networks_beyond_a_limit_add_nothing(tmp_path: Path) -> None:
     contents, found = read(near_reference(finished_run(tmp_path / "run")))
     strict = contents.spec.model_copy(update={"limits": {"latency_ms": 0.0}})
-    assert {v for _, v in hypervolume_curve(replace(contents, spec=strict), found)} == {0.0}
+    assert {v for _, v in hypervolume_history(replace(contents, spec=strict), found)} == {0.0}
 
 
 def test_nothing_measured_gives_no_curve(tmp_path: Path) -> None:
     contents, found = read(finished_run(tmp_path / "run"))
-    assert hypervolume_curve(contents, replace(found, measured=())) == []
+    assert hypervolume_history(contents, replace(found, measured=())) == []
 
 
 def test_a_running_search_has_the_reference_it_will_have(tmp_path: Path) -> None:
