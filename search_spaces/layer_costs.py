@@ -13,7 +13,8 @@ from __future__ import annotations
 from search_spaces.architecture import AttentionKind, DecoderLayer, EncoderLayer
 from search_spaces.attention import AttentionSizes, operator_of
 from search_spaces.conventions import Tally
-from search_spaces.settings import ImageInput, ModelSettings, Task
+from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.tasks import TASKS, TaskName
 
 Parts = tuple[tuple[str, Tally], ...]
 
@@ -123,20 +124,22 @@ def decoder_layer(
     )
 
 
-def embeddings(settings: ModelSettings, task: Task, encoder_dim: int, decoder_dim: int) -> Tally:
+def embeddings(
+    settings: ModelSettings, task: TaskName, encoder_dim: int, decoder_dim: int
+) -> Tally:
     """Patch convolution or token tables, class token, learned positions; a look-up costs nothing.
 
     A shared table of an encoder and a decoder of different sizes is as wide as the wider one.
     """
     dims = [dim for dim in (encoder_dim, decoder_dim) if dim]
     positions = settings.max_length * sum(dims) if settings.positions == "learned" else 0
-    class_token = encoder_dim if settings.class_token and task == "classification" else 0
+    class_token = encoder_dim if settings.class_token and TASKS[task].classifies else 0
     source = settings.input
     if isinstance(source, ImageInput):
         patch = linear(source.num_tokens, source.patch_size**2 * source.channels, encoder_dim)
         return patch.plus(Tally(positions + class_token))
     target_vocab = source.target_vocab_size or source.vocab_size
-    if task != "translation":
+    if not TASKS[task].crosses:
         table = source.vocab_size * sum(dims)
     elif source.share_embeddings:
         table = max(source.vocab_size, target_vocab) * max(dims)
@@ -145,12 +148,12 @@ def embeddings(settings: ModelSettings, task: Task, encoder_dim: int, decoder_di
     return Tally(table + positions + class_token)
 
 
-def output_layer(settings: ModelSettings, task: Task, dim: int, tokens: int) -> Tally:
+def output_layer(settings: ModelSettings, task: TaskName, dim: int, tokens: int) -> Tally:
     """The classifier, or the product with the target embeddings, which adds no parameters."""
-    if task == "classification":
+    if TASKS[task].classifies:
         return linear(1, dim, settings.num_classes or 0)
     assert not isinstance(settings.input, ImageInput)
     vocab = settings.input.vocab_size
-    if task == "translation":
+    if TASKS[task].crosses:
         vocab = settings.input.target_vocab_size or vocab
     return Tally(products=tokens * dim * vocab)

@@ -27,8 +27,8 @@ from nas.run.events import (
     StageStarted,
 )
 from nas.run.folder import RunFolder
+from nas.run.stage_names import STAGES
 from nas.search.front import FrontEntry, build_front, pick, read_front
-from nas.stages.pipeline import SEARCH_ORDER
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,7 @@ CARD = {
 
 def run_search(folder: RunFolder) -> Iterator[Event]:
     """All stages; those with a record are skipped."""
-    needed = [stage for stage in SEARCH_ORDER if folder.spec.has_stage(stage)]
+    needed = [stage for stage in STAGES if folder.spec.has_stage(stage)]
     for stage in needed:
         yield from run_stage(folder, stage, ["pareto.json"] if stage == "front" else [])
     yield from retrain(folder, folder.spec.pick)

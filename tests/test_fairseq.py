@@ -21,8 +21,8 @@ from nas.fairseq.binarised import write_data_bin
 from nas.fairseq.checkpoint import read_trained, write_checkpoint
 from nas.fairseq.folder import FairseqJob, prepare_job
 from nas.fairseq.plugin import USER_DIR
+from nas.results.networks import open_data, open_network, translate_text
 from nas.run.folder import RunFolder
-from nas.trained import open_data, open_network, translate_text
 from search_spaces.errors import NasError
 from search_spaces.notation import from_text
 from search_spaces.settings import ModelSettings, TokenInput

@@ -54,11 +54,16 @@ def test_the_tree_is_read_at_all() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("-c", "import search_spaces"), ("-c", "import nas"), ("-m", "nas.cli.app", "--help")],
+    [
+        ("-c", "import search_spaces"),
+        ("-c", "import nas"),
+        ("-m", "nas.cli.app", "--help"),
+        ("-c", "import service.app"),
+    ],
     ids=" ".join,
 )
-def test_starting_loads_neither_torch_nor_ray(arguments: tuple[str, ...]) -> None:
-    assert loaded(*arguments) & {"torch", "ray"} == set()
+def test_starting_loads_neither_torch_nor_ray_nor_pandas(arguments: tuple[str, ...]) -> None:
+    assert loaded(*arguments) & {"torch", "ray", "pandas"} == set()
 
 
 def test_a_search_in_one_process_does_not_load_ray() -> None:

@@ -58,7 +58,7 @@ HEAVY_AT_HOME = [
     ("supernet/deep/a.py", "import torch"),
     ("nas/stages/train.py", "import torch"),
     ("nas/executors/ray.py", "import ray"),
-    ("service/store/sql.py", "import sqlalchemy"),
+    ("service/jobs/sql.py", "import sqlalchemy"),
     ("nas/a.py", "import rayleigh, torchless"),
 ]
 BACK = [

@@ -9,7 +9,8 @@ import pytest
 from latency.workload import Workload
 from nas.profiling.device_profile import dumped
 from nas.profiling.timed_work import network_memory_mb
-from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import DEVICE_PROFILE_FILE
 from nas.search.front import read_front
 from search_spaces.errors import UnreachableLimitError
 from search_spaces.operators import enumerate_all

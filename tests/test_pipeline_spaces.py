@@ -120,7 +120,7 @@ def test_data_that_change_are_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     before = results(run)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "supernet.tasks.opening.load_search_data",
+            "supernet.tasks.classification.load_search_data",
             lambda *arguments: replace(load_search_data(*arguments), digest="another"),
         )
         assert named(work(run), "StageStarted") == []  # nothing needs the data any more

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 import nas.stages.search
 from nas.cli.app import app
-from nas.run.folder import VETOES_FILE, RunFolder
+from nas.run.folder import RunFolder
+from nas.run.layout import VETOES_FILE
 from nas.search.pruning.prune import PruningSettings
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from service.jobs import Action, Kind, LeaseLostError, State, Summary
-from service.store import Store
+from service.jobs.states import Action, Kind, LeaseLostError, State, Summary
+from service.jobs.store import Store
 from tests import store_cases
 from tests.service_cases import claim, must
 from tests.store_cases import in_state, states, submit

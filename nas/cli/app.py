@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from nas import version as nas_version
 from nas.cli import (
     architectures,
     cache,
@@ -23,10 +23,10 @@ from nas.cli import (
     spaces,
     translate,
 )
-from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
 from nas.cli.plugins import DATA, LOOK, SPACES, USE, WORK, CommandGroup
 from nas.cli.settings import KnowsSpace
+from nas.console.output import drop_output, say
 
 EPILOG = "Example: nas search --space digits"
 
@@ -46,17 +46,9 @@ cache_app = typer.Typer(no_args_is_help=True, epilog="Example: nas cache list")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
-def version() -> str:
-    """The version of the installed distribution."""
-    try:
-        return importlib.metadata.version("nas-service")
-    except importlib.metadata.PackageNotFoundError:
-        return "(run from a source tree, not installed)"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"nas {version()}")
+        say(f"nas {nas_version()}")
         raise typer.Exit
 
 

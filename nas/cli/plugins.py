@@ -15,8 +15,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from nas.cli.consoles import tell
-from nas.cli.failures import explained
+from nas.console.failures import explained
+from nas.console.output import tell
 
 GROUP = "nas.commands"
 

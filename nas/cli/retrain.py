@@ -9,12 +9,14 @@ import typer
 
 from nas.cli import options
 from nas.cli.picking import FRONT, winners
-from nas.cli.progress import choose_screen, follow
-from nas.cli.results import finish
-from nas.cli.run_state import open_run
-from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.cli.results import finish, follow
+from nas.console.progress import choose_screen
+from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
+from nas.request import picks
+from nas.results.state import open_run
 from nas.retraining.tuning_record import MOST_TRIALS
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 
 OWN = "own"
@@ -30,12 +32,13 @@ def _check_known(backend: str) -> str:
     return backend
 
 
+@options.grouped(where=options.TRAINING_PLACE)
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
-        "best",
+        picks.BEST,
         "--pick",
-        metavar="best|knee|cheapest|CONDITIONS|ID|front",
+        metavar=f"{picks.METAVAR}|{FRONT}",
         help="The network to train from scratch, as with nas search, or the whole front.",
         autocompletion=options.complete_retrain_pick,
     ),
@@ -51,10 +54,7 @@ def retrain(
         "validation loss; 0 goes back to the run's own.",
         show_default="the run's own settings",
     ),
-    executor: ExecutorKind = options.EXECUTOR,
-    ray_address: str = options.RAY_ADDRESS,
-    cpus_per_worker: int = options.CPUS_PER_WORKER,
-    workers: int = options.WORKERS,
+    where: ExecutorSettings = options.PLACED,
     backend: str = typer.Option(
         OWN,
         "--backend",
@@ -83,8 +83,7 @@ def retrain(
     With --executor ray several are trained side by side.
     """
     if pick != FRONT:
-        options.read_pick(pick)
-    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
+        picks.read_pick(pick)
     _check_backend(backend, run_backend, fairseq_options)
     _check_tuning(tune, where)
     if backend != OWN:
@@ -98,7 +97,7 @@ def retrain(
     from nas.search.front import read_front
 
     ids = winners(read_front(folder), pick, top)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
 
     follow(folder, run_retrain(folder, ids, where, tune), screen, logs)

@@ -9,14 +9,15 @@ from pathlib import Path
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import say, tell
 from nas.cli.listeners.targets import Target
 from nas.cli.plugins import USE
-from nas.cli.progress import Screen, choose_screen, follow
-from nas.cli.results import final_lines
-from nas.cli.run_state import open_run
+from nas.cli.results import final_lines, follow
+from nas.console.output import say, tell
+from nas.console.progress import Screen, choose_screen
 from nas.fairseq.plugin import USER_DIR
+from nas.results.state import open_run
 from nas.run.folder import RunFolder
+from nas.run.threads import use_threads
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +41,7 @@ def train(
 
     if runs:
         find_program("fairseq-train")  # before anything is written
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     job = prepare_job(folder, how)
     if runs:
         check_untrained(folder, job)
@@ -81,7 +82,7 @@ def import_weights(
     """
     logs = options.read_logs(log)
     folder = open_run(run)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.fairseq.backend import import_checkpoints
 
     events = import_checkpoints(folder, checkpoints, replaces)

@@ -18,6 +18,7 @@ from nas.fairseq.binarised import write_data_bin
 from nas.fairseq.data import DataBin, is_data_bin
 from nas.fairseq.plugin import USER_DIR, write_plugin
 from nas.run.folder import RunFolder
+from nas.run.layout import fairseq_folder
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import UsageError
 from search_spaces.files import building_folder, write_atomically
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from nas.stages.base import Run
     from supernet.tasks.translation import TranslationTask
 
-FOLDER = "fairseq"
 DATA_FOLDER = "data-bin"
 DIGEST_FILE = "digest.txt"
 CHECKPOINTS = "checkpoints"
@@ -95,7 +95,7 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
     run = Run(folder)
     task = run.task
     assert isinstance(task, TranslationTask)
-    path = folder.path / FOLDER / entry.id
+    path = folder.path / fairseq_folder(entry.id)
     with folder.locked():
         path.mkdir(parents=True, exist_ok=True)
         blueprint = Blueprint(run.space.task, run.space.model, entry.architecture)
@@ -241,5 +241,5 @@ def _readme(folder: RunFolder, entry: FrontEntry) -> str:
         "    ./generate.sh       # translate the validation split\n\n"
         "Then, where the run is, take the weights into it, score them on the test split, and go "
         "on as after `nas retrain`:\n\n"
-        f"    nas fairseq import {run} {FOLDER}/{entry.id}/{BEST}\n"
+        f"    nas fairseq import {run} {fairseq_folder(entry.id)}/{BEST}\n"
     )

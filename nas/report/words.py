@@ -6,10 +6,11 @@ import math
 import re
 
 from nas.objectives import QualityMetric
+from nas.results.contents import RunContents
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
 from search_spaces.counts import exponent
-from search_spaces.settings import Task
 from search_spaces.space import Choice
+from search_spaces.tasks import TASKS, TaskName
 
 LABELS = {
     "quality": "validation loss",
@@ -56,11 +57,21 @@ _LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
 _GLUE = "\u00a0"
 
 
-def called(name: str, task: Task, quality: QualityMetric) -> str:
+def called(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called in a run of a task whose quality is measured so."""
     own = BLEU_LABELS if quality == "bleu" else {}
-    own = own | (TEXT_LABELS if task != "classification" else {})
+    own = own | ({} if TASKS[task].classifies else TEXT_LABELS)
     return own.get(name, LABELS.get(name, name))
+
+
+def metric(run: RunContents, name: str) -> str:
+    """What a metric is called in a run."""
+    return called(name, run.space.task, run.spec.quality)
+
+
+def axis_label(run: RunContents, name: str) -> str:
+    """What a metric is called in a run, with its unit."""
+    return with_unit(metric(run, name))
 
 
 def with_unit(label: str) -> str:

@@ -12,6 +12,7 @@ from latency.predictor import LatencyPredictor
 from nas.objectives import COSTS, LATENCY, MEMORY, QUALITY, STD_NAMES
 from nas.objectives.latency_limits import MEASURED_STDS
 from nas.run.folder import RunFolder
+from nas.run.layout import MEMORY_PREDICTOR_FILE, PREDICTOR_FILE, RANKER_FILE
 from nas.search.evolution import Scores
 from nas.search.ranking import Ranker, ranker_from_json
 from search_spaces.encoding import encode_features
@@ -124,13 +125,13 @@ def read_costs(folder: RunFolder, stds: float = MEASURED_STDS) -> CostScorer:
         DamagedRunError: when a fitted predictor is missing or cannot be read.
     """
     spec = folder.spec
-    latency = _predictor(folder, "latency") if spec.needs_latency else None
-    memory = _predictor(folder, "memory") if spec.needs_memory else None
+    latency = _predictor(folder, PREDICTOR_FILE) if spec.needs_latency else None
+    memory = _predictor(folder, MEMORY_PREDICTOR_FILE) if spec.needs_memory else None
     return CostScorer(spec.space, latency, spec.objectives, spec.limits, stds, memory)
 
 
-def _predictor(folder: RunFolder, what: str) -> LatencyPredictor:
-    return LatencyPredictor.from_json(folder.read_json(f"{what}/predictor.json"))
+def _predictor(folder: RunFolder, file: str) -> LatencyPredictor:
+    return LatencyPredictor.from_json(folder.read_json(file))
 
 
 def read_scorer(folder: RunFolder, stds: float = MEASURED_STDS) -> Scorer:
@@ -138,7 +139,7 @@ def read_scorer(folder: RunFolder, stds: float = MEASURED_STDS) -> Scorer:
 
     Arguments and errors as for `read_costs`.
     """
-    ranker = ranker_from_json(folder.read_json("ranker/ranker.json"))
+    ranker = ranker_from_json(folder.read_json(RANKER_FILE))
     return Scorer(ranker, read_costs(folder, stds))
 
 

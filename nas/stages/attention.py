@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from nas.results.networks import open_network
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni, view_file
+from nas.run.layout import SUPERNET_FILE, attention_file
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni
 from nas.run.stage_runner import Stage, run_stage
 from nas.search.front import FrontEntry, pick, read_front
 from nas.stages.base import Run
-from nas.trained import open_network
 from search_spaces.errors import UsageError
 from supernet.extraction import Supernet
 from supernet.omni_shares import omni_shares
@@ -55,7 +56,7 @@ def _stage(run: Run, entry: FrontEntry) -> Stage[Run]:
         f"{STAGE}{entry.id}",
         f"Look into {entry.id}",
         ("declare", f"retrain-{entry.id}" if retrained else "supernet"),
-        (view_file(entry.id),),
+        (attention_file(entry.id),),
         lambda run: _measure(run, entry, retrained),
     )
 
@@ -83,14 +84,14 @@ def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
             for one in maps
         ),
     )
-    run.folder.write_json(view_file(entry.id), views.to_json())
+    run.folder.write_json(attention_file(entry.id), views.to_json())
     yield Progress(f"{STAGE}{entry.id}", 1, 1, f"{len(layers)} layers, {weights} weights")
 
 
 def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, Weights]:
     if retrained:
         return open_network(run.folder, entry.id, "cpu").model, "trained from scratch"
-    if not (run.folder.path / "supernet" / "last.pt").is_file():
+    if not run.folder.has(SUPERNET_FILE):
         raise UsageError(
             f"the supernet of this run was deleted to make room; train {entry.id} from scratch "
             "first"

@@ -15,31 +15,28 @@ from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
-from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
-from nas.run.folder import DEVICE_PROFILE_FILE, RunFolder
+from nas.results.failures import failed
+from nas.run.folder import RunFolder
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    MEMORY_FILE,
+    OBSERVATIONS_FILE,
+    PROFILE_FILE,
+    PRUNED_SPACE_FILE,
+)
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
-from search_spaces.errors import DataError, NasError
+from search_spaces.errors import NasError
 from search_spaces.loading import parse_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
-
-PROFILE_FILE = "latency/profile.jsonl"
-PREDICTOR_FILE = "latency/predictor.json"
-MEMORY_FILE = "memory/observed.jsonl"
-MEMORY_PREDICTOR_FILE = "memory/predictor.json"
-OBSERVATIONS_FILE = "observations.jsonl"
-VERIFICATION_FILE = "verification.jsonl"
-HOLDING_FILE = "holding.jsonl"
-POPULATION_FILE = "population.jsonl"
-STUDY_FILE = "optuna.journal"
 
 
 class Run(OpenedRun):
@@ -113,7 +110,7 @@ class Run(OpenedRun):
     @cached_property
     def pruned(self) -> SearchSpace:
         """The space that is searched."""
-        file = self.folder.path / "pruned_space.toml"
+        file = self.folder.path / PRUNED_SPACE_FILE
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property
@@ -121,7 +118,7 @@ class Run(OpenedRun):
         """The device profile that the search was given, with the workload it is for.
 
         Raises:
-            DataError: when the run's copy of it is gone or changed.
+            NasError: when the run's copy of it is gone or changed.
         """
         if self.spec.device_profile is None:
             return None
@@ -129,9 +126,9 @@ class Run(OpenedRun):
         try:
             profile = read_device_profile(file)
         except NasError as error:
-            raise DataError(f"{error}; put the profile back that the search was given") from error
+            raise NasError(f"{error}; put the profile back that the search was given") from error
         if profile.digest != self.spec.device_profile:
-            raise DataError(f"{file} is not the profile that the search was given; put it back")
+            raise NasError(f"{file} is not the profile that the search was given; put it back")
         return profile
 
     @cached_property

@@ -8,7 +8,8 @@ from latency.device import DeviceFingerprint
 from latency.profile import open_profile
 from nas.profiling.device_profile import CarriedProfile
 from nas.run.events import Event, Note, Progress
-from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run
+from nas.run.layout import PREDICTOR_FILE, PROFILE_FILE
+from nas.stages.base import Run
 
 
 def take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:

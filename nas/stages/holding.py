@@ -8,9 +8,10 @@ from dataclasses import replace
 from nas.objectives import LATENCY, UPPER_NAMES, objective
 from nas.objectives.latency_limits import Held
 from nas.run.events import ArchitectureMeasured, Event, Progress
+from nas.run.layout import HOLDING_FILE
 from nas.search.doubts import disturbances
 from nas.search.front import FrontEntry, best_entries
-from nas.stages.base import HOLDING_FILE, Run
+from nas.stages.base import Run
 
 
 def read_held(run: Run) -> dict[str, Held]:

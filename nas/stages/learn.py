@@ -10,7 +10,16 @@ from latency.predictor import LatencyPredictor, believed
 from latency.profile import open_profile
 from nas.objectives import LATENCY
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.folder import DATA_FILE
+from nas.run.layout import (
+    DATA_FILE,
+    HISTORY_FILE,
+    IMPORTANCES_FILE,
+    PREDICTOR_FILE,
+    PROFILE_FILE,
+    RANKER_FILE,
+    REPORT_CARD_FILE,
+    SPACE_FILE,
+)
 from nas.run.opened import RANK
 from nas.run.supernet_training import supernet_checkpoints, training_losses
 from nas.search.doubts import disturbances, predictor_off
@@ -18,7 +27,7 @@ from nas.search.ranking import choose_ranker
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.search.scoring import network_costs
 from nas.stages import feasibility
-from nas.stages.base import PREDICTOR_FILE, PROFILE_FILE, Run, size_text
+from nas.stages.base import Run, size_text
 from nas.stages.carried import take_profile
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
@@ -40,7 +49,7 @@ def declare(run: Run) -> Iterator[Event]:
     task = run.task
     for training in (run.spec.budget.supernet, run.spec.budget.retrain):
         task.check(training)
-    write_atomically(run.folder.path / "space.toml", dump_space(run.space))
+    write_atomically(run.folder.path / SPACE_FILE, dump_space(run.space))
     run.folder.write_json(
         DATA_FILE,
         {
@@ -118,7 +127,7 @@ def train_supernet(run: Run) -> Iterator[Event]:
         yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
     checkpoints = supernet_checkpoints(run)
     load(checkpoints.best)  # written long ago perhaps: the record must not vouch for a damaged file
-    run.folder.write_json("supernet/history.json", load(checkpoints.last)["history"])
+    run.folder.write_json(HISTORY_FILE, load(checkpoints.last)["history"])
 
 
 def rank(run: Run) -> Iterator[Event]:
@@ -133,9 +142,9 @@ def rank(run: Run) -> Iterator[Event]:
         run.rng(RANK),
         feature_names(run.space),
     )
-    run.folder.write_json("ranker/ranker.json", ranker.to_json())
-    run.folder.write_json("ranker/report_card.json", card.to_json())
-    run.folder.write_json("ranker/importances.json", ranker.importances())
+    run.folder.write_json(RANKER_FILE, ranker.to_json())
+    run.folder.write_json(REPORT_CARD_FILE, card.to_json())
+    run.folder.write_json(IMPORTANCES_FILE, ranker.importances())
     tau, accuracy = card.held_out.kendall_tau, card.held_out.pairwise_accuracy
     message = f"{card.ranker}: held-out τ {tau:.2f}, pairs right {accuracy:.0%}"
     yield Progress("rank", 1, 1, message)

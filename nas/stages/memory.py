@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from latency.predictor import LatencyPredictor
 from nas.objectives import MEMORY
 from nas.run.events import ArchitectureMeasured, Event, Progress
-from nas.stages.base import MEMORY_FILE, MEMORY_PREDICTOR_FILE, Run
+from nas.run.layout import MEMORY_FILE, MEMORY_PREDICTOR_FILE
+from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 

@@ -13,20 +13,6 @@ from nas.executors.opening import open_executor
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 
-# Names of the stages before retraining, for those who read a run without loading torch.
-SEARCH_ORDER = (
-    "declare",
-    "latency",
-    "memory",
-    "supernet",
-    "observe",
-    "rank",
-    "prune",
-    "evolve",
-    "verify",
-    "front",
-)
-
 
 def run_search(
     folder: RunFolder, settings: ExecutorSettings | None = None, retime: bool = False

@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from nas.report import write_report
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
+from nas.run.layout import REPORT_FILE, STUDY_FILE
 from nas.run.stage_runner import Stage
-from nas.stages.base import STUDY_FILE, Run
+from nas.stages.base import Run
 from nas.stages.holding import with_held
 from nas.stages.verification import measured_entries
-
-REPORT_FILE = "report.html"
 
 
 def report_stage(folder: RunFolder) -> Stage[Run]:
     """The stage that writes ``report.html`` and the study; it reads what all others wrote."""
-    stages = sorted(file.stem for file in (folder.path / "stages").glob("*.json"))
-    needs = tuple(name for name in stages if name != "report")
+    needs = tuple(name for name in folder.finished() if name != "report")
     return Stage("report", "Write the report", needs, (REPORT_FILE, STUDY_FILE), _report)
 
 

@@ -6,12 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from nas.objectives import objective
 from nas.run.events import Event, FrontUpdated, Note, Progress
+from nas.run.layout import (
+    FRONT_FILE,
+    POPULATION_FILE,
+    PRUNED_SPACE_FILE,
+    PRUNING_FILE,
+    REPORT_CARD_FILE,
+)
 from nas.run.opened import PRUNE
 from nas.search.evolution import EvolutionSettings, Generation, evolve
-from nas.search.front import FRONT_FILE, FrontEntry, build_front
+from nas.search.front import FrontEntry, build_front
 from nas.search.pruning.prune import PruningSettings, prune
 from nas.search.ranking import ReportCard
-from nas.stages.base import POPULATION_FILE, Run, size_text
+from nas.stages.base import Run, size_text
 from nas.stages.holding import with_held
 from nas.stages.verification import measured_entries
 from search_spaces.files import write_atomically
@@ -21,7 +28,7 @@ from search_spaces.loading import dump_space
 def prune_space(run: Run) -> Iterator[Event]:
     """Cut the choices that good networks do without."""
     scorer = run.scorer
-    card = ReportCard.from_json(run.folder.read_json("ranker/report_card.json"))
+    card = ReportCard.from_json(run.folder.read_json(REPORT_CARD_FILE))
     rows = run.observed_rows
     objectives = scorer.score(rows).objectives
     # Quality stands first; costs of networks that were not timed stay predicted.
@@ -36,8 +43,8 @@ def prune_space(run: Run) -> Iterator[Event]:
         settings=PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy),
         keep=run.folder.vetoes,
     )
-    write_atomically(run.folder.path / "pruned_space.toml", dump_space(result.space))
-    run.folder.write_json("pruning.json", result.to_json())
+    write_atomically(run.folder.path / PRUNED_SPACE_FILE, dump_space(result.space))
+    run.folder.write_json(PRUNING_FILE, result.to_json())
     if result.refused:
         yield Note("prune", result.refused)
     cuts = "1 choice" if len(result.cuts) == 1 else f"{len(result.cuts)} choices"

@@ -6,28 +6,39 @@ the supernet and the latency floor with the search; the mathematics it calls kno
 
 from __future__ import annotations
 
-from nas.run.folder import DATA_FILE, VETOES_FILE
-from nas.run.spec import SearchSpec
-from nas.run.stage_runner import Stage
-from nas.search.front import FRONT_FILE
-from nas.stages import learn, search
-from nas.stages.base import (
+from nas.request.spec import SearchSpec
+from nas.run.layout import (
+    BEST_SUPERNET_FILE,
+    DATA_FILE,
+    FRONT_FILE,
+    HISTORY_FILE,
     HOLDING_FILE,
+    IMPORTANCES_FILE,
     MEMORY_FILE,
     MEMORY_PREDICTOR_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
     PREDICTOR_FILE,
     PROFILE_FILE,
+    PRUNED_SPACE_FILE,
+    PRUNING_FILE,
+    RANKER_FILE,
+    RAY_TRAIN_FOLDER,
+    REPORT_CARD_FILE,
+    SPACE_FILE,
+    SUPERNET_FILE,
     VERIFICATION_FILE,
-    Run,
+    VETOES_FILE,
 )
+from nas.run.stage_runner import Stage
+from nas.stages import learn, search
+from nas.stages.base import Run
 from nas.stages.memory import measure_memory
 from nas.stages.observe import observe
 from nas.stages.verification import verify
 
 SEARCH_STAGES: tuple[Stage[Run], ...] = (
-    Stage("declare", "Check the request", (), ("space.toml", DATA_FILE), learn.declare),
+    Stage("declare", "Check the request", (), (SPACE_FILE, DATA_FILE), learn.declare),
     Stage(
         "latency",
         "Time sampled networks",
@@ -46,9 +57,9 @@ SEARCH_STAGES: tuple[Stage[Run], ...] = (
         "supernet",
         "Train the supernet",
         ("declare",),
-        ("supernet/last.pt", "supernet/best.pt", "supernet/history.json"),
+        (SUPERNET_FILE, BEST_SUPERNET_FILE, HISTORY_FILE),
         learn.train_supernet,
-        scratch=("supernet/ray",),
+        scratch=(RAY_TRAIN_FOLDER,),
     ),
     Stage(
         "observe",
@@ -61,14 +72,14 @@ SEARCH_STAGES: tuple[Stage[Run], ...] = (
         "rank",
         "Fit the ranker",
         ("observe",),
-        ("ranker/ranker.json", "ranker/report_card.json", "ranker/importances.json"),
+        (RANKER_FILE, REPORT_CARD_FILE, IMPORTANCES_FILE),
         learn.rank,
     ),
     Stage(
         "prune",
         "Prune the space",
         ("rank", "observe", "latency", "memory"),
-        ("pruned_space.toml", "pruning.json"),
+        (PRUNED_SPACE_FILE, PRUNING_FILE),
         search.prune_space,
         reads=(VETOES_FILE,),
     ),

@@ -12,22 +12,18 @@ from latency.profile import read_profile
 from nas.executors.base import Failure
 from nas.objectives import COSTS, LATENCY, MEMORY, STD_NAMES
 from nas.objectives.latency_limits import keeps
-from nas.outcomes import failed, give_up, hopeless, told, values_of
+from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.layout import HOLDING_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
 from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.scoring import network_costs
-from nas.stages.base import (
-    HOLDING_FILE,
-    POPULATION_FILE,
-    PROFILE_FILE,
-    VERIFICATION_FILE,
-    Run,
-)
+from nas.stages.base import Run
 from nas.stages.holding import hold_front, with_held
 from nas.stages.memory import memory_of
+from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
@@ -68,7 +64,7 @@ def verify(run: Run) -> Iterator[Event]:
                 continue
             lines[line["id"]] = line
             journals = (VERIFICATION_FILE, HOLDING_FILE)
-            give_up(run.folder, "verify", journals, hopeless(lines.values()))
+            abort_stage(run.folder, "verify", journals, too_many_failures(lines.values()))
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
@@ -180,7 +176,7 @@ def _verified(
         before = known.get(network.id)
         outcome = next(outcomes) if before is None else inherited(before)
         if isinstance(outcome, Failure):
-            event: Event | None = told("verify", network, outcome)
+            event: Event | None = to_event("verify", network, outcome)
             line |= values_of(outcome)
         else:
             measured, fresh = costs[index]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
-from search_spaces.settings import Task
+from search_spaces.tasks import TaskName
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
@@ -100,7 +100,7 @@ class Manifest(_Frozen):
     """
 
     format: Literal[1] = 1
-    task: Task
+    task: TaskName
     content: Literal["pairs", "stream", "images", "texts"]
     settings: dict[str, str | int | float | bool | None]
     request: str

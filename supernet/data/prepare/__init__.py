@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from search_spaces.errors import DataError, UsageError
-from search_spaces.settings import Task
+from search_spaces.tasks import TaskName
 from supernet.data.manifest import (
     FILE_NAME,
     Manifest,
@@ -29,7 +29,7 @@ from supernet.data.prepare.plan import Plan, PrepareRequest, refuse_equal_files
 from supernet.data.prepare.text import plan_language_modelling, plan_translation
 from supernet.data.text_files import Report
 
-PLANS: dict[Task, Callable[[PrepareRequest, Report], Plan]] = {
+PLANS: dict[TaskName, Callable[[PrepareRequest, Report], Plan]] = {
     "translation": plan_translation,
     "language_modelling": plan_language_modelling,
     "classification": plan_classification,

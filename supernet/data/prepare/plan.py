@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import UsageError
-from search_spaces.settings import Task
+from search_spaces.tasks import TaskName
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
 from supernet.data.text_files import Report
 from supernet.data.tokenizer import ModelType
@@ -59,7 +59,7 @@ class PrepareRequest:
         allow_overlap: take a file that is given for two splits.
     """
 
-    task: Task
+    task: TaskName
     source: tuple[Path, ...]
     out: Path
     target: tuple[Path, ...] = ()
