@@ -20,6 +20,7 @@ from tests.layering_rules import (
     module_arrows,
     modules,
     package_arrows,
+    private_violations,
 )
 
 
@@ -46,6 +47,10 @@ def test_stages_sit_on_executors_and_both_on_the_run() -> None:
 
 def test_heavy_libraries_stay_in_their_modules() -> None:
     assert heavy_violations(imports(modules(ROOT))) == []
+
+
+def test_the_service_knows_no_command_of_the_search() -> None:
+    assert private_violations(imports(modules(ROOT))) == []
 
 
 def test_the_tree_is_read_at_all() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
+
+import typer
 
 from nas.cli.listeners.base import Listener, Logger
 from nas.cli.listeners.mlflow import MlflowLogger
@@ -54,3 +57,28 @@ def read_target(text: str) -> Target:
             f"with its extra {name}, in a checkout by pip install --editable '.[{name}]'"
         )
     return Target(name, uri or None)
+
+
+def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
+    """``["mlflow=http://host"]`` → where to log, each place once.
+
+    Raises:
+        UsageError: for a logger there is not, or one whose package is not installed.
+    """
+    return tuple(dict.fromkeys(read_target(text) for text in given))
+
+
+def complete_log(incomplete: str) -> list[str]:
+    """Loggers."""
+    names = (TENSORBOARD, MLFLOW, f"{MLFLOW}=")
+    return [name for name in names if name.startswith(incomplete)]
+
+
+LOG: Any = typer.Option(
+    [],
+    "--log",
+    metavar="tensorboard|mlflow",
+    help="Log the run there too, with mlflow=URI to a server or store of your choice; needs the "
+    "extra of that name. Repeatable.",
+    autocompletion=complete_log,
+)

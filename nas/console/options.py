@@ -13,7 +13,6 @@ import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ValidationError
 
-from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
@@ -71,7 +70,6 @@ def _words(*names: str) -> Callable[[str], list[str]]:
 
 complete_convention = _words(*CONVENTIONS)
 complete_format = _words(*FORMATS)
-complete_log = _words(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
 complete_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
 complete_retrain_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
 complete_keep = _words(ALL, NONE)
@@ -117,16 +115,6 @@ KEEP_AGAIN: Any = typer.Option(
     "what may not be cut, all (undo every cut) or none. Repeatable.",
     autocompletion=complete_keep,
 )
-
-LOG: Any = typer.Option(
-    [],
-    "--log",
-    metavar="tensorboard|mlflow",
-    help="Log the run there too, with mlflow=URI to a server or store of your choice; needs the "
-    "extra of that name. Repeatable.",
-    autocompletion=complete_log,
-)
-
 
 # -- groups of options ----------------------------------------------------------------------------
 
@@ -291,12 +279,3 @@ _COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
     "settings": complete_setting,
 }
 SEARCH_REQUEST = request_options(SearchRequest)
-
-
-def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
-    """``["mlflow=http://host"]`` → where to log, each place once.
-
-    Raises:
-        UsageError: for a logger there is not, or one whose package is not installed.
-    """
-    return tuple(dict.fromkeys(read_target(text) for text in given))
