@@ -1,4 +1,4 @@
-"""Options that several commands share, and what the shell may complete."""
+"""Options that several commands share, groups of them made of a request, and completion."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _words(*names: str) -> Callable[[str], list[str]]:
+def completing(*names: str) -> Callable[[str], list[str]]:
     """A completion that offers these."""
 
     def complete(incomplete: str) -> list[str]:
@@ -68,14 +68,14 @@ def _words(*names: str) -> Callable[[str], list[str]]:
     return complete
 
 
-complete_convention = _words(*CONVENTIONS)
-complete_format = _words(*FORMATS)
-complete_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
-complete_retrain_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
-complete_keep = _words(ALL, NONE)
-complete_objectives = _words(*(f"{QUALITY},{name}" for name in COSTS))
-complete_setting = _words(*(f"{name}=" for name in setting_names()))
-complete_limit = _words(*(f"{name}=" for name in COSTS))
+complete_convention = completing(*CONVENTIONS)
+complete_format = completing(*FORMATS)
+complete_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
+complete_retrain_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
+complete_keep = completing(ALL, NONE)
+complete_objectives = completing(*(f"{QUALITY},{name}" for name in COSTS))
+complete_setting = completing(*(f"{name}=" for name in setting_names()))
+complete_limit = completing(*(f"{name}=" for name in COSTS))
 
 
 # -- shared options -------------------------------------------------------------------------------
@@ -115,6 +115,7 @@ KEEP_AGAIN: Any = typer.Option(
     "what may not be cut, all (undo every cut) or none. Repeatable.",
     autocompletion=complete_keep,
 )
+
 
 # -- groups of options ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import typer
 from nas.cli.listeners.base import Listener, Logger
 from nas.cli.listeners.mlflow import MlflowLogger
 from nas.cli.listeners.tensorboard import TensorBoardLogger
+from nas.console.options import completing
 from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 
@@ -68,12 +69,7 @@ def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
     return tuple(dict.fromkeys(read_target(text) for text in given))
 
 
-def complete_log(incomplete: str) -> list[str]:
-    """Loggers."""
-    names = (TENSORBOARD, MLFLOW, f"{MLFLOW}=")
-    return [name for name in names if name.startswith(incomplete)]
-
-
+complete_log = completing(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
 LOG: Any = typer.Option(
     [],
     "--log",
