@@ -217,5 +217,5 @@ def test_only_one_module_makes_consoles() -> None:
             makes = re.search(
                 r"rich\.(print|console import .*\bConsole\b)", file.read_text("utf-8")
             )
-            known = ("consoles.py", "progress.py", "sheets.py")
+            known = ("output.py", "progress.py", "tables.py")
             assert not makes or file.name in known, file

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -29,6 +29,9 @@ from service.dashboard.static import address_of
 from service.jobs.states import Job, State
 from service.lanes import Route
 from service.problems import ProblemError, unexpected
+
+if TYPE_CHECKING:
+    from nas.results.contents import RunContents
 
 # Scripts come from here only. Charts set styles of their own, so these are allowed inline.
 POLICY = (
@@ -181,6 +184,13 @@ async def logout(request: Request, form: Form) -> Response:
 # -- numbers and moments ---------------------------------------------------------------------------
 
 
+def metric(run: RunContents, name: str) -> str:
+    """What a metric is called in a run."""
+    from nas.report import words  # brings along what plots reports
+
+    return words.metric(run, name)
+
+
 def duration(seconds: float) -> str:
     """Seconds as the report says them."""
     from nas.report import words  # brings along what plots reports
@@ -265,6 +275,7 @@ def told(event: Mapping[str, Any]) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "metric": metric,
     "duration": duration,
     "moment": moment,
     "clock": clock,
