@@ -46,7 +46,7 @@ from search_spaces.architecture import (
 )
 from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
-from supernet.data.prepared import open_translation, open_translation_test
+from supernet.data.prepared import PAIRS
 from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
@@ -212,10 +212,10 @@ def _opened(job: Job) -> tuple[TranslationTask, FixedTranslation]:
 def _untrained(job: Job) -> tuple[TranslationTask, FixedTranslation]:
     """The task and the network as it is before training."""
     variant, folder = VARIANTS[job.variant], Path(job.data)
-    data = open_translation(folder)
+    data = PAIRS.open(folder)
     assert data.target_tokenizer is not None
     settings = variant.settings(data.target_tokenizer.vocab_size)
-    task = TranslationTask(data, settings, lambda: open_translation_test(folder))
+    task = TranslationTask(data, settings, lambda: PAIRS.open_test(folder))
     return task, FixedTranslation(settings, variant.architecture, TRAINING.dropout)
 
 
@@ -279,7 +279,7 @@ def add_scores(
 
 def tokens_and_words(data: Path) -> tuple[int, int]:
     """What is predicted of the validation split: tokens, and words; ends of lines are both."""
-    valid = open_translation(data).valid
+    valid = PAIRS.open(data).valid
     lines = len(valid)
     words = sum(len(line.split()) for line in valid.target_lines)
     return int(valid.target.lengths.sum()) + lines, words + lines

@@ -24,7 +24,7 @@ from nas.run.folder import RunFolder
 from nas.stages.retrain import retrain
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 from supernet.building import build_network
-from supernet.data.synthetic import synthetic_translation
+from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.export.blueprint import Blueprint
 from supernet.training.checkpoint import load
 from tests.data_bin_cases import small_splits, write_data_bin
@@ -71,7 +71,7 @@ def test_the_command_has_the_papers_settings(run: RunFolder) -> None:
 def test_the_data_are_written_in_fairseqs_form(run: RunFolder) -> None:
     folder = prepare_job(run, "best").path / "data-bin"
     data = open_data_bin(DataBin.find(folder, run.spec.space), 64)
-    made = synthetic_translation(0)
+    made = SYNTHETIC_PAIRS.open(0)
     assert data.source_tokenizer is data.target_tokenizer and made.source_tokenizer is not None
     assert data.source_tokenizer.symbols == made.source_tokenizer.symbols
     for split in ("train", "valid"):

@@ -91,15 +91,14 @@ def test_no_search_stage_opens_the_test_split(
     assert (run.path / "pareto.json").exists() and not list(run.path.glob("retrained/*/result*"))
 
 
-OPENERS = re.compile(r"load_test_split|(open|synthetic)_\w+_test")
-# A task keeps a way to its test split, and opens it when it is asked to.
-DOORS = re.compile(r"_?open_test")
+OPENERS = re.compile(r"load_test_split|_?open_(\w+_)?test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
 MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
 DEFINED = {
     "nas/fairseq/data.py",
-    *(f"supernet/data/{name}.py" for name in ("examples", "sources", "prepared", "synthetic")),
+    "supernet/tasks/base.py",  # where a task opens it when it is asked to
+    *(f"supernet/data/{name}.py" for name in ("examples", "prepared", "synthetic")),
 }
 
 
@@ -115,10 +114,6 @@ def names(path: Path) -> set[str]:
                 | ast.Constant(value=str(name))
             ) if OPENERS.fullmatch(name):
                 found.add(name)
-            case ast.Attribute(attr=str(name)) | ast.Constant(value=str(name)) if DOORS.fullmatch(
-                name
-            ):
-                found.add(name)
             case ast.Attribute(attr="test"):
                 found.add("test")
     return found
@@ -130,20 +125,18 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         for path in (ROOT / package).rglob("*.py"):
             if found := names(path):
                 users[path.relative_to(ROOT).as_posix()] = found
-    pairs, streams = (
-        {f"open_{kind}_test", f"synthetic_{kind}_test"} for kind in ("translation", "language")
-    )
     door = {
         "nas/retraining/stage.py": {"open_test"},
         "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
         "nas/results/networks.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/classification.py": {"_open_test", "load_test_split"},
-        "supernet/tasks/translation.py": {"_open_test", "open_test"} | pairs,
-        "supernet/tasks/language_modelling.py": {"_open_test"} | streams,
+        "supernet/tasks/classification.py": {"_open_test", "load_test_split", "open_test"},
+        "supernet/tasks/translation.py": {"_open_test", "open_test"},
+        "supernet/tasks/language_modelling.py": {"_open_test", "open_test"},
         "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/examples.py": {"test"},
-        "supernet/data/sources.py": {"open_examples_test"},
+        "supernet/data/sources.py": {"open_test"},
+        "supernet/tasks/base.py": {"_open_test"},
     }
     assert users == door | {maker: {"test"} for maker in MAKERS}
 
@@ -154,7 +147,7 @@ def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and OPENERS.fullmatch(node.name):
                 defined.add(path.relative_to(ROOT).as_posix())
-    assert defined == DEFINED - {"supernet/data/sources.py"}
+    assert defined == DEFINED
 
 
 def test_who_prepares_a_test_split_does_not_search() -> None:
@@ -177,8 +170,8 @@ def test_who_prepares_a_test_split_does_not_search() -> None:
         "from a import load_test_split",
         "b.load_test_split()",
         "getattr(b, 'load_test_split')",
-        "from a import open_examples_test as opened",
-        "b.synthetic_language_test(0)",
+        "from a import open_data_bin_test as opened",
+        "b.STREAM.open_test(0)",
         "s.test(r)",
         "task.open_test()",
         "getattr(task, 'open_test')",

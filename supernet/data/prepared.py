@@ -1,12 +1,13 @@
 """Opening what `nas data prepare` made.
 
-A search opens the training and validation splits, and reads no byte of the test split, which has
-functions of its own (`…_test`) that only retraining and evaluation call. Files are compared with
+A search opens the training and validation splits, and reads no byte of the test split, which has a
+function of its own (`open_test`) that only retraining and evaluation call. Files are compared with
 the manifest's checksums when they are opened; tokens are memory-mapped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -145,91 +146,59 @@ def pair_format(folder: Path) -> PairFormat | None:
     return None
 
 
-def open_translation(folder: Path) -> PreparedData[PairSplit]:
-    """Open the training and validation pairs.
+@dataclass(frozen=True, slots=True)
+class PreparedForm(Generic[S]):
+    """The folders that `nas data prepare` makes for a task.
 
-    Raises:
-        DataError: when the folder is missing, damaged, or holds data of another task.
+    Attributes:
+        task: whose data they hold.
+        read: a split of a folder, by its name.
     """
-    manifest = _open(folder, "translation", test=False)
-    train, valid = (_pairs(folder, manifest, split) for split in ("train", "valid"))
-    joint = manifest.tokenizer is not None and manifest.tokenizer.joint
-    source = SentencePieceTokenizer.load(folder / tokenizer_file(None if joint else "source"))
-    target = source if joint else SentencePieceTokenizer.load(folder / tokenizer_file("target"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        source_tokenizer=source,
-        target_tokenizer=target,
-        longest=_longest(manifest),
-    )
 
+    task: TaskName
+    read: Callable[[Path, Manifest, str], S]
 
-def open_translation_test(folder: Path) -> PairSplit:
-    """Open the test pairs: for the last step of retraining and for evaluation only.
+    def open(self, folder: Path) -> PreparedData[S]:
+        """Open the training and validation splits.
 
-    Raises:
-        DataError: as `open_translation`.
-    """
-    return _pairs(folder, _open(folder, "translation", test=True), "test")
+        Raises:
+            DataError: when the folder is missing, damaged, or holds data of another task.
+        """
+        manifest = self._manifest(folder, test=False)
+        train, valid = (self.read(folder, manifest, split) for split in ("train", "valid"))
+        source, target = _tokenizers(folder, manifest)
+        return PreparedData(
+            name=folder.name,
+            train=train,
+            valid=valid,
+            digest=manifest.search_digest,
+            source_tokenizer=source,
+            target_tokenizer=target,
+            label_names=tuple(manifest.label_names),
+            # Of all splits: a network that is searched has to read the test split in the end.
+            longest=max(
+                (n for split in manifest.splits.values() for n in split.longest.values()), default=0
+            ),
+        )
 
+    def open_test(self, folder: Path) -> S:
+        """Open the test split: for the last step of retraining and for evaluation only.
 
-def open_language(folder: Path) -> PreparedData[StreamSplit]:
-    """Open the training and validation text.
+        Raises:
+            DataError: as `open`.
+        """
+        return self.read(folder, self._manifest(folder, test=True), "test")
 
-    Raises:
-        DataError: as `open_translation`.
-    """
-    manifest = _open(folder, "language_modelling", test=False)
-    tokenizer = SentencePieceTokenizer.load(folder / tokenizer_file(None))
-    train, valid = (_stream(folder, manifest, split) for split in ("train", "valid"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer,
-        longest=_longest(manifest),
-    )
-
-
-def open_language_test(folder: Path) -> StreamSplit:
-    """Open the test text: for the last step of retraining and for evaluation only.
-
-    Raises:
-        DataError: as `open_translation`.
-    """
-    return _stream(folder, _open(folder, "language_modelling", test=True), "test")
-
-
-def open_examples(folder: Path) -> PreparedData[ExampleSplit]:
-    """Open the training and validation examples.
-
-    Raises:
-        DataError: as `open_translation`.
-    """
-    manifest = _open(folder, "classification", test=False)
-    train, valid = (_examples(folder, manifest, split) for split in ("train", "valid"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        label_names=tuple(manifest.label_names),
-        longest=_longest(manifest),
-    )
-
-
-def open_examples_test(folder: Path) -> ExampleSplit:
-    """Open the test examples: for the last step of retraining and for evaluation only.
-
-    Raises:
-        DataError: as `open_translation`.
-    """
-    return _examples(folder, _open(folder, "classification", test=True), "test")
+    def _manifest(self, folder: Path, test: bool) -> Manifest:
+        """The manifest, when the folder is of the task and its files are as they were written."""
+        manifest = read_manifest(folder)
+        if manifest.task != self.task:
+            raise DataError(
+                f"{folder} holds data for {manifest.task}, but {self.task} is needed; "
+                f"prepare a folder with nas data prepare --task {self.task}"
+            )
+        check_files(folder, manifest, [name for name in manifest.files if is_test(name) == test])
+        return manifest
 
 
 def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
@@ -262,16 +231,14 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
         )
 
 
-def _open(folder: Path, task: TaskName, test: bool) -> Manifest:
-    """The manifest, when the folder is of that task and its files are as they were written."""
-    manifest = read_manifest(folder)
-    if manifest.task != task:
-        raise DataError(
-            f"{folder} holds data for {manifest.task}, but {task} is needed; "
-            f"prepare a folder with nas data prepare --task {task}"
-        )
-    check_files(folder, manifest, [name for name in manifest.files if is_test(name) == test])
-    return manifest
+def _tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """Of source and target: one object where the vocabulary is joint; None where text is bytes."""
+    record = manifest.tokenizer
+    if record is None or record.kind == "bytes":
+        return None, None
+    sides = (None,) if record.joint else ("source", "target")
+    found = [SentencePieceTokenizer.load(folder / tokenizer_file(side)) for side in sides]
+    return found[0], found[-1]
 
 
 def _pairs(folder: Path, manifest: Manifest, split: str) -> PairSplit:
@@ -318,13 +285,13 @@ def _examples(folder: Path, manifest: Manifest, split: str) -> ExampleSplit:
     return ExampleSplit(inputs, labels)
 
 
-def _longest(manifest: Manifest) -> int:
-    """Of all splits: a network that is searched has to read the test split in the end."""
-    return max((n for split in manifest.splits.values() for n in split.longest.values()), default=0)
-
-
 def _contradiction(folder: Path) -> DataError:
     return DataError(f"the manifest of {folder} contradicts its files; prepare the data anew")
+
+
+PAIRS = PreparedForm("translation", _pairs)
+STREAM = PreparedForm("language_modelling", _stream)
+EXAMPLES = PreparedForm("classification", _examples)
 
 
 def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -> None:

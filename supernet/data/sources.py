@@ -22,13 +22,7 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import listops
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
-from supernet.data.prepared import (
-    ExampleSplit,
-    PreparedData,
-    check_examples_fit,
-    open_examples,
-    open_examples_test,
-)
+from supernet.data.prepared import EXAMPLES, ExampleSplit, PreparedData, check_examples_fit
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
@@ -325,7 +319,7 @@ def _test_synthetic(request: Request) -> Arrays:
 
 
 def _prepared(request: Request) -> PreparedData[ExampleSplit]:
-    data = open_examples(Path(request.path))
+    data = EXAMPLES.open(Path(request.path))
     check_examples_fit(data, request.model)
     return data
 
@@ -351,7 +345,7 @@ def _search_prepared(request: Request) -> SearchArrays:
 
 def _test_prepared(request: Request) -> Arrays:
     data = _prepared(request)
-    return _prepared_arrays(open_examples_test(Path(request.path)), data.train)[0]
+    return _prepared_arrays(EXAMPLES.open_test(Path(request.path)), data.train)[0]
 
 
 PREPARED = Source(None, True, _search_prepared, _test_prepared)

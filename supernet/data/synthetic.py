@@ -18,9 +18,9 @@ both ends.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -157,68 +157,50 @@ def _pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
     return choices[int(rng.integers(len(choices)))]
 
 
-def synthetic_translation(seed: int) -> PreparedData[PairSplit]:
-    """Training and validation pairs, 6,000 and 300.
+@dataclass(frozen=True, slots=True)
+class SyntheticForm(Generic[S]):
+    """The generated corpus for a task: 6,000, 300 and 100 sentences.
 
-    Args:
-        seed: of the draw, at least 0.
-
-    Raises:
-        UsageError: on a negative seed.
+    Attributes:
+        task: what it is for; its data have a digest of their own.
+        read: sentences as a split; False leaves their text out, as training has no use for it.
+        longest: tokens of the longest row of a split, end mark included.
     """
-    sentences = generate(TRAIN + VALID + TEST, seed)
-    rest = sentences[TRAIN : TRAIN + VALID]
-    train, valid = _pairs(sentences[:TRAIN], with_text=False), _pairs(rest)
-    lengths = (int(side.lengths.max()) for s in (train, valid) for side in (s.source, s.target))
-    return _data("translation", train, valid, sentences, max(lengths) + 1)
 
+    task: str
+    read: Callable[[list[Sentence], bool], S]
+    longest: Callable[[S], int]
 
-def synthetic_translation_test(seed: int) -> PairSplit:
-    """The 100 test pairs; no sentence of them is in the other splits.
+    def open(self, seed: int) -> PreparedData[S]:
+        """Training and validation split.
 
-    Raises:
-        UsageError: on a negative seed.
-    """
-    return _pairs(generate(TRAIN + VALID + TEST, seed)[TRAIN + VALID :])
+        Args:
+            seed: of the draw, at least 0.
 
+        Raises:
+            UsageError: on a negative seed.
+        """
+        sentences = generate(TRAIN + VALID + TEST, seed)
+        train = self.read(sentences[:TRAIN], False)
+        valid = self.read(sentences[TRAIN : TRAIN + VALID], True)
+        tokenizer = _tokenizer()
+        return PreparedData(
+            name=NAME,
+            train=train,
+            valid=valid,
+            digest=_digest(self.task, sentences[: TRAIN + VALID]),
+            source_tokenizer=tokenizer,
+            target_tokenizer=tokenizer,
+            longest=max(self.longest(train), self.longest(valid)),
+        )
 
-def synthetic_language(seed: int) -> PreparedData[StreamSplit]:
-    """Training and validation text, 6,000 and 300 lines.
+    def open_test(self, seed: int) -> S:
+        """The test split; no sentence of it is in the others.
 
-    Args:
-        seed: of the draw, at least 0.
-
-    Raises:
-        UsageError: on a negative seed.
-    """
-    sentences = generate(TRAIN + VALID + TEST, seed)
-    train, valid = _stream(sentences[:TRAIN]), _stream(sentences[TRAIN : TRAIN + VALID])
-    longest = max(int(split.rows.lengths.max()) for split in (train, valid))
-    return _data("language_modelling", train, valid, sentences, longest)
-
-
-def synthetic_language_test(seed: int) -> StreamSplit:
-    """The 100 lines of test text.
-
-    Raises:
-        UsageError: on a negative seed.
-    """
-    return _stream(generate(TRAIN + VALID + TEST, seed)[TRAIN + VALID :])
-
-
-def _data(
-    task: str, train: S, valid: S, sentences: list[Sentence], longest: int
-) -> PreparedData[S]:
-    tokenizer = _tokenizer()
-    return PreparedData(
-        name=NAME,
-        train=train,
-        valid=valid,
-        digest=_digest(task, sentences[: TRAIN + VALID]),
-        source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer,
-        longest=longest,
-    )
+        Raises:
+            UsageError: on a negative seed.
+        """
+        return self.read(generate(TRAIN + VALID + TEST, seed)[TRAIN + VALID :], True)
 
 
 def _digest(task: str, sentences: list[Sentence]) -> str:
@@ -230,7 +212,7 @@ def _tokenizer() -> WordTokenizer:
     return WordTokenizer(words())
 
 
-def _pairs(sentences: list[Sentence], with_text: bool = True) -> PairSplit:
+def _pairs(sentences: list[Sentence], with_text: bool) -> PairSplit:
     tokenizer = _tokenizer()
     source = tuple(sentence.source for sentence in sentences)
     target = tuple(sentence.target for sentence in sentences)
@@ -238,8 +220,20 @@ def _pairs(sentences: list[Sentence], with_text: bool = True) -> PairSplit:
     return PairSplit(*rows, source, target) if with_text else PairSplit(*rows)
 
 
-def _stream(sentences: list[Sentence]) -> StreamSplit:
+def _stream(sentences: list[Sentence], _: bool) -> StreamSplit:
     lines = [sentence.text for sentence in sentences]
     rows = TokenRows.of([[*row, EOS] for row in _tokenizer().encode(lines)])
     num_words = sum(len(line.split()) for line in lines)
     return StreamSplit(rows, num_words, sum(map(len, lines)))
+
+
+def _longest_side(split: PairSplit) -> int:
+    return 1 + max(int(side.lengths.max()) for side in (split.source, split.target))
+
+
+def _longest_line(split: StreamSplit) -> int:
+    return int(split.rows.lengths.max())
+
+
+SYNTHETIC_PAIRS = SyntheticForm("translation", _pairs, _longest_side)
+SYNTHETIC_STREAM = SyntheticForm("language_modelling", _stream, _longest_line)

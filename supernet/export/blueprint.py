@@ -13,7 +13,7 @@ from search_spaces.costs import params
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import model_table
 from search_spaces.settings import ModelSettings
-from search_spaces.settings_form import model_from_source
+from search_spaces.space_form import model_from_source
 from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml_source import TomlSource
 

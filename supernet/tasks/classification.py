@@ -119,10 +119,6 @@ class ClassificationTask(Task[Batch, Split]):
         parts = batches(split, size, seed=0, epoch=0, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
 
-    def open_test(self) -> Split:
-        """See `Task.open_test`."""
-        return self._open_test()
-
 
 def _by_length(split: Split) -> Split:
     """The texts of a split, shortest first."""

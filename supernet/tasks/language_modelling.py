@@ -14,14 +14,8 @@ from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
-from supernet.data.prepared import (
-    PreparedData,
-    StreamSplit,
-    check_fits,
-    open_language,
-    open_language_test,
-)
-from supernet.data.synthetic import synthetic_language, synthetic_language_test
+from supernet.data.prepared import STREAM, PreparedData, StreamSplit, check_fits
+from supernet.data.synthetic import SYNTHETIC_STREAM
 from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.tokenizer import Tokenizer
 from supernet.decoding_state import DecodingState
@@ -84,10 +78,10 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         )
         folder = data_folder(space, dataset, path, _how_to_prepare)
         if folder is None:
-            data = synthetic_language(SYNTHETIC_SEED)
-            test = partial(synthetic_language_test, SYNTHETIC_SEED)
+            data = SYNTHETIC_STREAM.open(SYNTHETIC_SEED)
+            test = partial(SYNTHETIC_STREAM.open_test, SYNTHETIC_SEED)
         else:
-            data, test = open_language(folder), partial(open_language_test, folder)
+            data, test = STREAM.open(folder), partial(STREAM.open_test, folder)
         check_fits(data, model)
         return cls(data, model, length, memory, test)
 
@@ -186,10 +180,6 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             "bits_per_character": nats / math.log(2.0) / max(split.num_characters, 1),
         }
         return Scores(values, "perplexity", found.count)
-
-    def open_test(self) -> StreamSplit:
-        """See `Task.open_test`."""
-        return self._open_test()
 
 
 def _how_to_prepare(space: SearchSpace) -> str:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
-from supernet.data.prepared import (
-    PairSplit,
-    PreparedData,
-    check_fits,
-    open_translation,
-    open_translation_test,
-    pair_format,
-)
-from supernet.data.synthetic import synthetic_translation, synthetic_translation_test
+from supernet.data.prepared import PAIRS, PairSplit, PreparedData, check_fits, pair_format
+from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.data.text_batches import PairBatch, pair_batches, plan_pair_batches
 from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
@@ -71,16 +65,16 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         """See `Task.open`; data of another program's are opened by its `PairFormat`."""
         del seed
         folder = data_folder(space, dataset, path, _how_to_prepare)
-        if folder is None:
-            made = synthetic_translation(SYNTHETIC_SEED)
-            check_fits(made, space.model)
-            return cls(made, space.model, lambda: synthetic_translation_test(SYNTHETIC_SEED))
-        if form := pair_format(folder):
+        if folder is not None and (form := pair_format(folder)):
             found = form.open(folder, space)
             return cls(found, space.model, lambda: form.open_test(folder, space))
-        data = open_translation(folder)
+        if folder is None:
+            data = SYNTHETIC_PAIRS.open(SYNTHETIC_SEED)
+            test = partial(SYNTHETIC_PAIRS.open_test, SYNTHETIC_SEED)
+        else:
+            data, test = PAIRS.open(folder), partial(PAIRS.open_test, folder)
         check_fits(data, space.model)
-        return cls(data, space.model, lambda: open_translation_test(folder))
+        return cls(data, space.model, test)
 
     def describe(self) -> Mapping[str, int]:
         """Pairs, tokens and vocabularies."""
@@ -154,10 +148,6 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         values = {"loss": found.loss, "accuracy": found.accuracy}
         values |= {"perplexity": perplexity(found.loss), "bleu": bleu.score}
         return Scores(values, "bleu", found.count, bleu.signature)
-
-    def open_test(self) -> PairSplit:
-        """See `Task.open_test`."""
-        return self._open_test()
 
 
 def _how_to_prepare(space: SearchSpace) -> str:
