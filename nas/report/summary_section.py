@@ -16,44 +16,30 @@ from nas.request.protected_choices import spelled
 from nas.request.spec import Budget
 from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.run.layout import (
-    DATA_FILE,
-    DEVICE_PROFILE_FILE,
-    EVENTS_FILE,
-    FRONT_FILE,
-    HOLDING_FILE,
-    OBSERVATIONS_FILE,
-    POPULATION_FILE,
-    PRUNED_SPACE_FILE,
-    PRUNING_FILE,
-    SPACE_FILE,
-    SPEC_FILE,
-    VERIFICATION_FILE,
-    VETOES_FILE,
-)
+from nas.run import layout
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
 SYNTHETIC = "synthetic"  # the word for generated data, which --data takes instead of a folder
 
 FILES = {
-    SPEC_FILE: "everything that was asked for",
-    SPACE_FILE: "the space",
-    DATA_FILE: "sizes and checksum of the data",
+    layout.SPEC_FILE: "everything that was asked for",
+    layout.SPACE_FILE: "the space",
+    layout.DATA_FILE: "sizes and checksum of the data",
     "latency/": "times of sampled networks and the predictor fitted to them",
     "supernet/": "weights of the supernet and its history",
-    OBSERVATIONS_FILE: "what observed networks are worth on the validation split",
+    layout.OBSERVATIONS_FILE: "what observed networks are worth on the validation split",
     "ranker/": "the ranker, its report card and the importances",
-    PRUNING_FILE: "what was cut and why",
-    VETOES_FILE: "what was asked to be kept after the search, if anything was",
-    PRUNED_SPACE_FILE: "the space that was searched",
-    POPULATION_FILE: "every network that evolution scored",
-    VERIFICATION_FILE: "networks measured after the evolution",
-    HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
-    FRONT_FILE: "the result: the front",
+    layout.PRUNING_FILE: "what was cut and why",
+    layout.VETOES_FILE: "what was asked to be kept after the search, if anything was",
+    layout.PRUNED_SPACE_FILE: "the space that was searched",
+    layout.POPULATION_FILE: "every network that evolution scored",
+    layout.VERIFICATION_FILE: "networks measured after the evolution",
+    layout.HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
+    layout.FRONT_FILE: "the result: the front",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
-    EVENTS_FILE: "a diary with times",
+    layout.EVENTS_FILE: "a diary with times",
 }
 
 
@@ -224,7 +210,7 @@ def search_command(run: RunContents) -> str:
     spec = run.spec
     space = spec.space.name
     shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
-    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
+    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{layout.SPACE_FILE}"]
     of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
     generated = spec.data is None and spec.dataset == SYNTHETIC
     if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
@@ -237,7 +223,7 @@ def search_command(run: RunContents) -> str:
     for name, most in spec.limits.items():
         parts += ["--limit", f"{name}={str(most).removesuffix('.0')}"]
     if spec.device_profile is not None:
-        parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
+        parts += ["--device-profile", f"{run.name}/{layout.DEVICE_PROFILE_FILE}"]
     parts += ["--preset", spec.preset, "--seed", str(spec.seed), "--pick", spec.pick]
     vetoes = spec.keep if run.audit is None else run.audit.vetoes
     for text in spelled(run.space, vetoes):
