@@ -35,7 +35,7 @@ import torch
 from rich.table import Table
 
 from experiments.decoder_measures import LENGTHS, attended_share, time_per_token
-from experiments.harness import RESULTS, Options, Study, journaled, note, read_lines, table_of
+from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
 from search_spaces.architecture import (
     Architecture,
     AttentionKind,
@@ -250,7 +250,7 @@ def finished(journal: Path, anew: bool = False) -> dict[str, Any]:
         # What settings were added since was as it is by default.
         if asdict(TRAINING) | published["training"] == asdict(TRAINING):
             done = {line["key"]: line for line in published["trainings"]}
-    return {line["key"]: line for line in read_lines(journal)} | done
+    return done_jobs(journal) | done
 
 
 def published_times() -> dict[str, list[float]]:

@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from search_spaces.errors import NasError
-from search_spaces.files import write_atomically
+from search_spaces.files import append_lines, read_lines, write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -122,17 +122,14 @@ def journaled(
     workers: int,
 ) -> Iterator[dict[str, Any]]:
     """Do what is not `done` in fresh processes; results, with their ``key``, go to the journal."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
     missing = [job for job in jobs if job.key not in done]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for result in pool.map(work, missing):
             done[result["key"]] = result
-            with journal.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(result) + "\n")
+            append_lines(journal, [json.dumps(result)])
             yield result
 
 
-def read_lines(journal: Path) -> list[dict[str, Any]]:
-    """What a journal of JSON lines holds; nothing where there is none."""
-    text = journal.read_text(encoding="utf-8") if journal.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+def done_jobs(journal: Path) -> dict[str, dict[str, Any]]:
+    """What a journal holds, by key; nothing where there is none."""
+    return {line["key"]: line for line in map(json.loads, read_lines(journal))}

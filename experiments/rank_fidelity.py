@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from experiments.harness import RESULTS, Options, Study, journaled, note, read_lines, table_of
+from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
 from nas.request.presets import budget_for
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
@@ -205,7 +205,7 @@ def measure(arguments: Options) -> dict[str, Any]:
     if unknown or arguments.networks < 30:
         raise UsageError(f"unknown strategies {unknown}, or fewer than 30 networks")
     singles, supernets = jobs_for(arguments)
-    done = {line["key"]: line for line in read_lines(arguments.journal)}
+    done = done_jobs(arguments.journal)
     trainings = journaled(run_job, singles + supernets, done, arguments.journal, arguments.workers)
     for number, result in enumerate(trainings, start=1):
         note(f"training {number}: {result['key']}")

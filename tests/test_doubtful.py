@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from latency.predictor import PredictorReport
 from nas.cli.app import app
-from nas.exporting.facts import gather_facts
+from nas.exporting.model_card import gather_facts
 from nas.report.page import render
 from nas.results.contents import RunContents
 from nas.results.partial_front import partial_front

@@ -15,8 +15,8 @@ import torch
 from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.errors import DataError
 from search_spaces.settings import LinearKernel, OmniKernel
-from supernet.export.base import Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs
 from supernet.export.modeling import (
     KERNEL_PARTS,
     as_module,
@@ -47,7 +47,7 @@ def difference(seed: int) -> float:
     twin = made.Network(blueprint.to_json())
     twin.load_state_dict(plain_weights(network))
     assert sum(p.numel() for p in twin.parameters()) == blueprint.params
-    record = Record(inputs, {})
+    record = ReferenceOutputs(inputs, {})
     expected = network(*record.arguments)
     found = made.outputs(twin.eval(), inputs)
     return max(float((one - expected).abs().max()) for one in found) / float(expected.abs().max())

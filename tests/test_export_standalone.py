@@ -14,7 +14,7 @@ from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
-from supernet.export.tensors import read_tensors, write_tensors
+from supernet.export.weights import read_tensors, write_tensors
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.export_cases import export_to, module_of, opened, run_of, seal
 

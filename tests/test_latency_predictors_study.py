@@ -128,7 +128,7 @@ def test_a_folder_without_files_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(latency_predictors, "FOLDER", tmp_path)
-    assert STUDY.main([]) == 1
+    assert STUDY.main([]) == 2
     assert "name one with --csv FILE" in capsys.readouterr().err
 
 
@@ -209,7 +209,7 @@ def test_a_bad_file_is_one_sentence(
     path = tmp_path / "bad.csv"
     if content is not None:
         path.write_bytes(content)
-    assert STUDY.main(["--csv", str(path), "--json"]) == 1
+    assert STUDY.main(["--csv", str(path), "--json"]) == 2
     output = capsys.readouterr()
     assert said in output.err and output.err.count("\n") == 1 and output.out == ""
 

@@ -16,7 +16,7 @@ from supernet.attention.bigbird import BigBirdKernel
 from supernet.attention.linear import CosformerKernel, NormLinearKernel
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
-from supernet.export.onnx_kernels import graph_form
+from supernet.export.onnx_kernels import traceable
 from tests.test_attention_contract import at
 
 HEADS, WIDTH, LONGEST = 2, 4, 96
@@ -68,7 +68,7 @@ def empty(state: State) -> State:
 @pytest.mark.parametrize("name", MAKE)
 def test_whole_sequences(name: str) -> None:
     kernel = kernel_of(name)
-    form = graph_form(kernel)
+    form = traceable(kernel)
     for span, positions in product((1, 3), (1, 5, 17, 40, 96)):
         parts, mask = qkv(positions * span), padding(positions * span, span)
         expected = kernel(*parts, key_mask_BM=mask, span=span)
@@ -82,13 +82,13 @@ def test_whole_sequences(name: str) -> None:
 def test_whole_sequences_without_padding(name: str) -> None:
     kernel, parts = kernel_of(name), qkv(40)
     expected = kernel(*parts, key_mask_BM=None)
-    torch.testing.assert_close(graph_form(kernel)(*parts, key_mask_BM=None), expected)
+    torch.testing.assert_close(traceable(kernel)(*parts, key_mask_BM=None), expected)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_texts_in_parts(name: str) -> None:
     kernel = kernel_of(name)
-    form = graph_form(kernel)
+    form = traceable(kernel)
     for span, cuts in product((1, 3), CUTS):
         parts = qkv(sum(cuts) * span)
         expected, after = kernel.causal(*parts, span=span)
@@ -110,7 +110,7 @@ def test_a_form_that_forgets_is_another_kernel(name: str) -> None:
     kernel, parts = kernel_of(name), qkv(12)
     expected, after = kernel.causal(*parts)
     last = [part[:, :, 11:] for part in parts]
-    out, _ = graph_form(kernel).causal(*last, state=empty(after))
+    out, _ = traceable(kernel).causal(*last, state=empty(after))
     assert not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
 
 
@@ -119,7 +119,7 @@ def test_memories_are_the_kernels_own(name: str) -> None:
     kernel, (q, k, v) = kernel_of(name), qkv(15)
     mask, positions = padding(15, 1), torch.arange(15)[None]
     results: list[Any] = []
-    for one in (kernel, graph_form(kernel)):
+    for one in (kernel, traceable(kernel)):
         memory = one.memory(k, v, key_mask_BM=mask)
         results.append(one.read(q, memory, positions))
     torch.testing.assert_close(*results)
@@ -128,10 +128,10 @@ def test_memories_are_the_kernels_own(name: str) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_parameters_are_shared(name: str) -> None:
     kernel = kernel_of(name)
-    mine = {id(parameter) for parameter in graph_form(kernel).parameters()}
+    mine = {id(parameter) for parameter in traceable(kernel).parameters()}
     assert mine == {id(parameter) for parameter in kernel.parameters()}
 
 
 def test_a_kernel_without_a_form_is_named() -> None:
     with pytest.raises(UsageError, match="the attention kernel Identity has no form for ONNX"):
-        graph_form(nn.Identity())
+        traceable(nn.Identity())

@@ -125,5 +125,5 @@ def test_command_fails_on_a_missed_row(data: Path, capsys: pytest.CaptureFixture
 def test_command_without_data_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert STUDY.main(["--data", str(tmp_path)]) == 1
+    assert STUDY.main(["--data", str(tmp_path)]) == 2
     assert "--data" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import harness
-from experiments.harness import Study, journaled, read_lines, table_of
+from experiments.harness import Study, done_jobs, journaled, table_of
 from search_spaces.errors import UsageError
 
 
@@ -83,4 +83,4 @@ def test_a_journal_keeps_what_is_done(tmp_path: Path) -> None:
     done = {"2": {"key": "2", "value": 0}}
     fresh = list(journaled(double, jobs, done, journal, workers=1))
     assert [line["key"] for line in fresh] == ["1", "3"] and done["2"]["value"] == 0
-    assert read_lines(journal) == fresh and read_lines(tmp_path / "none") == []
+    assert list(done_jobs(journal).values()) == fresh and done_jobs(tmp_path / "none") == {}

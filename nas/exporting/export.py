@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.exporting.facts import gather_facts
-from nas.exporting.model_card import model_card
+from nas.exporting.model_card import gather_facts, model_card
 from nas.results.networks import (
     choose_inherited,
     choose_trained,
@@ -29,7 +28,7 @@ from search_spaces.files import building_folder, write_atomically
 
 if TYPE_CHECKING:
     from nas.results.networks import OpenedData, TrainedNetwork
-    from supernet.export.base import ExportFormat, ExportSource
+    from supernet.export.formats import ExportFormat, ExportSource
 
 FACTS_FILE = "export.json"
 CARD_FILE = "README.md"
@@ -149,10 +148,9 @@ def _source(
         UsageError: when the format cannot hold it.
         DataError: when the data are not those of the run.
     """
-    from supernet.export.base import ExportSource
     from supernet.export.blueprint import Blueprint
-    from supernet.export.reading import reading_of
-    from supernet.export.record import make_record
+    from supernet.export.contents import preprocessing_of, reference_outputs
+    from supernet.export.formats import ExportSource
     from supernet.extraction import extract
 
     space = folder.spec.space
@@ -168,14 +166,14 @@ def _source(
     return ExportSource(
         blueprint,
         extract(network.model, network.architecture),
-        make_record(data.task, network.model, blueprint),
-        reading_of(data.task, space.model),
+        reference_outputs(data.task, network.model, blueprint),
+        preprocessing_of(data.task, space.model),
     )
 
 
 def _named_reading(source: ExportSource) -> dict[str, Any]:
     """Kind of the inputs, and names of the tokenizer files; the rest stands in ``reading.json``."""
-    facts = source.reading.facts
+    facts = source.preprocessing.facts
     return {name: facts[name] for name in ("kind", "source", "target") if name in facts}
 
 

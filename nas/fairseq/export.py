@@ -15,8 +15,9 @@ from nas.fairseq.checkpoint import ARCH, network_of_checkpoint, write_checkpoint
 from nas.fairseq.plugin import USER_DIR, write_plugin
 from search_spaces.files import write_atomically
 from supernet.data.tokenizer import SentencePieceTokenizer
-from supernet.export.base import ExportFormat, ExportSource, Reading, Record
 from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
 
 CHECKPOINT = "checkpoint.pt"
 LANGUAGES = ("source", "target")
@@ -27,7 +28,7 @@ class FairseqExport(ExportFormat):
 
     name = "fairseq"
     tolerance = 1e-5
-    record_file = "check.pt"
+    reference_file = "check.pt"
     requires = ()  # fairseq reads checkpoints of torch
 
     def problem(self, blueprint: Blueprint) -> str | None:
@@ -45,7 +46,7 @@ class FairseqExport(ExportFormat):
         write_checkpoint(folder / CHECKPOINT, source.blueprint, weights, LANGUAGES)
         names = [CHECKPOINT]
         for language in LANGUAGES:
-            symbols = symbols_of(source.reading, language)
+            symbols = symbols_of(source.preprocessing, language)
             name = f"dict.{language}.txt"
             write_atomically(folder / name, dictionary_text(symbols, [1] * len(symbols)))
             names.append(name)
@@ -54,10 +55,10 @@ class FairseqExport(ExportFormat):
         return names + [file.relative_to(folder).as_posix() for file in plugin]
 
     @torch.inference_mode()
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`."""
         network = network_of_checkpoint(folder / CHECKPOINT, blueprint.architecture)
-        return record.difference({"logits": network(*record.arguments)})
+        return reference.difference({"logits": network(*reference.arguments)})
 
     def usage(self, blueprint: Blueprint) -> str:
         """See `ExportFormat.usage`."""
@@ -78,9 +79,9 @@ class FairseqExport(ExportFormat):
         )
 
 
-def symbols_of(reading: Reading, side: str) -> tuple[str, ...]:
+def symbols_of(preprocessing: Preprocessing, side: str) -> tuple[str, ...]:
     """How each token of a side is written, by number."""
-    content = reading.files[str(reading.facts[side])]
-    if reading.facts["kind"] == "sentencepiece":
+    content = preprocessing.files[str(preprocessing.facts[side])]
+    if preprocessing.facts["kind"] == "sentencepiece":
         return SentencePieceTokenizer(content).symbols
     return tuple(json.loads(content))

@@ -16,13 +16,13 @@ from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from search_spaces.settings import ImageInput
 from supernet.beam_search import BeamSettings
-from supernet.export.base import ExportFormat, ExportSource, Reading, Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.modeling import TEMPLATE, joined_parts, network_source
 from supernet.export.package import write_json
 from supernet.export.standalone import generated_difference, weights_difference
-from supernet.export.tensors import read_tensors, write_tensors
-from supernet.export.weights import plain_weights
+from supernet.export.weights import plain_weights, read_tensors, write_tensors
 
 WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
@@ -64,7 +64,7 @@ class HuggingFaceExport(ExportFormat):
 
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """See `ExportFormat.write`."""
-        blueprint, reading = source.blueprint, source.reading
+        blueprint, preprocessing = source.blueprint, source.preprocessing
         weights = {PREFIX + name: t for name, t in plain_weights(source.network).items()}
         write_tensors(folder / WEIGHTS_FILE, weights)
         texts = {
@@ -72,21 +72,21 @@ class HuggingFaceExport(ExportFormat):
             "modeling_nas.py": part_source(MODEL_PARTS[auto_class(blueprint)]),
             "configuration_nas.py": part_source("hf_config"),
         }
-        objects = {"config.json": config(blueprint, reading)}
+        objects = {"config.json": config(blueprint, preprocessing)}
         if blueprint.task != "classification":
             objects["generation_config.json"] = generation_config(blueprint)
-        if reading.facts["kind"] not in ("images", "numbers"):
+        if preprocessing.facts["kind"] not in ("images", "numbers"):
             objects["tokenizer_config.json"] = tokenizer_config(blueprint)
-            texts["tokenization_nas.py"] = tokenizer_source(reading)
-        if reading.facts["kind"] == "symbols":
-            texts[SYMBOLS_FILE] = json.dumps(reading.facts["symbols"]) + "\n"
+            texts["tokenization_nas.py"] = tokenizer_source(preprocessing)
+        if preprocessing.facts["kind"] == "symbols":
+            texts[SYMBOLS_FILE] = json.dumps(preprocessing.facts["symbols"]) + "\n"
         for name, text in texts.items():
             write_atomically(folder / name, text)
         for name, value in objects.items():
             write_json(folder / name, value)
         return [WEIGHTS_FILE, *texts, *objects]
 
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
         file = folder / WEIGHTS_FILE
         tensors = read_tensors(file)
@@ -94,14 +94,14 @@ class HuggingFaceExport(ExportFormat):
         if foreign is not None:
             raise DataError(f"{file} has a tensor too much, {foreign}")
         weights = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-        difference = weights_difference(blueprint, weights, record, str(file))
+        difference = weights_difference(blueprint, weights, reference, str(file))
         text = network_source(blueprint)
         network_file = folder / NETWORK_FILE
         if not network_file.is_file():
             raise DataError(f"{network_file} is missing; export the network anew")
         if network_file.read_text(encoding="utf-8") != text:
             return difference
-        return max(difference, generated_difference(text, blueprint, weights, record))
+        return max(difference, generated_difference(text, blueprint, weights, reference))
 
     def usage(self, blueprint: Blueprint) -> str:
         """See `ExportFormat.usage`."""
@@ -170,7 +170,7 @@ def part_source(name: str) -> str:
     return text
 
 
-def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``config.json``."""
     auto, settings = auto_class(blueprint), blueprint.settings
     model = f"modeling_nas.{MODEL_CLASSES[blueprint.task]}"
@@ -186,7 +186,7 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
             auto: model,
         },
         "network": blueprint.architecture.id,
-        "description": {**blueprint.to_json(), "num_words": reading.facts.get("num_words")},
+        "description": {**blueprint.to_json(), "num_words": preprocessing.facts.get("num_words")},
         "dtype": "float32",
         "hidden_size": stack.embed_dim,
         "num_hidden_layers": len(stack.layers),
@@ -195,7 +195,7 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
         "tie_word_embeddings": False,  # the output layer reads the table of embeddings itself
     }
     if blueprint.task == "classification":
-        return values | _classes(blueprint, reading)
+        return values | _classes(blueprint, preprocessing)
     assert not isinstance(settings.input, ImageInput)
     vocabulary = settings.input.target_vocab_size or settings.input.vocab_size
     marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": vocabulary}
@@ -203,19 +203,19 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
     return values | marks | start
 
 
-def _classes(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     count = blueprint.settings.num_classes or 0
-    names = reading.labels or tuple(f"class {number}" for number in range(count))
+    names = preprocessing.labels or tuple(f"class {number}" for number in range(count))
     values: dict[str, Any] = {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    if reading.facts["kind"] == "images":
+    if preprocessing.facts["kind"] == "images":
         # Normalised = (x - mean) / std for x between 0 and 1.
-        pairs = list(zip(reading.facts["black"], reading.facts["white"], strict=True))
+        pairs = list(zip(preprocessing.facts["black"], preprocessing.facts["white"], strict=True))
         values["mean"] = [-black / (white - black) for black, white in pairs]
         values["std"] = [1.0 / (white - black) for black, white in pairs]
-        values["image_size"] = reading.facts["image_size"]
+        values["image_size"] = preprocessing.facts["image_size"]
     else:
         values["pad_token_id"] = 0
     return values
@@ -259,12 +259,12 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-def tokenizer_source(reading: Reading) -> str:
+def tokenizer_source(preprocessing: Preprocessing) -> str:
     """The text of ``tokenization_nas.py``."""
-    kind = reading.facts["kind"]
+    kind = preprocessing.facts["kind"]
     vocabulary = VOCABULARY_PARTS[kind]
     text = joined_parts("The tokenizer of the network.", [vocabulary, "hf_tokenizer"])
-    sides = [reading.facts.get(side, SYMBOLS_FILE) for side in ("source", "target")]
+    sides = [preprocessing.facts.get(side, SYMBOLS_FILE) for side in ("source", "target")]
     files = dict(zip(("source_file", "target_file"), dict.fromkeys(sides), strict=False))
     if kind == "bytes":
         return text

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from search_spaces.tasks import TaskName
+from search_spaces.tasks import TASKS, TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.template.attention import kernel_name
 
@@ -36,11 +36,6 @@ USAGE = """
 
 `python modeling.py --check` reproduces the recorded outputs.
 """
-TITLES: dict[TaskName, str] = {
-    "classification": "A classifier",
-    "translation": "A translation network",
-    "language_modelling": "A language model",
-}
 USES: dict[TaskName, str] = {
     "classification": "logits = network(inputs)",
     "translation": "tokens = translate(network, [5, 6, 7])",
@@ -138,5 +133,7 @@ def _listed(names: Collection[str]) -> str:
 
 def _header(blueprint: Blueprint) -> str:
     return HEADER.format(
-        title=TITLES[blueprint.task], params=blueprint.params, id=blueprint.architecture.id
+        title=TASKS[blueprint.task].network.capitalize(),
+        params=blueprint.params,
+        id=blueprint.architecture.id,
     )

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from search_spaces.files import write_atomically
-from supernet.export.base import ExportFormat, ExportSource, Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.modeling import as_module, modeling_source
-from supernet.export.tensors import read_tensors, write_tensors
-from supernet.export.weights import network_of, plain_weights
+from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 
 MODELING_FILE = "modeling.py"
 CALLS = {
@@ -44,7 +44,7 @@ class SafetensorsExport(ExportFormat):
         write_atomically(folder / MODELING_FILE, modeling_source(source.blueprint))
         return [self.weights_file, MODELING_FILE]
 
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`.
 
         Our own network is run with the weights of the folder, and ``modeling.py`` as it is put
@@ -52,11 +52,13 @@ class SafetensorsExport(ExportFormat):
         or changed by its owner, is not run.
         """
         weights = read_tensors(folder / self.weights_file)
-        difference = weights_difference(blueprint, weights, record, str(folder / self.weights_file))
+        difference = weights_difference(
+            blueprint, weights, reference, str(folder / self.weights_file)
+        )
         text = modeling_source(blueprint)
         if (folder / MODELING_FILE).read_text(encoding="utf-8") != text:
             return difference
-        return max(difference, generated_difference(text, blueprint, weights, record))
+        return max(difference, generated_difference(text, blueprint, weights, reference))
 
     def usage(self, blueprint: Blueprint) -> str:
         """See `ExportFormat.usage`."""
@@ -76,38 +78,38 @@ class TorchExport(SafetensorsExport):
 
     name = "torch"
     weights_file = "weights.pt"
-    record_file = "check.pt"
+    reference_file = "check.pt"
     packages = "torch"
     requires = ()
 
 
 @torch.inference_mode()
 def weights_difference(
-    blueprint: Blueprint, weights: dict[str, Tensor], record: Record, name: str
+    blueprint: Blueprint, weights: dict[str, Tensor], reference: ReferenceOutputs, name: str
 ) -> float:
-    """How far our own network with exported weights is from the record.
+    """How far our own network with exported weights is from the reference.
 
     Raises:
         DataError: when they are weights of another network.
     """
     network = network_of(blueprint, weights, name)
-    return record.difference({"logits": network(*record.arguments)})
+    return reference.difference({"logits": network(*reference.arguments)})
 
 
 @torch.inference_mode()
 def generated_difference(
-    text: str, blueprint: Blueprint, weights: dict[str, Tensor], record: Record
+    text: str, blueprint: Blueprint, weights: dict[str, Tensor], reference: ReferenceOutputs
 ) -> float:
-    """How far a network's source with exported weights is from the record.
+    """How far a network's source with exported weights is from the reference.
 
     Args:
         text: put together here, never read from a folder.
         blueprint: what it builds.
         weights: by exported name.
-        record: for the check.
+        reference: for the check.
     """
     module = as_module(text, Path(MODELING_FILE))
     network = module.Network(blueprint.to_json())
     network.load_state_dict(weights)
-    found = module.outputs(network.eval(), dict(record.inputs))
-    return max(record.difference({"logits": logits}) for logits in found)
+    found = module.outputs(network.eval(), dict(reference.inputs))
+    return max(reference.difference({"logits": logits}) for logits in found)
