@@ -21,9 +21,14 @@ from __future__ import annotations
 
 
 class NasError(Exception):
-    """Root of every deliberate error; its text is shown to the user as it is."""
+    """Root of every deliberate error; its text is shown to the user as it is.
+
+    Attributes:
+        field: of a request, which is at fault; None where that is not known.
+    """
 
     exit_code = 1
+    field: str | None = None
 
 
 class UsageError(NasError):

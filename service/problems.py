@@ -140,7 +140,7 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _field_error(error: Mapping[str, Any]) -> FieldError:
-    where, *path = (str(part) for part in error["loc"])
+    where, *path = (str(part) for part in error["loc"] if "[" not in str(part))  # pydantic's own
     field = "/" + "/".join(path) if where == "body" else ".".join(path) or where
     message = str(error["msg"]).removeprefix("Value error, ")
     given = error.get("input")

@@ -5,119 +5,67 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nas.objectives import LATENCY, QUALITY, QualityMetric
-from nas.request.picks import BEST, WORDS, read_pick
-from search_spaces.errors import UsageError
+from nas.executors.base import ExecutorKind
+from nas.request.fields import LINE, Shown, checked
+from nas.request.picks import HELP, WORDS, read_pick
+from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
 from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
-MAX_TOML = 100_000
 Choice = int | str
-Name = Annotated[str, Field(max_length=100)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Number = float | Whole | Name | bool | None
-Kept = Whole | Name
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
-Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-
-
-def _pick(text: str) -> str:
-    """Refuse what cannot choose a network."""
-    try:
-        return read_pick(text).text
-    except UsageError as error:
-        raise ValueError(str(error)) from None
+Text = Annotated[str, Field(max_length=200, pattern=LINE)]
 
 
 Pick = Annotated[
-    str, Field(max_length=200, json_schema_extra={"examples": list(WORDS)}), AfterValidator(_pick)
+    str,
+    Field(max_length=200, examples=[*WORDS, "latency_ms<=12"], description=HELP),
+    checked(lambda text: read_pick(text).text),
+]
+Priority = Annotated[
+    int,
+    Field(ge=0, le=9, description="Larger ones go first; above 5 for administrators only."),
+    Shown("Priority"),
 ]
 
 
-class _Input(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+class JobRequest(SearchRequest):
+    """A search, and how its job is worked on.
 
-
-class SpaceSource(_Input):
-    """A search space: one that is registered, or the text of one.
-
-    Attributes:
-        space: name of a registered space.
-        space_toml: a space of your own, as TOML; instead of `space`.
-        restrict: gene or slot → the choices to keep, for example
-            ``{"encoder.num_layers": [1, 2]}``.
-    """
-
-    space: Word | None = None
-    space_toml: Annotated[str, Field(max_length=MAX_TOML)] | None = None
-    restrict: Annotated[
-        dict[
-            Name,
-            Annotated[list[Kept], Field(min_length=1, max_length=200)],
-        ],
-        Field(max_length=200),
-    ] = {}
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.space is None) == (self.space_toml is None):
-            raise ValueError("give one of space and space_toml")
-        return self
-
-
-class JobRequest(SpaceSource):
-    """A search. ``{"space": "digits", "preset": "smoke", "seed": 1}`` is enough.
-
-    Attributes:
-        dataset: name of a registered data set; the space's own unless given.
-        preset: how much to do: ``smoke``, ``quick``, ``standard`` or ``paper``.
-        objectives: what to minimise: ``quality`` and any of ``latency_ms``, ``flops``, ``params``.
-        quality: what quality is.
-        limits: cost → largest value allowed.
-        device: where networks are trained and timed.
-        seed: of everything random.
-        pick: network to retrain: ``best``, ``knee``, ``cheapest``, conditions such as
-            ``latency_ms<=12,params<=2e5``, or an id.
-        settings: numbers of the preset to override, as `nas search --list-settings` names them.
-        title: your own words.
-        priority: jobs with a larger one go first; above 5 for administrators only.
+    ``{"space": "digits", "preset": "smoke", "seed": 1}`` is enough.
     """
 
     model_config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]},
+        json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]}
     )
 
-    dataset: Word | None = None
-    preset: Literal["smoke", "quick", "standard", "paper"] = "quick"
-    objectives: Annotated[list[Name], Field(max_length=10)] = [QUALITY, LATENCY]
-    quality: QualityMetric = "loss"
-    limits: Annotated[dict[Name, float], Field(max_length=10)] = {}
-    device: Literal["cpu", "cuda"] = "cpu"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    pick: Pick = BEST
-    settings: Annotated[dict[Name, Number], Field(max_length=100)] = {}
-    title: Text = ""
-    priority: Annotated[int, Field(ge=0, le=9)] = 5
+    title: Annotated[
+        str,
+        Field(max_length=200, pattern=LINE, description="Your own words for it."),
+        Shown("Title"),
+    ] = ""
+    priority: Priority = 5
+    executor: Annotated[
+        ExecutorKind | None,
+        Field(
+            description="Where networks are evaluated and timed: in the job's process, or by "
+            "workers of a Ray cluster where the server has one."
+        ),
+        Shown("Executor", usual="the server's own"),
+    ] = None
 
 
-class NetworkRequest(_Input):
-    """Which network of a finished search to do something about.
-
-    Attributes:
-        pick: ``best``, ``knee``, ``cheapest``, conditions such as ``latency_ms<=12``, or an id.
-        priority: jobs with a larger one go first; above 5 for administrators only.
-    """
+class NetworkRequest(BaseModel):
+    """Which network of a finished search to do something about."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
     pick: Pick
-    priority: Annotated[int, Field(ge=0, le=9)] = 5
+    priority: Priority = 5
 
 
 class ExportRequest(NetworkRequest):

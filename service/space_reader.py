@@ -25,13 +25,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nas.request.resolve import blaming
+from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.toml_bounds import check_bounds
 from service.catalog import Catalog
 from service.problems import ProblemError
-from service.schemas import JobRequest, SpaceOut, SpaceSource
+from service.schemas import JobRequest, SpaceOut
 from service.settings import Settings, environment_of_process
-from service.specs import Search, blaming, needs_limits, read_search, read_space
+from service.specs import Search, needs_limits, read_search, read_space, refusing
 
 MODULE = "service.space_reader"
 START_S = 60.0  # libraries have to be loaded
@@ -91,7 +93,7 @@ class SpaceReader:
             process.end()
 
     def _ask(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
-        with blaming("/space_toml"):
+        with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
         process = self._take()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import math
@@ -117,13 +118,20 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 7))
 
 
-@pytest.fixture
-def two_regressors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Latency predictors are chosen among two: for tests that do not ask how good they are."""
-    from latency.regressors import CANDIDATES
+@pytest.fixture(scope="module", autouse=True)
+def _little_garbage() -> None:
+    """What is imported stays; the collector, which every timing calls, need not go through it."""
+    gc.collect()
+    gc.freeze()
 
-    for name in set(CANDIDATES) - {"linear", "gaussian_process"}:
-        monkeypatch.delitem(CANDIDATES, name)
+
+@pytest.fixture
+def few_regressors() -> Iterator[None]:
+    """See `tests.profile_cases.few_regressors`."""
+    from tests import profile_cases
+
+    with profile_cases.few_regressors():
+        yield
 
 
 @pytest.fixture(scope="session")

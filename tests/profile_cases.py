@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from latency.device import DeviceFingerprint
+from latency.regressors import CANDIDATES
 from latency.workload import Workload
 from nas.profiling.device_profile import (
     CarriedProfile,
@@ -51,10 +55,20 @@ def fake_timer(
     return timer
 
 
+@contextmanager
+def few_regressors() -> Iterator[None]:
+    """Latency predictors are chosen among two: for tests that do not ask how good they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(CANDIDATES) - {"linear", "gaussian_process"}:
+            patch.delitem(CANDIDATES, name)
+        yield
+
+
 @cache
 def made_workload(samples: int = 40) -> WorkloadProfile:
     """A workload's profile with made-up times; fitting it takes seconds, so each is made once."""
-    *_, made = profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer())
+    with few_regressors():
+        *_, made = profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer())
     assert isinstance(made, WorkloadProfile)
     return made
 

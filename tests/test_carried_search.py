@@ -24,6 +24,8 @@ from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import NUMBERS, TINY, logged
 from tests.profile_cases import WORKLOAD, made_profile
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 RUN = Path("run")
 OTHER = Workload(batch=9, source_length=4)
 THIRD = Workload(batch=10, source_length=4)

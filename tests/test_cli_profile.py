@@ -22,6 +22,8 @@ from nas.profiling.timed_work import num_sessions
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import TINY
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 OUT = Path("board.json")
 
 

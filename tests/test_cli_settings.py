@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.request.presets import budget_for, setting_names
-from nas.request.spec import Budget
+from nas.request.presets import Budget, budget_for, setting_names
 from search_spaces.loading import load_space
 
 

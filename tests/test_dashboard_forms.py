@@ -72,12 +72,12 @@ def test_the_form_submits_a_search(server: Server, alice: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said_"),
     [
-        ("seed", ["x"], "seed is a number"),
+        ("seed", ["x"], "seed is "),
         ("seed", ["-1"], "seed"),
         ("preset", ["huge"], "preset"),
         ("dataset", ["/etc/passwd"], "dataset"),
         ("limit:params", ["1"], "params"),
-        ("limit:params", ["nan"], "params is a number"),
+        ("limit:params", ["nan"], "limits.params is "),
         ("gene:encoder.ffn_dim", [], "FFN size: tick at least one"),
         ("gene:encoder.ffn_dim", ["9"], "FFN size: tick at least one"),
     ],

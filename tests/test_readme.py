@@ -16,8 +16,7 @@ import typer
 
 from nas.cli import plugins
 from nas.cli.app import app
-from nas.cli.options import read_settings
-from nas.request.presets import PRESETS, budget_for
+from nas.request.presets import PRESETS, budget_for, check_setting
 from nas.stages.table import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
@@ -84,7 +83,7 @@ def _fits(option: str, value: str) -> bool:
     if option == "--space":
         return value in space_names() or value.endswith(".toml")
     if option == "--set":
-        return bool(read_settings([value]))
+        return bool(check_setting(value.partition("=")[0]))
     return option != "--preset" or value in PRESETS
 
 

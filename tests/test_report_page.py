@@ -171,7 +171,7 @@ def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, re
         {"objectives": ("quality", "flops", "params"), "limits": {"params": 20000.0}},
         {"preset": "smoke", "pick": "best", "seed": 11, "data": "a folder/x.npz"},
         {"limits": {"flops": 1234567.0, "latency_ms": 0.1 + 0.2}},
-        {"quality": "bleu", "dataset": "synthetic"},
+        {"quality": "bleu", "dataset": "synthetic", "searcher": "nsga2"},
         {"keep": {"encoder.attention": ("linear", "omni"), "encoder.2.ffn_dim": (64,)}},
     ],
 )
@@ -203,6 +203,7 @@ def spec_of(command: str) -> SearchSpec:
         device=given["device"][0],
         objectives=tuple(given["objectives"][0].split(",")),
         quality=given.get("quality", ["loss"])[0],
+        searcher=given.get("searcher", ["rank-evolve"])[0],
         limits={name: float(text) for name, text in limits.items()},
         preset=given["preset"][0],
         budget=budget_for(space, given["preset"][0], overrides),

@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.request.spec import SpaceSource
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service import space_reader
 from service.catalog import Catalog
 from service.lanes import Lane, Lanes
 from service.problems import ProblemError
-from service.schemas import JobRequest, SpaceSource
+from service.schemas import JobRequest
 from service.settings import Settings
 from service.space_reader import SpaceReader, answer
 from service.specs import read_search

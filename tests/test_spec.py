@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from nas.request.presets import PRESETS, budget_for
-from nas.request.spec import Budget, SearchSpec, build_budget, build_spec
+from nas.request.presets import PRESETS, Budget, budget_for, build_budget
+from nas.request.spec import SearchSpec, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
 from supernet.training_settings import TrainingSettings

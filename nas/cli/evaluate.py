@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.options import Device
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
 from nas.console.output import print_json, say
+from nas.request.spec import Device
 from nas.results import networks
 from nas.results.state import open_run
 from nas.run.threads import use_threads
@@ -50,7 +50,7 @@ def evaluate(
     chosen = networks.choose_trained(folder, arch)
     use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
-    network = networks.open_network(folder, chosen, device.value if device else spec.device)
+    network = networks.open_network(folder, chosen, device if device else spec.device)
     opened = networks.open_data(folder, data)
     scores = networks.evaluate_network(network, opened, split.value, settings, batch_tokens)
     facts = {"run": str(folder.path), "id": chosen, "task": task}

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.options import Device
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
+from nas.request.spec import Device
 from nas.run.threads import use_threads
 from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
@@ -35,7 +35,7 @@ class Runtime(StrEnum):
 
 def profile(
     space: str = options.SPACE,
-    device: Device = typer.Option(Device.cpu, help="Which device of this machine."),
+    device: Device = typer.Option("cpu", help="Which device of this machine."),
     name: str = typer.Option(
         None, metavar="NAME", help="What to call it in results.", show_default="the device's own"
     ),
@@ -90,7 +90,7 @@ def profile(
 
     request = ProfileRequest(
         space=chosen,
-        device=device.value,
+        device=device,
         name=name,
         workloads=tuple(Workload.parse(text, chosen.workload) for text in workload or [""]),
         samples=samples,

@@ -11,7 +11,7 @@ from nas.cli import options
 from nas.cli.picking import FRONT, winners
 from nas.cli.results import finish, follow
 from nas.console.progress import choose_screen
-from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.request import picks
 from nas.results.state import open_run
@@ -32,6 +32,7 @@ def _check_known(backend: str) -> str:
     return backend
 
 
+@options.grouped(where=options.TRAINING_PLACE)
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
@@ -53,10 +54,7 @@ def retrain(
         "validation loss; 0 goes back to the run's own.",
         show_default="the run's own settings",
     ),
-    executor: ExecutorKind = options.EXECUTOR,
-    ray_address: str = options.RAY_ADDRESS,
-    cpus_per_worker: int = options.CPUS_PER_WORKER,
-    workers: int = options.WORKERS,
+    where: ExecutorSettings = options.PLACED,
     backend: str = typer.Option(
         OWN,
         "--backend",
@@ -86,7 +84,6 @@ def retrain(
     """
     if pick != FRONT:
         picks.read_pick(pick)
-    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
     _check_backend(backend, run_backend, fairseq_options)
     _check_tuning(tune, where)
     if backend != OWN:

@@ -12,8 +12,7 @@ from nas.cli.checked_spaces import checked_space
 from nas.console.formatting import NOTHING
 from nas.console.output import out
 from nas.console.tables import table
-from nas.request.presets import PRESETS, budget_for, flat
-from nas.request.spec import build_budget
+from nas.request.presets import PRESETS, budget_for, build_budget, flat
 from search_spaces.space import SearchSpace
 
 _SPACE = "nas.cli.settings.space"

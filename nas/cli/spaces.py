@@ -13,8 +13,7 @@ from nas.cli.checked_spaces import checked_space
 from nas.console.formatting import network
 from nas.console.output import out, print_json, say
 from nas.console.tables import Folding, cost_table, gene_rows, gene_table, table
-from nas.request.presets import PRESETS, budget_for
-from nas.request.spec import Budget
+from nas.request.presets import PRESETS, Budget, budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.options import Device
 from nas.console.output import tell
+from nas.request.spec import Device
 from nas.results import networks
 from nas.results.state import open_run
 from nas.run.threads import use_threads
@@ -78,7 +78,7 @@ def translate(
     chosen = networks.choose_trained(folder, arch)
     use_threads(folder.spec.budget.threads)
     settings = beam_settings(beam, lenpen)
-    network = networks.open_network(folder, chosen, device.value if device else folder.spec.device)
+    network = networks.open_network(folder, chosen, device if device else folder.spec.device)
     opened = networks.open_data(folder, data)
     networks.check_vocabularies(folder, opened)
     if not opened.same:

@@ -10,17 +10,18 @@ from typing import Any
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.request.fields import option_of
 from nas.request.picks import read_pick
-from nas.request.presets import budget_for
+from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import spelled
-from nas.request.spec import Budget
+from nas.request.spec import SYNTHETIC, SearchRequest, SearchTerms
 from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run import layout
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
-SYNTHETIC = "synthetic"  # the word for generated data, which --data takes instead of a folder
+UNSAID = ("quality", "limits", "searcher")  # where they are what they usually are
 
 FILES = {
     layout.SPEC_FILE: "everything that was asked for",
@@ -217,14 +218,13 @@ def search_command(run: RunContents) -> str:
         parts += ["--dataset", spec.dataset]
     if generated or spec.data is not None:
         parts += ["--data", spec.data or SYNTHETIC]
-    parts += ["--device", spec.device, "--objectives", ",".join(spec.objectives)]
-    if run.by_bleu:
-        parts += ["--quality", spec.quality]
-    for name, most in spec.limits.items():
-        parts += ["--limit", f"{name}={str(most).removesuffix('.0')}"]
+    for name, field in SearchTerms.model_fields.items():
+        value = getattr(spec, name)
+        if value != field.default or name not in UNSAID:
+            texts = _written(value)
+            parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{layout.DEVICE_PROFILE_FILE}"]
-    parts += ["--preset", spec.preset, "--seed", str(spec.seed), "--pick", spec.pick]
     vetoes = spec.keep if run.audit is None else run.audit.vetoes
     for text in spelled(run.space, vetoes):
         parts += ["--keep", text]
@@ -233,22 +233,21 @@ def search_command(run: RunContents) -> str:
     return shlex.join(parts)
 
 
+def _written(value: Any) -> list[str]:
+    """The value of a field as it is typed: a text for each time its option is given."""
+    if isinstance(value, Mapping):
+        return [f"{name}={str(most).removesuffix('.0')}" for name, most in value.items()]
+    return [",".join(value) if isinstance(value, tuple) else str(value)]
+
+
 def _overrides(run: RunContents) -> Iterator[tuple[str, Any]]:
     """The numbers of the budget that are not the preset's."""
     try:
         usual = budget_for(run.space, run.spec.preset, {})
     except UnknownNameError:
         usual = Budget()
-    before = dict(_flat(usual.model_dump(), ""))
-    for name, number in _flat(run.spec.budget.model_dump(), ""):
+    before = dict(flat(usual))
+    for name, number in flat(run.spec.budget):
         # A number that is left open cannot be asked for; it stays open by itself.
         if number is not None and number != before[name]:
             yield name, number
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, number in values.items():
-        if isinstance(number, Mapping):
-            yield from _flat(number, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", number

@@ -1,7 +1,8 @@
 """The vocabulary of picks: how a network of a front is chosen.
 
 A pick is a word of `WORDS`, conditions on values (``latency_ms<=12,params<=2e5``), or the id of a
-network or its first letters. `read_pick` is the only parser; `nas.front.pick` finds the network.
+network or its first letters. `read_pick` is the only parser; `nas.search.front.pick` finds the
+network.
 """
 
 from __future__ import annotations

@@ -7,19 +7,20 @@ every choice, so that nothing is cut.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
+from nas.request.fields import gene_choices, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace
 
 Vetoes = Mapping[str, tuple[Choice, ...]]
 
-ALL, NONE = "all", "none"
-EXAMPLE = "encoder.attention=omni"
+ALL: Literal["all"] = "all"
+NONE = "none"
 
 
-def read_vetoes(space: SearchSpace, given: Iterable[str]) -> dict[str, tuple[Choice, ...]]:
+def read_vetoes(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[Choice, ...]]:
     """``["encoder.attention=omni,linear"]`` → ``{"encoder.attention": ("linear", "omni")}``.
 
     Args:
@@ -30,47 +31,46 @@ def read_vetoes(space: SearchSpace, given: Iterable[str]) -> dict[str, tuple[Cho
         UsageError: for another form.
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
     """
-    texts = [text.strip() for text in given]
-    if ALL in texts or NONE in texts:
-        if len(texts) > 1:
-            raise UsageError(
-                f"--keep {ALL} and --keep {NONE} stand alone; given {', '.join(texts)}"
-            )
-        return everything(space) if texts == [ALL] else {}
-    wanted: dict[str, list[Choice]] = {}
-    for text in texts:
-        name, equals, values = (part.strip() for part in text.partition("="))
-        choices = [value.strip() for value in values.split(",")]
-        if not (name and equals and all(choices)):
-            raise UsageError(
-                f"--keep takes GENE=CHOICE, for example {EXAMPLE}, or {ALL}, or {NONE}; "
-                f"given {text!r}"
-            )
-        wanted.setdefault(name, []).extend(choices)
-    return checked_vetoes(space, wanted)
+    return checked_vetoes(space, typed_vetoes("--keep", given))
+
+
+def typed_vetoes(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:
+    """The same before the space is known.
+
+    Raises:
+        UsageError: for another form.
+    """
+    given = [text.strip() for text in texts]
+    if ALL in given or NONE in given:
+        if len(given) > 1:
+            raise UsageError(f"{called} {ALL} and {called} {NONE} stand alone; given {given}")
+        return ALL if given == [ALL] else {}
+    return gene_choices(called, given)
 
 
 def checked_vetoes(
-    space: SearchSpace, wanted: Mapping[str, Sequence[Choice]]
+    space: SearchSpace, wanted: Mapping[str, Sequence[Choice]] | Literal["all"]
 ) -> dict[str, tuple[Choice, ...]]:
     """The same vetoes in the order of the space, each choice once; numbers may come as text.
 
     Raises:
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
     """
+    if isinstance(wanted, str):
+        return everything(space)
     offered = everything(space) | {slot.name: slot.choices for slot in space.slots}
     for name, choices in wanted.items():
         if name not in offered:
             raise UnknownNameError(
-                f"the space {space.name} has no gene {name!r} to keep choices of"
-                f"{_nearest(name, offered)} (nas space show lists genes and choices)"
+                f"the space {space.name} has no gene {name!r}"
+                f"{nearest(name, offered)} (nas space show lists genes and choices)"
             )
         known = {str(choice) for choice in offered[name]}
         for choice in choices:
             if str(choice) not in known:
                 raise UnknownNameError(
-                    f"{name} has no choice {str(choice)!r} to keep in the space {space.name}: it "
-                    f"has {', '.join(map(str, offered[name]))}{_nearest(str(choice), known)} "
+                    f"{name} has no choice {str(choice)!r} in the space {space.name}: it "
+                    f"has {', '.join(map(str, offered[name]))}{nearest(str(choice), known)} "
                     "(nas space show lists genes and choices)"
                 )
     named = {name: {str(choice) for choice in choices} for name, choices in wanted.items()}
@@ -126,8 +126,3 @@ def spelled(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> list[
 def as_options(vetoes: Sequence[str]) -> str:
     """Vetoes as `spelled` gives them, as they are typed: ``--keep A=x,y --keep B=z``, or none."""
     return " ".join(f"--keep {veto}" for veto in vetoes) or NONE
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,114 +1,312 @@
-"""Everything that determines a run, validated."""
+"""A search, as people ask for it and as a run keeps it: `SearchRequest` and `SearchSpec`.
+
+Each field stands here once, with type, range, default, help and example. The options of `nas
+search` and `nas submit`, the REST body, the dashboard's form and the reference page are derived
+from the request; `nas.request.resolve` makes the spec of it, which is ``spec.json``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
-from nas.request.protected_choices import checked_vetoes
+from nas.request import picks
+from nas.request.fields import (
+    FROZEN,
+    LINE,
+    Shown,
+    checked,
+    first_problem,
+    gene_choices,
+    names,
+    pairs,
+)
+from nas.request.presets import Budget, check_setting
+from nas.request.protected_choices import ALL, checked_vetoes, typed_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
-from supernet.training_settings import TrainingSettings
 
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
-Positive = Annotated[int, Field(ge=1, le=10_000_000)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+PresetName = Literal["smoke", "quick", "standard", "paper"]
+Device = Literal["cpu", "cuda"]
+COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
+MAX_TOML = 100_000
+SYNTHETIC = "synthetic"
+Name = Annotated[str, Field(max_length=100)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Number = float | Whole | Name | bool | None
+Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+def _objectives(given: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if name not in OBJECTIVES:
+            raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
+    if len(set(given)) != len(given):
+        raise UsageError(f"an objective is named twice in {','.join(given)}")
+    if QUALITY not in given or len(given) < 2:
+        raise UsageError(f"objectives need quality and at least one of {', '.join(COSTS)}")
+    return tuple(name for name in OBJECTIVES if name in given)  # quality comes first
 
 
-class EvolutionBudget(_Frozen):
-    """Size of the evolutionary search."""
-
-    population: Annotated[int, Field(ge=4, le=100_000)] = 96
-    generations: Positive = 40
-    mutation_rate: Share = 0.1
-
-
-class RoundsBudget(_Frozen):
-    """How rank-evolve spends its observations.
-
-    Attributes:
-        first: networks of the first sample.
-        batch: networks observed in each round after it.
-        patience: rounds without gain after which it is content; 0 spends everything.
-        prune: whether rounds evolve in a pruned space; the stage after them prunes in any case.
-    """
-
-    first: Annotated[int, Field(ge=8, le=1_000_000)] = 32
-    batch: Annotated[int, Field(ge=1, le=10_000)] = 8
-    patience: Annotated[int, Field(ge=0, le=10_000)] = 4
-    prune: bool = False
+def _limits(limits: dict[str, float]) -> dict[str, float]:
+    for name, value in limits.items():
+        if name not in COSTS:
+            raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
+        if value <= 0:
+            raise UsageError(f"the limit {name}={value:g} must be above 0")
+    return dict(sorted(limits.items()))
 
 
-class Budget(_Frozen):
-    """How much a run may do; presets fill it, every number can be overridden.
+class SearchTerms(BaseModel):
+    """What a search looks for and how: the same in a request and in the spec made of it."""
 
-    Attributes:
-        threads: CPU threads that train and are timed; None leaves it to torch (all cores). Small
-            networks are fastest with one, and sums over another number differ in the last bits.
-        supernet: training of the supernet.
-        valid_examples: validation examples (images, pairs or lines) that networks are compared on
-            while searching; 0 for all.
-        observations: most networks whose inherited quality is measured before the last ones are
-            verified.
-        rounds: how rank-evolve divides them.
-        latency_samples: networks that are timed for the latency predictor.
-        timing_rounds: interleaved timed runs of each network.
-        evolution: size of the evolutionary search.
-        verified: best candidates that are measured at the end.
-        min_pairwise_accuracy: held-out accuracy the ranker needs before pruning may cut.
-        retrain: training of the chosen network from scratch.
-    """
+    model_config = FROZEN
 
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    supernet: TrainingSettings = TrainingSettings()
-    valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
-    observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
-    rounds: RoundsBudget = RoundsBudget()
-    latency_samples: Annotated[int, Field(ge=8, le=100_000)] = 40
-    timing_rounds: Positive = 15
-    evolution: EvolutionBudget = EvolutionBudget()
-    verified: Annotated[int, Field(ge=1, le=100_000)] = 24
-    min_pairwise_accuracy: Share = 0.75
-    retrain: TrainingSettings = TrainingSettings()
+    preset: Annotated[
+        PresetName,
+        Field(description="How much to do; every number of it can be overridden."),
+        Shown("Preset"),
+    ] = "quick"
+    objectives: Annotated[
+        tuple[Name, ...],
+        Field(
+            max_length=10,
+            description=f"What to minimise: quality, and any of {', '.join(COSTS)}.",
+            examples=[[QUALITY, "flops"]],
+        ),
+        Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
+        checked(_objectives),
+    ] = (QUALITY, LATENCY)
+    quality: Annotated[
+        QualityMetric,
+        Field(
+            description="What quality is: the validation loss, or for translation BLEU, which "
+            "takes longer."
+        ),
+        Shown("Quality"),
+    ] = "loss"
+    limits: Annotated[
+        dict[Name, float],
+        Field(
+            max_length=10,
+            description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed.",
+            examples=[{"params": 2e5}],
+        ),
+        Shown(
+            option="--limit",
+            metavar="NAME=VALUE",
+            read=pairs,
+            many=True,
+            apart="each cost has a field for it",
+        ),
+        checked(_limits),
+    ] = {}
+    searcher: Annotated[
+        SearcherName,
+        Field(
+            description="How networks to evaluate are chosen: by ranking and evolving in rounds, "
+            "by doing so once as RankNAS does, or by one of Optuna's samplers, which learn from "
+            "observations alone."
+        ),
+        Shown("Searcher"),
+    ] = "rank-evolve"
+    device: Annotated[
+        Device, Field(description="Where networks are trained and timed."), Shown("Device")
+    ] = "cpu"
+    seed: Annotated[
+        int, Field(ge=0, le=2**31 - 1, description="Seed of everything random."), Shown("Seed")
+    ] = 0
+    pick: Annotated[
+        str,
+        Field(
+            max_length=200,
+            description=picks.HELP,
+            examples=[*picks.WORDS, "latency_ms<=12,params<=2e5"],
+        ),
+        Shown("Retrain", metavar=picks.METAVAR),
+    ] = picks.BEST
+
+    @field_validator("pick")
+    @classmethod
+    def _pick(cls, text: str, info: ValidationInfo) -> str:
+        """A pick can be told wrong before there is a front, also by what is never measured."""
+        known = info.data
+        if not {"objectives", "limits", "quality"} <= known.keys():
+            return text  # what is wrong with these is told instead
+        timed = LATENCY in known["objectives"] or LATENCY in known["limits"]
+        try:
+            picks.read_pick(text).check_measured(timed, known["quality"])
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    @property
+    def needs_latency(self) -> bool:
+        """Whether networks have to be timed."""
+        return LATENCY in self.objectives or LATENCY in self.limits
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether the peak memory of networks has to be measured."""
+        return MEMORY in self.objectives or MEMORY in self.limits
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the searcher ranks networks, and so can prune the space and evolve in it."""
+        return self.searcher in ("rank-evolve", "ranknas")
 
 
-class SearchSpec(_Frozen):
+class SpaceSource(BaseModel):
+    """A search space: one that has a name, or the text of one."""
+
+    model_config = FROZEN
+
+    space: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="A shipped space (nas space list), or a TOML file of your own.",
+            examples=["digits"],
+        ),
+        Shown(metavar="NAME|FILE", apart="chosen first: the form shows its choices"),
+    ] = None
+    space_toml: Annotated[
+        str | None,
+        Field(
+            max_length=MAX_TOML,
+            description="A space of your own, as TOML; instead of space.",
+        ),
+        Shown(option="", apart="a space of one's own is sent by nas submit --space FILE"),
+    ] = None
+    restrict: Annotated[
+        Choices,
+        Field(
+            max_length=200,
+            description="The only choices of a gene to search, in all layers (encoder.ffn_dim) or "
+            "in one (encoder.2.ffn_dim).",
+            examples=[{"encoder.num_layers": [1, 2]}],
+        ),
+        Shown(
+            metavar="GENE=CHOICE,CHOICE",
+            read=gene_choices,
+            many=True,
+            apart="each choice of each gene has a box to tick",
+        ),
+    ] = {}
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.space is None) == (self.space_toml is None):
+            raise ValueError("give one of space and space_toml")
+        return self
+
+
+class SearchRequest(SearchTerms, SpaceSource):
+    """A search, as people ask for it."""
+
+    dataset: Annotated[
+        str | None,
+        Field(max_length=200, pattern=LINE, description="The data set.", examples=["digits"]),
+        Shown("Data set", metavar="NAME", usual="the space's own"),
+    ] = None
+    data: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="A folder made by nas data prepare, the file of a data set that is not "
+            "built in, or the word synthetic: a generated corpus, to try a space with. On a server "
+            "the name of one in its data folder.",
+            examples=[SYNTHETIC],
+        ),
+        Shown("Data", metavar="DIR|FILE|synthetic"),
+    ] = None
+    keep: Annotated[
+        Choices | Literal["all"],
+        Field(
+            max_length=200,
+            description="Choices that pruning may not cut: encoder.attention=omni, several with "
+            "commas, in one layer encoder.2.attention=omni; or all.",
+            examples=[{"encoder.attention": ["omni"]}, ALL],
+        ),
+        Shown("Never cut", metavar="GENE=CHOICE", read=typed_vetoes, many=True),
+    ] = {}
+    settings: Annotated[
+        dict[Annotated[Name, checked(check_setting)], Number],
+        Field(
+            max_length=100,
+            description="Override a number of the preset (nas search --list-settings names them).",
+            examples=[{"supernet.epochs": 30}],
+        ),
+        Shown("Settings", "--set", "NAME=VALUE", read=pairs, many=True),
+    ] = {}
+    threads: Annotated[
+        int | None,
+        Field(ge=1, le=1024, description="CPU threads."),
+        Shown("Threads", usual="the space's own, or one for each core"),
+    ] = None
+    workload: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            pattern=LINE,
+            description="What is timed, over the space's own: batch, source, target, beam, dtype, "
+            "mode.",
+            examples=["batch=1,source=30"],
+        ),
+        Shown("Workload", metavar="KEY=VALUE,…", usual="the space's own"),
+    ] = None
+    device_profile: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="Predict latency from a file made by nas profile, here or on another "
+            "machine; on a server the name of one of its own. Only on the device it was made on "
+            "are the best networks timed.",
+            examples=["laptop.json"],
+        ),
+        Shown("Device profile", metavar="FILE"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _threads_once(self) -> Self:
+        if self.threads is not None and "threads" in self.settings:
+            raise ValueError("threads is given twice: by itself and among the settings")
+        return self
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """Numbers of the preset to override, as texts; null leaves the preset's."""
+        values = {**self.settings, "threads": self.settings.get("threads", self.threads)}
+        texts = {name: str(value) for name, value in values.items() if value is not None}
+        return {n: text.lower() if text in ("True", "False") else text for n, text in texts.items()}
+
+
+class SearchSpec(SearchTerms):
     """A search, whole: two runs with equal specs are one run.
 
     Attributes:
         space_toml: the text of the space.
         dataset: name of a data set, or of the prepared folder; ``synthetic`` is generated.
         data: a folder made by ``nas data prepare``, or the file of a data set that needs one.
-        device: ``cpu`` or ``cuda``; where networks are trained and timed.
-        objectives: ``quality`` and at least one cost.
-        quality: what quality is: ``loss`` on the validation split, or ``bleu`` (translation only).
-        limits: largest allowed value of a cost.
-        searcher: how networks to observe are chosen: ``rank-evolve`` ranks and evolves in rounds,
-            ``ranknas`` once, after a random sample; ``nsga2``, ``tpe`` and ``random`` are Optuna's
-            samplers, which learn from observations alone.
-        preset: which preset the budget started from.
-        budget: the numbers.
-        seed: of everything random.
-        pick: which network of the front is retrained, see `nas.request.picks`.
-        keep: vetoes: gene or slot → choices that pruning may not cut.
+        budget: the numbers of the preset, and what was asked for in place of them.
+        keep: protected choices: gene or slot → choices that pruning may not cut.
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.
     """
@@ -116,43 +314,9 @@ class SearchSpec(_Frozen):
     space_toml: str
     dataset: str
     data: str | None = None
-    device: str = "cpu"
-    objectives: tuple[str, ...] = (QUALITY, LATENCY)
-    quality: QualityMetric = "loss"
-    limits: dict[str, float] = {}
-    searcher: SearcherName = "rank-evolve"
-    preset: str = "quick"
     budget: Budget = Budget()
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    pick: str = "best"
     keep: dict[str, tuple[Choice, ...]] = {}
     device_profile: str | None = None
-
-    @field_validator("objectives")
-    @classmethod
-    def _objectives(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in OBJECTIVES:
-                raise ValueError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
-        if len(set(names)) != len(names):
-            raise ValueError(f"an objective is named twice in {','.join(names)}")
-        if QUALITY not in names or len(names) < 2:
-            raise ValueError(
-                "objectives need quality and at least one of latency_ms, flops, params, "
-                "peak_memory_mb"
-            )
-        return tuple(name for name in OBJECTIVES if name in names)  # quality comes first
-
-    @field_validator("limits")
-    @classmethod
-    def _limits(cls, limits: dict[str, float]) -> dict[str, float]:
-        for name, value in limits.items():
-            if name not in OBJECTIVES or name == QUALITY:
-                known = ", ".join(n for n in OBJECTIVES if n != QUALITY)
-                raise ValueError(f"no limit can be set on {name!r}; known are {known}")
-            if value <= 0:
-                raise ValueError(f"the limit {name}={value:g} must be above 0")
-        return dict(sorted(limits.items()))
 
     @field_validator("keep")
     @classmethod
@@ -167,21 +331,6 @@ class SearchSpec(_Frozen):
     def space(self) -> SearchSpace:
         """The parsed space."""
         return parse_space(self.space_toml, "the run's space.toml")
-
-    @property
-    def needs_latency(self) -> bool:
-        """Whether networks have to be timed."""
-        return LATENCY in self.objectives or LATENCY in self.limits
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the searcher ranks networks, and so can prune the space and evolve in it."""
-        return self.searcher in ("rank-evolve", "ranknas")
-
-    @property
-    def needs_memory(self) -> bool:
-        """Whether the peak memory of networks has to be measured."""
-        return MEMORY in self.objectives or MEMORY in self.limits
 
     def has_stage(self, name: str) -> bool:
         """Whether a search of this kind goes through a stage.
@@ -221,27 +370,4 @@ def build_spec(**values: Any) -> SearchSpec:
     try:
         return SearchSpec(**values)
     except ValidationError as error:
-        raise UsageError(_first_problem(error)) from error
-
-
-def build_budget(values: Mapping[str, Any]) -> Budget:
-    """Validate a budget given as nested mappings.
-
-    Raises:
-        UsageError: one sentence naming the number at fault.
-    """
-    try:
-        return Budget.model_validate(values)
-    except ValidationError as error:
-        raise UsageError(_first_problem(error)) from error
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"there is no setting {where!r}; nas search --list-settings names all"
-    if problem["type"] == "value_error":
-        return message
-    return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
+        raise UsageError(first_problem(error)) from error

@@ -11,12 +11,13 @@ from fastapi import APIRouter, Body, Path, Response
 from fastapi.concurrency import run_in_threadpool
 
 from latency.profile import DeviceProfile, open_profile, read_profile
+from nas.request.spec import SpaceSource
 from search_spaces.errors import DataError, NasError
 from service.access import Admin, AnyRole, InContext
 from service.catalog import Catalog
 from service.lanes import Route
 from service.problems import ProblemError
-from service.schemas import DatasetOut, ProfileOut, SpaceOut, SpaceSource
+from service.schemas import DatasetOut, ProfileOut, SpaceOut
 from service.settings import Settings
 from service.specs import read_space
 

@@ -76,6 +76,13 @@ def begin_search(
         ProblemError: naming the field at fault; 403, 429 or 507 as `add_job` and
             `checked_priority`.
     """
+    if given.executor == "ray" and context.settings.executor != "ray":
+        raise ProblemError(
+            422,
+            "this server has no Ray cluster: leave executor out, or ask its operator to set "
+            "NAS_EXECUTOR=ray",
+            "/executor",
+        )
     found = found or context.spaces.search(given)
     submission = Submission(
         kind=Kind.search,

@@ -12,8 +12,9 @@ from typing import Self, TypeVar
 
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.layout import EVENTS_FILE
+from nas.run.layout import EVENTS_FILE, SPEC_FILE
 from search_spaces.errors import NasError
+from service.catalog import Catalog
 from service.jobs.database import DatabaseAwayError
 from service.jobs.retention import disk_bytes
 from service.jobs.states import Action, Job, Kind, LeaseLostError
@@ -118,7 +119,11 @@ class Attempt:
         """Make the run folder, or take it up again."""
         if self._job.kind is Kind.search:
             text = self._patiently(lambda: self._store.jobs.spec(self._job.run))
-            RunFolder.create(self._folder, build_spec(**json.loads(text)))
+            spec = build_spec(**json.loads(text))
+            there = (self._folder / SPEC_FILE).exists()
+            catalog = Catalog(self._settings)
+            attached = {} if there else catalog.attached(self._job.request, spec)
+            RunFolder.create(self._folder, spec, attached)
         else:
             RunFolder.open(self._folder)
 

@@ -119,10 +119,6 @@ def _failed(error: object, code: int) -> int:
     return code
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 class FencedFolder(RunFolder):
     """A run folder that only the newest attempt at a job writes to."""
 
@@ -214,3 +210,7 @@ def _attempts(path: Path, job: str) -> list[int]:
         found = (name.rpartition("-") for name in os.listdir(path / ATTEMPTS_FOLDER))
         return [int(number) for one, _, number in found if one == job and number.isdecimal()]
     return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -77,7 +77,9 @@ def _orders(job: Job, settings: Settings) -> dict[str, Any]:
     if job.kind is Kind.export:
         return {name: job.request[name] for name in ("format", "weights")}
     if job.kind is Kind.search:
-        return {"executor": settings.executor, "ray_address": settings.ray_address}
+        executor = job.request.get("executor") or settings.executor
+        address = settings.ray_address if executor == "ray" else None
+        return {"executor": executor, "ray_address": address}
     return {}
 
 
