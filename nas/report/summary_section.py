@@ -17,30 +17,26 @@ from nas.request.protected_choices import spelled
 from nas.request.spec import SYNTHETIC, SearchRequest, SearchTerms
 from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.run import layout
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    EVENTS_FILE,
+    SPACE_FILE,
+    SPEC_FILE,
+    VETOES_FILE,
+)
+from nas.run.stages import search_stages
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
 UNSAID = ("quality", "limits", "searcher")  # where they are what they usually are
 
+# What is in a run folder beside the files of the stages.
 FILES = {
-    layout.SPEC_FILE: "everything that was asked for",
-    layout.SPACE_FILE: "the space",
-    layout.DATA_FILE: "sizes and checksum of the data",
-    "latency/": "times of sampled networks and the predictor fitted to them",
-    "supernet/": "weights of the supernet and its history",
-    layout.OBSERVATIONS_FILE: "what observed networks are worth on the validation split",
-    "ranker/": "the ranker, its report card and the importances",
-    layout.PRUNING_FILE: "what was cut and why",
-    layout.VETOES_FILE: "what was asked to be kept after the search, if anything was",
-    layout.PRUNED_SPACE_FILE: "the space that was searched",
-    layout.POPULATION_FILE: "every network that evolution scored",
-    layout.VERIFICATION_FILE: "networks measured after the evolution",
-    layout.HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
-    layout.FRONT_FILE: "the result: the front",
+    SPEC_FILE: "everything that was asked for",
+    VETOES_FILE: "what was asked to be kept after the search, if anything was",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
-    layout.EVENTS_FILE: "a diary with times",
+    EVENTS_FILE: "a diary with times",
 }
 
 
@@ -191,7 +187,9 @@ def reproduce_section(run: RunContents) -> Html:
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
     digests = {"request": run.spec.digest, "space": run.space.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
-    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in FILES.items()]
+    outputs = {name: what for one in search_stages(run.spec) for name, what in one.outputs.items()}
+    meanings = (outputs | FILES).items()
+    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in meanings]
     return section(
         "reproduce",
         "How to get this again",
@@ -211,7 +209,7 @@ def search_command(run: RunContents) -> str:
     spec = run.spec
     space = spec.space.name
     shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
-    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{layout.SPACE_FILE}"]
+    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
     of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
     generated = spec.data is None and spec.dataset == SYNTHETIC
     if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
@@ -224,7 +222,7 @@ def search_command(run: RunContents) -> str:
             texts = _written(value)
             parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     if spec.device_profile is not None:
-        parts += ["--device-profile", f"{run.name}/{layout.DEVICE_PROFILE_FILE}"]
+        parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
     vetoes = spec.keep if run.audit is None else run.audit.vetoes
     for text in spelled(run.space, vetoes):
         parts += ["--keep", text]

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from service.access import (
+from service.api.dependencies import (
     COOKIE,
     AnyRole,
     Context,
@@ -24,14 +24,11 @@ from service.access import (
     context_of,
     token_of,
 )
+from service.api.lanes import Route
+from service.api.problems import ProblemError, unexpected
 from service.auth import Role, Token
 from service.dashboard.static import address_of
 from service.jobs.states import Job, State
-from service.lanes import Route
-from service.problems import ProblemError, unexpected
-
-if TYPE_CHECKING:
-    from nas.results.contents import RunContents
 
 # Scripts come from here only. Charts set styles of their own, so these are allowed inline.
 POLICY = (
@@ -39,7 +36,7 @@ POLICY = (
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-# With Gate's no-referrer a browser would not name the origin of a form, which we ask for.
+# With the usual no-referrer a browser would not name the origin of a form, which we ask for.
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 MOST_FIELDS = 3000
 LONGEST_S = 30 * 86400  # that a cookie is kept
@@ -184,13 +181,6 @@ async def logout(request: Request, form: Form) -> Response:
 # -- numbers and moments ---------------------------------------------------------------------------
 
 
-def metric(run: RunContents, name: str) -> str:
-    """What a metric is called in a run."""
-    from nas.report import words  # brings along what plots reports
-
-    return words.metric(run, name)
-
-
 def duration(seconds: float) -> str:
     """Seconds as the report says them."""
     from nas.report import words  # brings along what plots reports
@@ -252,7 +242,7 @@ def left_s(job: Job) -> float | None:
     return (time.time() - summary.stage_at) / summary.done * (summary.total - summary.done)
 
 
-def told(event: Mapping[str, Any]) -> str:
+def event_text(event: Mapping[str, Any]) -> str:
     """What an event of `nas.run.events` or of the store tells, in a few words."""
     match event.get("event"):
         case "StateChanged":
@@ -275,7 +265,6 @@ def told(event: Mapping[str, Any]) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "metric": metric,
     "duration": duration,
     "moment": moment,
     "clock": clock,
@@ -285,6 +274,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "worked_s": worked_s,
     "left_s": left_s,
-    "told": told,
+    "event_text": event_text,
 }
 _templates.filters |= FILTERS

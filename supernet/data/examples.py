@@ -114,7 +114,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
             model's input.
     """
     source, request = _prepare(dataset, path, model, seed)
-    arrays = source.search(request)
+    arrays = source.open(request).search_arrays()
     train, valid = _split(arrays.train, model), _split(arrays.valid, model)
     return SearchData(
         name=request.dataset,
@@ -134,7 +134,7 @@ def load_test_split(dataset: str, path: str | None, model: ModelSettings, seed: 
     Arguments and errors are those of `load_search_data`.
     """
     source, request = _prepare(dataset, path, model, seed)
-    return _split(source.test(request), model)
+    return _split(source.open(request).test_arrays(), model)
 
 
 def digest_of(*splits: Split) -> str:

@@ -1,4 +1,4 @@
-"""The stage that really measures the best candidates, and all that was measured by then."""
+"""The stage that measures the best candidates."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ import numpy as np
 
 from latency.profile import read_profile
 from nas.executors.base import Failure
-from nas.objectives import COSTS, LATENCY, MEMORY, STD_NAMES
+from nas.objectives import LATENCY, MEMORY, STD_NAMES, UPPER_NAMES, objective
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import HOLDING_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
 from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
-from nas.search.front import FrontEntry
+from nas.search.front import best_entries
 from nas.search.pareto import constrained_ranks, crowding_distance
-from nas.search.scoring import network_costs
 from nas.stages.base import Run
-from nas.stages.holding import hold_front, with_held
+from nas.stages.measured import (
+    exact_costs,
+    inherited,
+    journal_entry,
+    measured_entries,
+    predicted_values,
+    read_confirmed,
+    with_confirmed,
+)
 from nas.stages.memory import memory_of
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
 from search_spaces.architecture import Architecture
@@ -33,7 +40,7 @@ from search_spaces.space import Genotypes
 MOST_STDS, LEAST_ODD = 3.0, 0.1
 
 
-def verify(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
     """Really measure the best candidates, in order, until enough keep the limits.
 
     Under a limit on latency those on the front are timed again, see
@@ -51,7 +58,7 @@ def verify(run: Run) -> Iterator[Event]:
         kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
         batch = candidates[position : position + wanted - kept]
         if not batch:
-            yield from hold_front(run, lambda: measured_entries(run))
+            yield from _confirm_front(run)
             kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
             if kept >= wanted or position >= len(candidates):
                 break
@@ -69,7 +76,7 @@ def verify(run: Run) -> Iterator[Event]:
             yield Progress("verify", done, wanted)
         position += len(batch)
     _check_doubts(run)
-    if off := predictions_off(_front_entry(line) for line in lines.values() if not failed(line)):
+    if off := predictions_off(journal_entry(line) for line in lines.values() if not failed(line)):
         yield Note("verify", off, loud=True)
     for name in (VERIFICATION_FILE, HOLDING_FILE):
         if not (run.folder.path / name).exists():
@@ -82,7 +89,7 @@ def _check_doubts(run: Run) -> None:
     Raises:
         NasError: after the doubtful measurements were forgotten, so that resuming takes them anew.
     """
-    entries = with_held(run, measured_entries(run))
+    entries = with_confirmed(run, measured_entries(run))
     limits = run.spec.limits
     kept = [one for one in entries if keeps(one.measured, one.predicted, limits, one.doubtful)]
     unsure = [one for one in entries if LATENCY in one.doubtful]
@@ -97,6 +104,38 @@ def _check_doubts(run: Run) -> None:
     )
 
 
+def _confirm_front(run: Run) -> Iterator[Event]:
+    """Time networks again until the latency of all of the front is sure to keep its limit.
+
+    Nothing is done without a limit on latency, or where it cannot be timed.
+
+    A network that turns out to break the limit, or to be slower than it seemed, makes room for
+    others; so this goes on until all of the front has been timed in sessions. A network whose
+    single measurement is doubtful gets its chance here.
+    """
+    if LATENCY not in run.spec.limits or run.elsewhere is not None:
+        return
+    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
+    while True:
+        confirmed = read_confirmed(run)
+        measured = measured_entries(run)
+        entries = [e if e.id in confirmed else replace(e, doubtful={}) for e in measured]
+        front = best_entries(with_confirmed(run, entries), objectives, run.spec.limits)
+        unsure = [entry for entry in front if entry.id not in confirmed]
+        if not unsure:
+            return
+        yield Progress("verify", 0, len(unsure), "on the front, timed again")
+        timed = run.meter().in_sessions([entry.architecture for entry in unsure])
+        yield from disturbances("verify", timed)
+        # One line for all: which are timed next follows from whole rounds only.
+        pairs = list(zip(unsure, timed.values, strict=True))
+        line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
+        run.folder.append(HOLDING_FILE, [line])
+        for entry, value in pairs:
+            times = {LATENCY: value.latency_ms, UPPER_NAMES[LATENCY]: value.upper_ms}
+            yield ArchitectureMeasured("verify", entry.id, times)
+
+
 @dataclass(frozen=True)
 class _Candidate:
     id: str
@@ -105,7 +144,7 @@ class _Candidate:
 
 
 def _candidates(run: Run) -> list[_Candidate]:
-    """Networks that nothing dominates as far as is known, roomiest first.
+    """Networks that nothing dominates as far as is known, those with most crowding distance first.
 
     Those that were observed count with their real quality, those that only were evolved with the
     predicted one. Costs that take a measurement are predicted.
@@ -134,16 +173,6 @@ def _failed_rows(run: Run) -> set[bytes]:
     return {row.tobytes() for row in run.space.encode(networks)}
 
 
-def _predicted(run: Run, rows: Genotypes) -> list[dict[str, float]]:
-    values = run.scorer.predict(rows)
-    names = [name for name in values if name not in COSTS]
-    return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
-
-
-def _cost_values(run: Run, rows: Genotypes) -> list[dict[str, int]]:
-    return [{"params": int(p), "flops": int(f)} for p, f in network_costs(run.space, rows)]
-
-
 def _verified(
     run: Run, candidates: Sequence[_Candidate]
 ) -> Iterator[tuple[dict[str, Any] | None, Event | None]]:
@@ -158,7 +187,7 @@ def _verified(
     rows = np.concatenate([candidate.row for candidate in candidates])
     networks = [candidate.architecture for candidate in candidates]
     known = run.observations()
-    predicted, cost_values = _predicted(run, rows), _cost_values(run, rows)
+    predicted, cost_values = predicted_values(run, rows), exact_costs(run, rows)
     times, untimed, notes = _times(run, networks, predicted)
     for note in notes:
         yield None, note
@@ -251,58 +280,5 @@ def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
     Doubtful ones count by their value here: where other work disturbs the timing it disturbs that
     of the next candidates as well, and asking for ever more of them would find nothing.
     """
-    entries = with_held(run, [_front_entry(line) for line in lines if not failed(line)])
+    entries = with_confirmed(run, [journal_entry(line) for line in lines if not failed(line)])
     return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
-
-
-def measured_entries(run: Run) -> list[FrontEntry]:
-    """Every network all of whose objectives were measured, as far as they can be."""
-    verified = run.folder.read_journal(VERIFICATION_FILE)
-    entries = {line["id"]: _front_entry(line) for line in verified if not failed(line)}
-    times = run.timed()
-    known_costs = {
-        LATENCY: {key: one.value for key, one in times.items()},
-        MEMORY: run.memory_mb(),
-    }
-    needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
-    needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
-    networks = run.space.decode(run.observed_rows)
-    rows = [i for i, network in enumerate(networks) if network.id not in entries]
-    if run.elsewhere is None:
-        rows = [i for i in rows if all(networks[i].id in values for values in needed)]
-    if rows:
-        chosen = run.observed_rows[rows]
-        known = run.observations()
-        networks = run.space.decode(chosen)
-        details = zip(networks, _predicted(run, chosen), _cost_values(run, chosen), strict=True)
-        for network, predicted, cost_values in details:
-            line = known[network.id]
-            measured = inherited(line) | cost_values
-            entries[network.id] = FrontEntry(network.id, network, measured, predicted)
-    return [_with_costs(_doubted(entry, times), known_costs) for entry in entries.values()]
-
-
-def _doubted(entry: FrontEntry, times: Mapping[str, Measurement]) -> FrontEntry:
-    """An observed network's entry with the doubts about its time; verified ones have their own."""
-    time = times.get(entry.id)
-    if time is None or not time.doubtful or LATENCY in entry.measured:
-        return entry
-    return replace(entry, doubtful={LATENCY: time.doubtful})
-
-
-def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
-    """The entry with what is known of its costs, name → id → value, beside what it has."""
-    there = {name: values[entry.id] for name, values in known.items() if entry.id in values}
-    return replace(entry, measured={**there, **entry.measured})
-
-
-def inherited(line: Mapping[str, Any]) -> dict[str, float]:
-    """What was measured of a network with inherited weights, out of its line in the journal."""
-    return {name: value for name, value in line.items() if name not in ("id", "architecture")}
-
-
-def _front_entry(line: Mapping[str, Any]) -> FrontEntry:
-    architecture = Architecture.from_json(line["architecture"])
-    return FrontEntry(
-        line["id"], architecture, line["measured"], line["predicted"], line.get("doubtful", {})
-    )
