@@ -112,7 +112,7 @@ def test_only_line_feeds_end_lines(run: RunFolder, given: bytes, lines: list[str
 
 def test_what_is_not_utf8_is_named(run: RunFolder) -> None:
     done = nas("translate", run.path, given=b"birds\nthe \xff dog\n")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "line 2: not UTF-8 (byte 0xff at column 5)" in done.stderr
 
 
