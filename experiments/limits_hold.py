@@ -31,11 +31,12 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.request.presets import budget_for
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.folder import RunFolder
-from nas.run.stage_runner import Stage, run_stage, stage_digest
+from nas.run.stage_runner import run_stage, stage_digest
+from nas.run.stages import Stage, search_stages
 from nas.search.front import FrontEntry, best_entries, pick, read_front
 from nas.stages.base import Run
-from nas.stages.table import SEARCH_STAGES
-from nas.stages.verification import measured_entries
+from nas.stages.measured import measured_entries
+from nas.stages.pipeline import work_of
 from search_spaces.errors import NasError
 from search_spaces.loading import dump_space, load_space
 
@@ -125,7 +126,7 @@ def search(options: Options, folder: Path) -> tuple[list[Searched], LatencyMeter
     searches = options.searches
     base = RunFolder.create(folder / "base", limited_spec(space_name, preset, seed, {}))
     run = Run(base)
-    for stage in stages_of(base.spec):
+    for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
     times = [one.value for one in run.timed().values()]
@@ -160,7 +161,7 @@ def limited_spec(space_name: str, preset: str, seed: int, limits: dict[str, floa
 def search_beside(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
     """Do a search, but for what it takes over from another one."""
     run = Run(folder)
-    for stage in stages_of(folder.spec):
+    for stage in search_stages(folder.spec):
         if stage.name in SHARED:
             take_over(folder, base, stage)
         work(run, stage)
@@ -172,12 +173,7 @@ def search_beside(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
     return Searched(limit, front.entries, pick(front, "best"), single)
 
 
-def stages_of(spec: SearchSpec) -> list[Stage[Run]]:
-    """What a search really does, up to its front."""
-    return [stage for stage in SEARCH_STAGES if spec.has_stage(stage.name)]
-
-
-def take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
+def take_over(folder: RunFolder, base: RunFolder, stage: Stage) -> None:
     """Give a run the files of a stage that would come out the same."""
     for name in stage.outputs:
         target = folder.path / name
@@ -186,9 +182,9 @@ def take_over(folder: RunFolder, base: RunFolder, stage: Stage[Run]) -> None:
     folder.finish(stage.name, stage_digest(folder, stage), stage.outputs, 0.0)
 
 
-def work(run: Run, stage: Stage[Run]) -> None:
+def work(run: Run, stage: Stage) -> None:
     """Do a stage."""
-    for _ in run_stage(run, stage):
+    for _ in run_stage(run, stage, work_of(stage)):
         pass
 
 

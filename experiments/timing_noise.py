@@ -39,7 +39,6 @@ from experiments.limits_hold import (
     TOLERANCE,
     limited_spec,
     search_beside,
-    stages_of,
     work,
 )
 from latency.device import usable_cores
@@ -52,6 +51,7 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, PROFILE_FILE
+from nas.run.stages import search_stages
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
@@ -208,7 +208,7 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
     os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
     base = RunFolder.create(folder / "base", limited_spec(space, preset, seed, {}))
     run = Run(base)
-    for stage in stages_of(base.spec):
+    for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
     times = [one.value for one in run.timed().values()]

@@ -17,11 +17,12 @@ from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
 from nas.run.stage_runner import run_stage
+from nas.run.stages import search_stages
 from nas.search.evolution import Scores
 from nas.search.scoring import network_costs
 from nas.search.searchers.base import Problem
 from nas.stages.base import Run
-from nas.stages.table import search_stages
+from nas.stages.pipeline import work_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import EvaluationError
 from search_spaces.loading import dump_space, load_space
@@ -119,7 +120,7 @@ def train_supernet(
     run = Run(RunFolder.create(work / RUN, spec))
     for stage in search_stages(spec):
         if stage.name in ("declare", "supernet"):
-            for _ in run_stage(run, stage):
+            for _ in run_stage(run, stage, work_of(stage)):
                 pass
     return run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli import options
+from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
@@ -21,8 +21,8 @@ from nas.search.front import Front, FrontEntry, value_told
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
+from service.api.schemas import JobRequest
 from service.commands import installed
-from service.schemas import JobRequest
 
 if TYPE_CHECKING:
     from service.client import Client

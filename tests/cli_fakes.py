@@ -27,7 +27,7 @@ from nas.run.events import (
     StageStarted,
 )
 from nas.run.folder import RunFolder
-from nas.run.stage_names import STAGES
+from nas.run.stages import search_stages
 from nas.search.front import FrontEntry, build_front, pick, read_front
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 
@@ -51,7 +51,7 @@ CARD = {
 
 def run_search(folder: RunFolder) -> Iterator[Event]:
     """All stages; those with a record are skipped."""
-    needed = [stage for stage in STAGES if folder.spec.has_stage(stage)]
+    needed = [stage.name for stage in search_stages(folder.spec)]
     for stage in needed:
         yield from run_stage(folder, stage, ["pareto.json"] if stage == "front" else [])
     yield from retrain(folder, folder.spec.pick)

@@ -94,7 +94,7 @@ class ExecutorContract:
             (first,) = meter.measure(networks[:1]).values
             assert meter.known(networks[0]) and not first.doubtful
             assert meter.measure(networks[:2]).values[0] == first
-            assert meter.hold(networks[:1]).values[0].sessions > 1
+            assert meter.in_sessions(networks[:1]).values[0].sessions > 1
             assert executor.memory_mb(spec, networks[0]) > 0
 
 

@@ -17,7 +17,7 @@ from latency.timing import Timing
 from nas.objectives.latency_limits import (
     PREDICTED_STDS,
     SESSIONS,
-    Held,
+    ConfirmedLatency,
     keeps,
     upper_of_median,
     upper_rank,
@@ -27,7 +27,7 @@ from nas.profiling import latency_meter
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
-from nas.stages.holding import read_held
+from nas.stages.measured import read_confirmed
 from search_spaces.architecture import Architecture
 from tests.pipeline_cases import finished, spec_of, tiny, work
 from tests.profile_cases import SPACE
@@ -122,10 +122,10 @@ def test_what_was_held_once_is_not_timed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(monkeypatch)
-    first = meter(tmp_path).hold(networks(3))
+    first = meter(tmp_path).in_sessions(networks(3))
     total = UNIT_SESSIONS + SESSIONS  # the reference alone, then all in sessions
     assert len(machine.sessions) == total
-    assert meter(tmp_path).hold(networks(3)) == first and len(machine.sessions) == total
+    assert meter(tmp_path).in_sessions(networks(3)) == first and len(machine.sessions) == total
     expected = [UNIT * machine.ms(network) for network in networks(3)]
     assert [held.latency_ms for held in first.values] == pytest.approx(expected)
     assert all(held.upper_ms == pytest.approx(held.latency_ms) for held in first.values)
@@ -147,7 +147,7 @@ def test_flattered_networks_do_not_stay_on_the_front(
     run = limited(tmp_path / "run", most, objective)
     front = read_front(run).entries
     assert front and all(UNIT * machine.ms(entry.architecture) <= most for entry in front)
-    held = read_held(RunView(run))
+    held = read_confirmed(RunView(run))
     assert held and (objective == "flops" or any(v.upper_ms > most for v in held.values()))
     assert all(e.id in held and e.measured["latency_upper_ms"] <= most for e in front)
 
@@ -182,13 +182,13 @@ def test_a_killed_verification_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def stop_before_front(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("nas.stages.search.build_front", lambda *given: 1 / 0)
+        patch.setattr("nas.stages.front.build_front", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             work(folder)
 
 
 def test_a_line_of_the_journal() -> None:
-    assert Held(1.0, 1.1, 8).to_json("abc") == {
+    assert ConfirmedLatency(1.0, 1.1, 8).to_json("abc") == {
         "id": "abc",
         "latency_ms": 1.0,
         "latency_upper_ms": 1.1,

@@ -114,17 +114,17 @@ def test_the_reference_is_not_held_against_itself(tmp_path: Path, machine: Machi
 def test_doubtful_sessions_are_not_held(tmp_path: Path, machine: Machine) -> None:
     meter(tmp_path).measure(networks())
     machine.disturbed = lambda n: True
-    busy = meter(tmp_path).hold(networks())
+    busy = meter(tmp_path).in_sessions(networks())
     assert all(one.doubtful for one in busy.values)
     machine.disturbed = lambda n: False
-    calm = meter(tmp_path).hold(networks())
+    calm = meter(tmp_path).in_sessions(networks())
     assert [one.latency_ms for one in calm.values] == pytest.approx(true(machine, networks()))
     assert not any(one.doubtful for one in calm.values)
 
 
 def test_everything_can_be_forgotten(tmp_path: Path, machine: Machine) -> None:
     meter(tmp_path).measure(networks())
-    meter(tmp_path).hold(networks())
+    meter(tmp_path).in_sessions(networks())
     meter(tmp_path).forget()
     assert not any(meter(tmp_path).known(one) for one in networks())
     count = len(machine.sessions)

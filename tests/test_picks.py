@@ -8,7 +8,7 @@ import pytest
 
 from nas.request.picks import WORDS, Condition, Pick, joined, read_conditions, read_pick
 from search_spaces.errors import UnknownNameError, UsageError
-from service.schemas import JobRequest, NetworkRequest
+from service.api.schemas import JobRequest, NetworkRequest
 
 
 @pytest.mark.parametrize("text", ["params<=2e5", "params=200000", " params <= 2e5 ", "params≤2e5"])
@@ -41,7 +41,7 @@ def test_what_makes_no_sense_is_refused(text: str, words: str) -> None:
 
 
 def test_what_is_not_measured_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean latency_ms"):
+    with pytest.raises(UnknownNameError, match="did you mean 'latency_ms'"):
         read_conditions("latency<=3")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import nas.stages.search
+import nas.stages.prune
 from nas.cli.app import app
 from nas.run.folder import RunFolder
 from nas.run.layout import VETOES_FILE
@@ -28,7 +28,7 @@ def _impatient() -> Iterator[None]:
     """Cut whatever can be cut, although a tiny search has learnt nothing."""
     settings = PruningSettings(-1, 0, sample=512, min_elite=1, max_lift=1e9, tolerance=1.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nas.stages.search, "PruningSettings", lambda **_: settings)
+        patch.setattr(nas.stages.prune, "PruningSettings", lambda **_: settings)
         yield
 
 

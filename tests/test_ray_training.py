@@ -18,8 +18,8 @@ from nas.request.presets import budget_for
 from nas.run.events import Note
 from nas.run.folder import RunFolder
 from nas.run.supernet_training import supernet_trainer
+from nas.stages import declare
 from nas.stages.base import Run
-from nas.stages.learn import declare
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from supernet.training.checkpoint import load
@@ -40,7 +40,7 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
 def declared(path: Path, **numbers: str) -> RunFolder:
     given = NUMBERS | {"supernet.epochs": str(EPOCHS), "supernet.dropout": "0.1"} | numbers
     folder = tiny(path, budget=budget_for(parse_space(TINY, "space"), "quick", given))
-    list(declare(Run(folder)))
+    list(declare.work(Run(folder)))
     return folder
 
 

@@ -17,7 +17,7 @@ import typer
 from nas.cli import plugins
 from nas.cli.app import app
 from nas.request.presets import PRESETS, budget_for, check_setting
-from nas.stages.table import SEARCH_STAGES
+from nas.run.stages import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
 from tests.cli_fakes import own_entry_points
@@ -179,14 +179,3 @@ def test_every_result_leads_into_the_log() -> None:
     rows = re.findall(r"^\| (?!claim|-).*$", text_of("experiments/RESULTS.md"), flags=re.MULTILINE)
     links = [re.findall(r"LOG\.md#([^)]+)", row) for row in rows]
     assert rows and all(len(found) == 1 and found[0] in anchors for found in links)
-
-
-def test_every_file_of_a_run_is_explained() -> None:
-    text = text_of("docs/run_folder.md")
-    outputs = {Path(output).name for stage in SEARCH_STAGES for output in stage.outputs}
-    assert [name for name in sorted(outputs) if f"{name}`" not in text] == []
-
-
-def test_every_stage_is_explained() -> None:
-    text = text_of("docs/architecture.md")
-    assert [stage.name for stage in SEARCH_STAGES if f"| `{stage.name}` |" not in text] == []

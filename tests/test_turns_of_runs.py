@@ -19,7 +19,8 @@ from nas.profiling import timed_work
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
-from nas.run.stage_runner import Stage, run_stage
+from nas.run.stage_runner import run_stage
+from nas.run.stages import Stage
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from supernet.tasks import evaluation, translating
@@ -106,7 +107,7 @@ def test_a_stage_computes_and_gives_way_at_each_event(
             seen.append(computed_on())
             yield Note("some", "thing")
 
-    for _ in run_stage(run, Stage("some", "Some", (), (), work)):
+    for _ in run_stage(run, Stage("some", "Some", (), {}), work):
         pass
     assert seen == [True] * 3 and len(given) == 5  # begun and ended are events as well
     assert not computed_on()
@@ -116,7 +117,7 @@ def test_a_run_whose_events_nobody_wants_any_more_lets_go(tmp_path: Path) -> Non
     def work(_run: Run) -> Iterator[Event]:
         yield Note("some", "thing")
 
-    events = run_stage(run_of(tmp_path), Stage("some", "Some", (), (), work))
+    events = run_stage(run_of(tmp_path), Stage("some", "Some", (), {}), work)
     next(events)
     assert computed_on()
     events.close()  # type: ignore[attr-defined]

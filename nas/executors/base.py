@@ -22,7 +22,7 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
-    from nas.objectives.latency_limits import Held, Timed
+    from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import CarriedProfile
     from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
@@ -165,7 +165,7 @@ class Meter(Protocol):
     def confirm(self, architectures: Sequence[Architecture]) -> Timed[Measurement]:
         """Time networks again whose values were not expected."""
 
-    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
+    def in_sessions(self, architectures: Sequence[Architecture]) -> Timed[ConfirmedLatency]:
         """Time each network in several sessions."""
 
     def forget(self) -> None:

@@ -24,7 +24,7 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from latency.profile import ProfileHeader
-    from nas.objectives.latency_limits import Held, Timed
+    from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import CarriedProfile
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
@@ -157,9 +157,9 @@ class RayMeter:
         found: Timed[Measurement] = self._call("confirm", architectures)
         return found
 
-    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
-        """See `Meter.hold`."""
-        found: Timed[Held] = self._call("hold", architectures)
+    def in_sessions(self, architectures: Sequence[Architecture]) -> Timed[ConfirmedLatency]:
+        """See `Meter.in_sessions`."""
+        found: Timed[ConfirmedLatency] = self._call("in_sessions", architectures)
         return found
 
     def forget(self) -> None:

@@ -144,7 +144,7 @@ def _explained(error: Exception) -> Exception:
 def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     """The stage of one network, in a worker."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    from nas.retraining.stage import retrain_stage
+    from nas.retraining.stage import retrain_stage, retrain_work
     from nas.retraining.tuning import RayTuner
     from nas.run.stage_runner import stage_events
 
@@ -152,7 +152,8 @@ def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     tuner = RayTuner(mailbox.put, room.cpus, room.gpus, room.workers)
     try:
         run = shared_run(path)
-        for event in stage_events(run, retrain_stage(run, network_id, tuner)):
+        work = retrain_work(run, network_id, tuner)
+        for event in stage_events(run, retrain_stage(network_id), work):
             mailbox.put(event)
     except (NasError, OSError) as error:
         mailbox.fail(error)

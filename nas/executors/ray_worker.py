@@ -23,7 +23,7 @@ from latency.turns import computing
 from latency.workload import Workload
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
-from nas.objectives.latency_limits import Held, Timed
+from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_memory_mb
@@ -141,9 +141,11 @@ class DeviceWorker:
         """See `Meter.confirm`."""
         return self._meter(carried).confirm(networks)
 
-    def hold(self, carried: CarriedProfile | None, networks: Sequence[Architecture]) -> Timed[Held]:
-        """See `Meter.hold`."""
-        return self._meter(carried).hold(networks)
+    def in_sessions(
+        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+    ) -> Timed[ConfirmedLatency]:
+        """See `Meter.in_sessions`."""
+        return self._meter(carried).in_sessions(networks)
 
     def forget(self, carried: CarriedProfile | None) -> None:
         """See `Meter.forget`."""

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,13 +131,13 @@ def import_checkpoints(
     from nas.retraining.stage import retrain_stage
     from nas.run.stage_runner import run_stage
     from nas.stages.base import Run
-    from nas.stages.report import report_stage
+    from nas.stages.report import report
 
     check_task(folder)
     found = _read_checkpoints(folder, files)
     run, network_id = Run(folder), found[0].blueprint.architecture.id
     with folder.locked():
-        stage = retrain_stage(run, network_id)
+        entry, stage = pick(read_front(folder), network_id), retrain_stage(network_id)
         if folder.has(result_file(network_id)):
             if not replaces:
                 raise UsageError(
@@ -146,10 +145,8 @@ def import_checkpoints(
                     "puts these in their place"
                 )
             folder.forget(stage.name, (*stage.files, *stage.outputs))
-        entry = pick(read_front(folder), network_id)
-        stage = replace(stage, work=lambda run: _take_over(run, entry, found, files))
-        yield from run_stage(run, stage)
-        yield from run_stage(run, report_stage(folder))
+        yield from run_stage(run, stage, lambda run: _take_over(run, entry, found, files))
+        yield from report(run)
 
 
 def _read_checkpoints(folder: RunFolder, files: Sequence[Path]) -> list[TrainedByFairseq]:

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A network timed in several sessions.
+class ConfirmedLatency:
+    """The latency of a network that was timed in several sessions.
 
     Attributes:
         latency_ms: of the median session.

@@ -22,7 +22,7 @@ from latency.profile import (
 )
 from latency.timing import Timing
 from latency.workload import Workload
-from nas.objectives.latency_limits import SESSIONS, Held, Timed, upper_of_median
+from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
 from nas.profiling.device_profile import CarriedProfile, settings_digest
 from nas.profiling.timed_work import (
     SESSION_ROUNDS,
@@ -68,7 +68,7 @@ class LatencyMeter:
         )
         path = _path(self.header, carried)
         self._profile: DeviceProfile = open_profile(path, self.header)
-        self._held = open_profile(sibling(path, "held"), self.header)
+        self._in_sessions = open_profile(sibling(path, "held"), self.header)
         self._confirmed = open_profile(sibling(path, "confirmed"), self.header)
         if carried is not None and not len(self._profile):
             (workload,) = carried.workloads
@@ -111,14 +111,15 @@ class LatencyMeter:
         self.measure(others)  # for those that another process has just forgotten
         return Timed(self._values(self._profile, architectures, doubtful), repeated, waited_s)
 
-    def hold(self, architectures: Sequence[Architecture]) -> Timed[Held]:
+    def in_sessions(self, architectures: Sequence[Architecture]) -> Timed[ConfirmedLatency]:
         """Time each network in several short sessions, unless that was done before."""
         self.measure([])  # there must be a reference
-        timed = self._measure(self._held, architectures, SESSIONS)
-        held = tuple(
-            Held(one.value, one.value + one.spread, one.count, one.doubtful) for one in timed.values
+        timed = self._measure(self._in_sessions, architectures, SESSIONS)
+        values = tuple(
+            ConfirmedLatency(one.value, one.value + one.spread, one.count, one.doubtful)
+            for one in timed.values
         )
-        return Timed(held, timed.repeated, timed.waited_s)
+        return Timed(values, timed.repeated, timed.waited_s)
 
     def time_afresh(
         self, architectures: Sequence[Architecture], sessions: int
@@ -133,7 +134,7 @@ class LatencyMeter:
 
     def forget(self) -> None:
         """Time everything of this device, workload and space anew from now on."""
-        for profile in (self._profile, self._held, self._confirmed):
+        for profile in (self._profile, self._in_sessions, self._confirmed):
             profile.drop(list(profile.entries))
 
     # -- timing -----------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class LatencyMeter:
         readings: dict[str, Sequence[Reading]] = {}
         for network, verdict in zip(architectures, settled.calls, strict=True):
             value = verdict.measurement(unit_ms, label)
-            if profile is self._held:
+            if profile is self._in_sessions:
                 values = [ratio * unit_ms for ratio in verdict.ratios]
                 margin = max(0.0, upper_of_median(values) - value.value)
                 value = replace(value, spread=margin, count=len(values))

@@ -9,7 +9,7 @@ from nas.report import words
 from nas.report.charts import Trace, axis, bars, chart, hover
 from nas.report.markup import Html, missing, paragraph, section, tag
 from nas.results.contents import Epoch, RunContents
-from nas.run.stage_names import stage_label
+from nas.run.stages import stage_label
 
 
 def time_section(run: RunContents) -> Html:

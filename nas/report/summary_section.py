@@ -18,40 +18,22 @@ from nas.request.spec import SYNTHETIC, SearchRequest, SearchTerms
 from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import (
-    DATA_FILE,
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
-    FRONT_FILE,
-    HOLDING_FILE,
-    OBSERVATIONS_FILE,
-    POPULATION_FILE,
-    PRUNED_SPACE_FILE,
-    PRUNING_FILE,
     SPACE_FILE,
     SPEC_FILE,
-    VERIFICATION_FILE,
     VETOES_FILE,
 )
+from nas.run.stages import search_stages
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
 UNSAID = ("quality", "limits", "searcher")  # where they are what they usually are
 
+# What is in a run folder beside the files of the stages.
 FILES = {
     SPEC_FILE: "everything that was asked for",
-    SPACE_FILE: "the space",
-    DATA_FILE: "sizes and checksum of the data",
-    "latency/": "times of sampled networks and the predictor fitted to them",
-    "supernet/": "weights of the supernet and its history",
-    OBSERVATIONS_FILE: "what observed networks are worth on the validation split",
-    "ranker/": "the ranker, its report card and the importances",
-    PRUNING_FILE: "what was cut and why",
     VETOES_FILE: "what was asked to be kept after the search, if anything was",
-    PRUNED_SPACE_FILE: "the space that was searched",
-    POPULATION_FILE: "every network that evolution scored",
-    VERIFICATION_FILE: "networks measured after the evolution",
-    HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
-    FRONT_FILE: "the result: the front",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
     EVENTS_FILE: "a diary with times",
@@ -205,7 +187,9 @@ def reproduce_section(run: RunContents) -> Html:
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
     digests = {"request": run.spec.digest, "space": run.space.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
-    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in FILES.items()]
+    outputs = {name: what for one in search_stages(run.spec) for name, what in one.outputs.items()}
+    meanings = (outputs | FILES).items()
+    files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in meanings]
     return section(
         "reproduce",
         "How to get this again",

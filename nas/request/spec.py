@@ -332,20 +332,6 @@ class SearchSpec(SearchTerms):
         """The parsed space."""
         return parse_space(self.space_toml, "the run's space.toml")
 
-    def has_stage(self, name: str) -> bool:
-        """Whether a search of this kind goes through a stage.
-
-        Nothing is timed or measured that nobody asks for, and only searchers that rank prune the
-        space and evolve in it.
-        """
-        optional = {
-            "latency": self.needs_latency,
-            "memory": self.needs_memory,
-            "prune": self.ranks,
-            "evolve": self.ranks,
-        }
-        return optional.get(name, True)
-
     @cached_property
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""

@@ -13,7 +13,7 @@ from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
-from nas.run.stage_names import RETRAIN, STAGES
+from nas.run.stages import RETRAIN, search_stages
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -157,8 +157,11 @@ class RunContents:
     @property
     def unfinished(self) -> list[str]:
         """What is left to be done, in words and in order."""
-        wanted = [stage for stage in STAGES if self.spec.has_stage(stage)]
-        left = [STAGES[stage] for stage in wanted if stage not in self.seconds]
+        left = [
+            stage.label[0].lower() + stage.label[1:]
+            for stage in search_stages(self.spec)
+            if stage.name not in self.seconds
+        ]
         picked = self.picked
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")

@@ -12,7 +12,7 @@ import numpy as np
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
 from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES, UPPER_NAMES
-from nas.objectives.latency_limits import Held
+from nas.objectives.latency_limits import ConfirmedLatency
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
@@ -41,7 +41,7 @@ from nas.run.layout import (
     result_file,
 )
 from nas.run.omni_views import OmniViews, read_views
-from nas.run.stage_names import SINGLE, STAGES
+from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import constrained_ranks, crowding_distance
@@ -180,12 +180,12 @@ def _verified(data: Any) -> FrontEntry | None:
     return None if failed(data) else _entry(data)
 
 
-def _held(data: Any) -> list[tuple[str, Held]]:
+def _held(data: Any) -> list[tuple[str, ConfirmedLatency]]:
     """The networks of a round of timing in sessions."""
     return [
         (
             str(one["id"]),
-            Held(
+            ConfirmedLatency(
                 finite_number(one["latency_ms"]),
                 finite_number(one["latency_upper_ms"]),
                 int(one["sessions"]),
@@ -196,7 +196,9 @@ def _held(data: Any) -> list[tuple[str, Held]]:
     ]
 
 
-def _with_held(entries: Sequence[FrontEntry], held: Mapping[str, Held]) -> tuple[FrontEntry, ...]:
+def _with_held(
+    entries: Sequence[FrontEntry], held: Mapping[str, ConfirmedLatency]
+) -> tuple[FrontEntry, ...]:
     """The entries, with what the sessions said in place of the single measurement."""
     return tuple(
         entry if (one := held.get(entry.id)) is None else _in_sessions(entry, one)
@@ -204,7 +206,7 @@ def _with_held(entries: Sequence[FrontEntry], held: Mapping[str, Held]) -> tuple
     )
 
 
-def _in_sessions(entry: FrontEntry, held: Held) -> FrontEntry:
+def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
     times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
     doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
     return replace(entry, measured={**entry.measured, **times}, doubtful=doubtful)
@@ -349,8 +351,9 @@ def _scores(data: Any, split: str) -> dict[str, float]:
 
 
 def _seconds(folder: RunFolder) -> dict[str, float]:
-    single = [name for prefix in SINGLE for name in folder.finished(f"{prefix}*")]
-    records = {stage: folder.record(stage) for stage in (*STAGES, *single)}
+    single = [name for prefix in OF_NETWORKS for name in folder.finished(f"{prefix}*")]
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    records = {stage: folder.record(stage) for stage in (*wanted, *single)}
     return {stage: record.seconds for stage, record in records.items() if record is not None}
 
 

@@ -13,7 +13,7 @@ from nas.executors.board import WorkerState, read_workers
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
-from nas.run.stage_names import RETRAIN, STAGES
+from nas.run.stages import REPORT, RETRAIN, search_stages
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
@@ -89,9 +89,9 @@ def find_runs(parent: Path) -> list[Path]:
 
 def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
-    wanted = [stage for stage in STAGES if folder.spec.has_stage(stage)]
-    chosen = "retrain" if picked is None else f"{RETRAIN}{picked}"
-    return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), "report"]
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
+    return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 
 
 def read_state(folder: RunFolder, *, thorough: bool) -> RunState:

@@ -17,7 +17,8 @@ from nas.retraining.tuning_record import asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
 from nas.run.opened import OpenedRun
-from nas.run.stage_runner import Stage, run_stage
+from nas.run.stage_runner import Work, run_stage
+from nas.run.stages import RETRAIN, Stage, network_stage
 from nas.run.supernet_training import training_losses
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
@@ -38,18 +39,22 @@ class Tuner(Protocol):
         """Try settings, and finish the retraining with the best."""
 
 
-def retrain_stage(run: OpenedRun, how: str, tuner: Tuner | None = None) -> Stage[OpenedRun]:
-    """The stage that retrains one network; networks have their own records."""
-    entry = pick(read_front(run.folder), how)
-    return Stage(
-        f"retrain-{entry.id}",
-        f"Retrain {entry.id}",
+def retrain_stage(network_id: str) -> Stage:
+    """The stage that retrains a network of the front."""
+    return network_stage(
+        RETRAIN,
+        network_id,
         ("declare",),
-        (result_file(entry.id), weights_file(entry.id)),
-        lambda run: _retrain(run, entry, tuner),
-        (checkpoints_folder(entry.id), tuning_folder(entry.id)),
-        reads=(tuning_file(entry.id),),
+        {result_file(network_id): "its scores", weights_file(network_id): "its weights"},
+        scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
+        reads=(tuning_file(network_id),),
     )
+
+
+def retrain_work(run: OpenedRun, network_id: str, tuner: Tuner | None = None) -> Work[OpenedRun]:
+    """What that stage does, for `nas.run.stage_runner`."""
+    entry = pick(read_front(run.folder), network_id)
+    return lambda run: _retrain(run, entry, tuner)
 
 
 def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
@@ -62,11 +67,11 @@ def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         UsageError: when there is nothing but a network to be tuned.
     """
     for network_id in ids:
-        stage = retrain_stage(run, network_id)
+        stage = retrain_stage(network_id)
         if len(ids) > 1 and _waits_for_tuner(run, network_id):
             yield Note(stage.name, _tuning_words(run, network_id))
             continue
-        yield from run_stage(run, stage)
+        yield from run_stage(run, stage, retrain_work(run, network_id))
 
 
 def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
@@ -83,7 +88,7 @@ def _tuning_words(run: OpenedRun, network_id: str) -> str:
 
 
 def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
-    stage, trials = f"retrain-{entry.id}", asked_trials(run.folder, entry.id)
+    stage, trials = RETRAIN + entry.id, asked_trials(run.folder, entry.id)
     if run.folder.has(result_file(entry.id)):
         # Killed between the last step and the stage's record: the test split is not read again.
         run.folder.read_json(result_file(entry.id))

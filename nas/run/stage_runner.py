@@ -1,4 +1,4 @@
-"""What a stage of a run is, and how one is run or, when it is done, skipped.
+"""Runs a stage or, when it is done, skips it.
 
 A finished stage is recorded with the digest of what it read and the checksums of what it wrote;
 an unfinished one goes on from its journal or checkpoint; one with damaged files starts anew.
@@ -10,69 +10,42 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from latency.turns import computing, give_way
 from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
 from nas.run.folder import RunFolder, checksum
 from nas.run.opened import OpenedRun
+from nas.run.stages import Stage
 from search_spaces.errors import DamagedRunError
 
 RunT = TypeVar("RunT", bound=OpenedRun)
+Work = Callable[[RunT], Iterator[Event]]
 
 
-@dataclass(frozen=True)
-class Stage(Generic[RunT]):
-    """One step of the pipeline.
-
-    Attributes:
-        name: as in ``stages/<name>.json``.
-        label: for people.
-        needs: earlier stages whose files it reads.
-        outputs: files it writes, relative to the run folder; they are all there when it ends.
-        work: does it.
-        scratch: files and folders it leaves only while it is unfinished.
-        reads: files it reads, where they are there, that no stage writes but the user.
-    """
-
-    name: str
-    label: str
-    needs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    work: Callable[[RunT], Iterator[Event]]
-    scratch: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Everything that goes when the stage has to start anew."""
-        return (*self.outputs, *self.scratch)
-
-
-def run_stage(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
-    """Run one stage unless its record says that it is done; log every event."""
-    for event in stage_events(run, stage):
+def run_stage(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
+    """Do the work of a stage unless its record says that it is done; log every event."""
+    for event in stage_events(run, stage, work):
         run.folder.log(event)
         yield event
 
 
-def stage_events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
+def stage_events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
     """The same without logging, for a process that tells its events to the one that logs."""
     with computing(run.computes_on):
-        for event in _events(run, stage):
+        for event in _events(run, stage, work):
             yield event
             give_way()
 
 
-def _events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
+def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
     digest = stage_digest(run.folder, stage)
     problem = None
     try:
         record = run.folder.record(stage.name)
         if record is not None and record.digest == digest:
             problem = run.folder.damage(record)
-            if problem is None and record.outputs.keys() == set(stage.outputs):
+            if problem is None and record.outputs.keys() == stage.outputs.keys():
                 yield StageSkipped(stage.name, stage.label)
                 return
         if record is not None or run.folder.begun_otherwise(stage.name, digest):
@@ -88,18 +61,18 @@ def _events(run: RunT, stage: Stage[RunT]) -> Iterator[Event]:
     yield StageStarted(stage.name, stage.label)
     started = time.perf_counter()
     try:
-        yield from stage.work(run)
+        yield from work(run)
     except DamagedRunError as error:
         # A journal or checkpoint of this very stage: without it the stage starts anew, once.
         yield Note(stage.name, f"{error}; doing this stage again")
         run.folder.forget(stage.name, stage.files)
-        yield from stage.work(run)
+        yield from work(run)
     seconds = time.perf_counter() - started
     run.folder.finish(stage.name, digest, stage.outputs, seconds)
     yield StageFinished(stage.name, round(seconds, 3))
 
 
-def stage_digest(folder: RunFolder, stage: Stage[Any]) -> str:
+def stage_digest(folder: RunFolder, stage: Stage) -> str:
     """What the stage reads: the spec, the files of the stages it needs, and the user's files."""
     read = {}
     for name in stage.needs:

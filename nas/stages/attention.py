@@ -1,7 +1,4 @@
-"""Measures what a network's omni layers look at, with the weights that its run holds.
-
-One of the few modules of `nas` that know torch.
-"""
+"""The stage of a network that measures what its omni layers look at."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, attention_file
 from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni
-from nas.run.stage_runner import Stage, run_stage
+from nas.run.stage_runner import run_stage
+from nas.run.stages import ATTENTION, RETRAIN, network_stage
 from nas.search.front import FrontEntry, pick, read_front
 from nas.stages.base import Run
 from search_spaces.errors import UsageError
@@ -25,7 +23,6 @@ from supernet.omni_shares import omni_shares
 EXAMPLES = 64
 MAPS = 3
 DIGITS = 6
-STAGE = "attention-"
 
 
 def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
@@ -39,26 +36,22 @@ def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
         UsageError: when the run has no front yet, no such network, or no weights of it any more,
             or when the network has no layer to look into.
     """
-    from nas.stages.report import report_stage
+    from nas.stages.report import report
 
     run = Run(folder)
     with folder.locked():
         entry = pick(read_front(folder), how)
         check_omni(entry.architecture, run.space.model.omni_span)
-        yield from run_stage(run, _stage(run, entry))
-        yield from run_stage(run, report_stage(folder))
-
-
-def _stage(run: Run, entry: FrontEntry) -> Stage[Run]:
-    """The stage of one network; it is done again once there are better weights."""
-    retrained = run.folder.record(f"retrain-{entry.id}") is not None
-    return Stage(
-        f"{STAGE}{entry.id}",
-        f"Look into {entry.id}",
-        ("declare", f"retrain-{entry.id}" if retrained else "supernet"),
-        (attention_file(entry.id),),
-        lambda run: _measure(run, entry, retrained),
-    )
+        # The stage is done again once there are better weights.
+        retrained = folder.record(RETRAIN + entry.id) is not None
+        stage = network_stage(
+            ATTENTION,
+            entry.id,
+            ("declare", RETRAIN + entry.id if retrained else "supernet"),
+            {attention_file(entry.id): "what its omni layers look at"},
+        )
+        yield from run_stage(run, stage, lambda run: _measure(run, entry, retrained))
+        yield from report(run)
 
 
 def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
@@ -85,7 +78,7 @@ def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
         ),
     )
     run.folder.write_json(attention_file(entry.id), views.to_json())
-    yield Progress(f"{STAGE}{entry.id}", 1, 1, f"{len(layers)} layers, {weights} weights")
+    yield Progress(ATTENTION + entry.id, 1, 1, f"{len(layers)} layers, {weights} weights")
 
 
 def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, Weights]:

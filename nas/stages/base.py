@@ -1,4 +1,4 @@
-"""What the stages of a run share."""
+"""A run with its executor, as all stages use it."""
 
 from __future__ import annotations
 

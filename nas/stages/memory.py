@@ -1,4 +1,4 @@
-"""Peak memory of networks: measured for a sample, predicted for the rest."""
+"""The stage that measures the peak memory of sampled networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 
 
-def measure_memory(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
     """Measure a sample of networks and fit the predictor, or take both from a profile."""
     if run.carried is not None:
         (workload,) = run.carried.workloads

@@ -1,4 +1,4 @@
-"""The stage that really evaluates networks, those that a searcher asks for."""
+"""The stage that evaluates the networks that a searcher asks for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from search_spaces.space import Genotypes
 NETWORKS_PER_FRONT = 8
 
 
-def observe(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
     """Measure the inherited quality of networks until the searcher has had enough.
 
     What the journal knows is told to the searcher again, which then asks for what is missing.

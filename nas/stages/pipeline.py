@@ -7,11 +7,23 @@ Killing the process at any moment and starting again ends in the same result, se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.run.events import Event
+from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
+from nas.run.stages import Stage, search_stages
+from search_spaces.errors import UsageError
+
+if TYPE_CHECKING:
+    from nas.run.stage_runner import Work
+    from nas.stages.base import Run
+
+# The first stage that times, and the one that times without reading that one's files; whatever
+# lies between starts anew by itself, since it reads other times.
+TIMING = ("verify", "latency")
 
 
 def run_search(
@@ -22,7 +34,7 @@ def run_search(
     Args:
         folder: the run.
         settings: where it is worked on; in this process if not given.
-        retime: whether to forget first what was timed for it, see `nas.stages.retiming`.
+        retime: whether to forget first what was timed for it.
 
     Yields:
         What happens; the same events are appended to ``events.jsonl``.
@@ -33,16 +45,51 @@ def run_search(
     """
     from nas.run.stage_runner import run_stage
     from nas.stages.base import Run
-    from nas.stages.report import report_stage
-    from nas.stages.retiming import time_anew
+    from nas.stages.report import report
     from nas.stages.retrain import search_ids
-    from nas.stages.table import search_stages
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
         run = Run(folder, executor)
         if retime:
-            yield from time_anew(run)
+            yield from _forget_times(run)
         for stage in search_stages(run.spec):
-            yield from run_stage(run, stage)
+            yield from run_stage(run, stage, work_of(stage))
         yield from executor.retrain(run, search_ids(run))
-        yield from run_stage(run, report_stage(folder))
+        yield from report(run)
+
+
+def work_of(stage: Stage) -> Work[Run]:
+    """What a stage of a search does: ``work`` of the module here that is named like it."""
+    work: Work[Run] = import_module(f"nas.stages.{stage.name}").work
+    return work
+
+
+def _forget_times(run: Run) -> Iterator[Event]:
+    """Forget what was timed, so that the stages that follow time it anew.
+
+    The supernet stays, and so does the request. Killed at any moment, the run goes on without
+    the option as well: what is forgotten first is what nothing else would notice.
+
+    Raises:
+        UsageError: for a search that times nothing on this device.
+    """
+    spec = run.spec
+    if not spec.needs_latency:
+        names = ", ".join((*spec.objectives, *spec.limits))
+        raise UsageError(
+            "--retime is for a search whose objectives or limits name latency_ms; this one has "
+            f"{names}"
+        )
+    if run.elsewhere is not None:
+        raise UsageError(
+            f"--retime cannot time on {run.elsewhere}, whose profile this search predicts latency "
+            "from: make the profile anew there with nas profile --retime, and search with that one"
+        )
+    run.meter().forget()
+    stages = {stage.name: stage for stage in search_stages(spec)}
+    for name in TIMING:
+        run.folder.forget(name, stages[name].files)
+    kept = "" if run.carried is None else ", but for what the device profile tells"
+    note = Note("latency", f"what was timed before is forgotten{kept}: everything is timed anew")
+    run.folder.log(note)
+    yield note

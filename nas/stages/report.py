@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nas.report import write_report
 from nas.run.events import Event, Progress
-from nas.run.folder import RunFolder
-from nas.run.layout import REPORT_FILE, STUDY_FILE
-from nas.run.stage_runner import Stage
+from nas.run.layout import STUDY_FILE
+from nas.run.stage_runner import run_stage
+from nas.run.stages import REPORT
 from nas.stages.base import Run
-from nas.stages.holding import with_held
-from nas.stages.verification import measured_entries
+from nas.stages.measured import measured_entries, with_confirmed
 
 
-def report_stage(folder: RunFolder) -> Stage[Run]:
-    """The stage that writes ``report.html`` and the study; it reads what all others wrote."""
-    needs = tuple(name for name in folder.finished() if name != "report")
-    return Stage("report", "Write the report", needs, (REPORT_FILE, STUDY_FILE), _report)
+def report(run: Run) -> Iterator[Event]:
+    """Run the stage, which reads what all others wrote."""
+    needs = tuple(name for name in run.folder.finished() if name != REPORT.name)
+    yield from run_stage(run, replace(REPORT, needs=needs), work)
 
 
-def _report(run: Run) -> Iterator[Event]:
+def work(run: Run) -> Iterator[Event]:
+    """Write ``report.html`` and the study."""
     from nas.search.searchers.optuna_study import write_study
 
     objectives = run.spec.objectives
@@ -34,7 +35,7 @@ def _report(run: Run) -> Iterator[Event]:
                 entry.architecture,
                 {name: entry.value(name) for name in objectives} | dict(entry.measured),
             )
-            for entry in with_held(run, measured_entries(run))
+            for entry in with_confirmed(run, measured_entries(run))
         ],
     )
     path = write_report(run.folder)

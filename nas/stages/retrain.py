@@ -14,7 +14,7 @@ from nas.retraining.tuning_record import ask_for_trials
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file, record_file
-from nas.run.stage_runner import run_stage
+from nas.run.stages import RETRAIN
 from nas.search.front import pick, read_front
 from nas.stages.base import Run
 from search_spaces.errors import DamagedRunError
@@ -38,7 +38,7 @@ def retrain(
         UsageError: when the run has no front yet, or no such network.
         DamagedRunError: when the front was changed since the search wrote it.
     """
-    from nas.stages.report import report_stage
+    from nas.stages.report import report
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
         run = Run(folder, executor)
@@ -49,7 +49,7 @@ def retrain(
             for network_id in ids:
                 ask_for_trials(folder, network_id, trials)
         yield from executor.retrain(run, list(dict.fromkeys(ids)))
-        yield from run_stage(run, report_stage(folder))
+        yield from report(run)
 
 
 def search_ids(run: Run) -> list[str]:
@@ -59,14 +59,14 @@ def search_ids(run: Run) -> list[str]:
     """
     front = read_front(run.folder)
     picked, known = pick(front, run.spec.pick).id, {entry.id for entry in front.entries}
-    names = [file("retrain-*") for file in (record_file, begun_file)]
+    names = [file(f"{RETRAIN}*") for file in (record_file, begun_file)]
     begun = {Path(one).stem for name in names for one in run.folder.found(name)}
-    others = {name.removeprefix("retrain-") for name in begun} - {picked}
+    others = {name.removeprefix(RETRAIN) for name in begun} - {picked}
     for network_id in others - known:
         try:
-            run.folder.record(f"retrain-{network_id}")
+            run.folder.record(RETRAIN + network_id)
         except DamagedRunError:
-            run.folder.forget(f"retrain-{network_id}", ())
+            run.folder.forget(RETRAIN + network_id, ())
     return [picked, *sorted(others & known)]
 
 

@@ -21,11 +21,11 @@ from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.results.contents import RunContents
-from nas.run.stage_names import SINGLE, STAGES, stage_label
+from nas.run.stages import OF_NETWORKS, search_stages, stage_label
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
+from service.api.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 from service.jobs.states import Job, State
-from service.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
@@ -224,10 +224,10 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
 def stages(view: RunView, job: Job) -> list[StageView]:
     """The timeline: every stage, done, going on or still to come."""
     run = view.contents
-    names = [name for name in STAGES if name != "latency" or run.spec.needs_latency]
-    names += [name for name in run.seconds if name not in STAGES]
+    names = [stage.name for stage in search_stages(run.spec)]
+    names += [name for name in run.seconds if name not in names]
     now = job.summary.stage if job.state is State.running else None
-    if now and now.startswith(tuple(SINGLE)) and now not in names:
+    if now and now.startswith(tuple(OF_NETWORKS)) and now not in names:
         names.append(now)
     longest = max([*run.seconds.values(), 0.1])
     shown = []
@@ -269,6 +269,11 @@ class Compared:
     job: str
     title: str
     view: RunView
+
+    @property
+    def quality(self) -> str:
+        """What quality is called there."""
+        return words.metric(self.view.contents, QUALITY)
 
 
 def comparison(fronts: Sequence[Compared]) -> Html:

@@ -1,0 +1,199 @@
+"""The stages of a search, each described once.
+
+The order of work, what resuming looks at, the timelines of command, report and dashboard, and the
+list of files that the report ends with follow from `SEARCH_STAGES`. What a stage does is the
+function ``work`` of the module of `nas.stages` that is named like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nas.request.spec import SearchSpec
+from nas.run.layout import (
+    BEST_SUPERNET_FILE,
+    DATA_FILE,
+    FRONT_FILE,
+    HISTORY_FILE,
+    HOLDING_FILE,
+    IMPORTANCES_FILE,
+    MEMORY_FILE,
+    MEMORY_PREDICTOR_FILE,
+    OBSERVATIONS_FILE,
+    POPULATION_FILE,
+    PREDICTOR_FILE,
+    PROFILE_FILE,
+    PRUNED_SPACE_FILE,
+    PRUNING_FILE,
+    RANKER_FILE,
+    RAY_TRAIN_FOLDER,
+    REPORT_CARD_FILE,
+    REPORT_FILE,
+    SPACE_FILE,
+    STUDY_FILE,
+    SUPERNET_FILE,
+    VERIFICATION_FILE,
+    VETOES_FILE,
+)
+
+# What stages of a single network are called, before its id → what is done to the network.
+RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
+OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EXPORT: "Export"}
+
+
+def _always(_: SearchSpec) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a search.
+
+    Attributes:
+        name: as in ``stages/<name>.json``.
+        label: for people.
+        needs: earlier stages whose files it reads, as far as a search has them.
+        outputs: files it writes, relative to the run folder → what is in them; they are all there
+            when it ends.
+        applies: whether a search has it.
+        scratch: files and folders it leaves only while it is unfinished.
+        reads: files it reads, where they are there, that no stage writes but the user.
+    """
+
+    name: str
+    label: str
+    needs: tuple[str, ...]
+    outputs: Mapping[str, str]
+    applies: Callable[[SearchSpec], bool] = _always
+    scratch: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Everything that goes when the stage has to start anew."""
+        return (*self.outputs, *self.scratch)
+
+
+SEARCH_STAGES = (
+    Stage(
+        "declare",
+        "Check the request",
+        (),
+        {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
+    ),
+    Stage(
+        "latency",
+        "Time sampled networks",
+        ("declare",),
+        {
+            PROFILE_FILE: "times of sampled networks",
+            PREDICTOR_FILE: "the latency predictor fitted to them",
+        },
+        lambda spec: spec.needs_latency,
+    ),
+    Stage(
+        "memory",
+        "Measure peak memory",
+        ("declare",),
+        {
+            MEMORY_FILE: "peak memory of sampled networks",
+            MEMORY_PREDICTOR_FILE: "the predictor of peak memory fitted to it",
+        },
+        lambda spec: spec.needs_memory,
+    ),
+    Stage(
+        "supernet",
+        "Train the supernet",
+        ("declare",),
+        {
+            SUPERNET_FILE: "the supernet's weights",
+            BEST_SUPERNET_FILE: "those with the lowest validation loss",
+            HISTORY_FILE: "how its training went",
+        },
+        scratch=(RAY_TRAIN_FOLDER,),
+    ),
+    Stage(
+        "observe",
+        "Observe networks",
+        ("supernet", "latency", "memory"),
+        {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
+    ),
+    Stage(
+        "rank",
+        "Fit the ranker",
+        ("observe",),
+        {
+            RANKER_FILE: "the ranker",
+            REPORT_CARD_FILE: "how well it orders networks it has not seen",
+            IMPORTANCES_FILE: "what moves its predictions",
+        },
+    ),
+    Stage(
+        "prune",
+        "Prune the space",
+        ("rank", "observe", "latency", "memory"),
+        {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
+        lambda spec: spec.ranks,
+        reads=(VETOES_FILE,),
+    ),
+    Stage(
+        "evolve",
+        "Evolve on predictions",
+        ("prune", "rank", "latency", "memory"),
+        {POPULATION_FILE: "every network that evolution scored"},
+        lambda spec: spec.ranks,
+    ),
+    Stage(
+        "verify",
+        "Measure the best",
+        ("evolve", "observe", "supernet"),
+        {
+            VERIFICATION_FILE: "networks measured after the evolution",
+            HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
+        },
+    ),
+    Stage(
+        "front",
+        "Find the Pareto front",
+        ("verify", "observe", "rank", "latency", "memory"),
+        {FRONT_FILE: "the result: the front"},
+    ),
+)
+# Written anew after a search and after whatever is done with its networks; `needs` follows then.
+REPORT = Stage(
+    "report",
+    "Write the report",
+    (),
+    {REPORT_FILE: "all of it on one page", STUDY_FILE: "everything measured, as a study of Optuna"},
+)
+
+
+def search_stages(spec: SearchSpec) -> list[Stage]:
+    """The stages that a search really has, from the request to the front, in order.
+
+    Nothing is timed or measured that nobody asks for, and only searchers that rank prune the space
+    and evolve in it.
+    """
+    return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
+
+
+def network_stage(
+    prefix: str,
+    network_id: str,
+    needs: tuple[str, ...],
+    outputs: Mapping[str, str],
+    scratch: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
+) -> Stage:
+    """A stage of a single network, which has its own record; see `OF_NETWORKS` and `Stage`."""
+    name = prefix + network_id
+    return Stage(name, stage_label(name), needs, outputs, scratch=scratch, reads=reads)
+
+
+def stage_label(name: str) -> str:
+    """What people call a stage of a search, or of one of its networks."""
+    for prefix, word in OF_NETWORKS.items():
+        if name.startswith(prefix):
+            return f"{word} {name.removeprefix(prefix)}"
+    return next(stage.label for stage in (*SEARCH_STAGES, REPORT) if stage.name == name)

@@ -1,0 +1,44 @@
+"""The stage that checks a request before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nas.run.events import Event, Progress
+from nas.run.layout import DATA_FILE, SPACE_FILE
+from nas.search.ranking.report_card import MIN_OBSERVATIONS
+from nas.stages import feasibility
+from nas.stages.base import Run, size_text
+from search_spaces.errors import UsageError
+from search_spaces.files import write_atomically
+from search_spaces.loading import dump_space
+from search_spaces.space import SearchSpace
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Check that the request can be met and write the space down."""
+    run.executor.check(run.spec)
+    _check_size(run.space)
+    feasibility.check_request(run.spec, run.executor, run.carried)
+    task = run.task
+    for training in (run.spec.budget.supernet, run.spec.budget.retrain):
+        task.check(training)
+    write_atomically(run.folder.path / SPACE_FILE, dump_space(run.space))
+    run.folder.write_json(
+        DATA_FILE,
+        {
+            "dataset": task.name,
+            "digest": task.digest,
+            **task.describe(),
+        },
+    )
+    yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
+
+
+def _check_size(space: SearchSpace) -> None:
+    if space.size < MIN_OBSERVATIONS:
+        raise UsageError(
+            f"the space {space.name} holds {space.size} network{'s' * (space.size != 1)}, and a "
+            f"search needs at least {MIN_OBSERVATIONS} to learn what matters: give a gene more "
+            "choices"
+        )

@@ -1,0 +1,31 @@
+"""The stage that keeps what nothing dominates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nas.objectives import objective
+from nas.run.events import Event, FrontUpdated, Progress
+from nas.run.layout import FRONT_FILE
+from nas.search.front import FrontEntry, build_front
+from nas.stages.base import Run
+from nas.stages.measured import (
+    measured_entries,
+    with_confirmed,
+)
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Put everything that was measured together and keep what nothing dominates."""
+    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
+    entries = with_confirmed(run, measured_entries(run))
+    device = run.elsewhere or ""
+    front = build_front(entries, objectives, run.reference, run.spec.limits, device)
+    run.folder.write_json(FRONT_FILE, front.to_json())
+    points = tuple(_shown(entry, run.spec.objectives) for entry in front.entries)
+    yield FrontUpdated("front", points, front.hypervolume)
+    yield Progress("front", 1, 1, f"{len(front.entries)} networks")
+
+
+def _shown(entry: FrontEntry, names: Sequence[str]) -> dict[str, float]:
+    return dict(entry.measured) | {name: entry.value(name) for name in names}

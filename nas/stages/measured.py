@@ -1,0 +1,111 @@
+"""Everything that a run has measured of its networks so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nas.objectives import COSTS, LATENCY, MEMORY, UPPER_NAMES
+from nas.objectives.latency_limits import ConfirmedLatency
+from nas.results.failures import failed
+from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
+from nas.search.front import FrontEntry
+from nas.search.scoring import network_costs
+from nas.stages.base import Run
+from search_spaces.architecture import Architecture
+from search_spaces.measurement import Measurement
+from search_spaces.space import Genotypes
+
+
+def measured_entries(run: Run) -> list[FrontEntry]:
+    """Every network all of whose objectives were measured, as far as they can be."""
+    verified = run.folder.read_journal(VERIFICATION_FILE)
+    entries = {line["id"]: journal_entry(line) for line in verified if not failed(line)}
+    times = run.timed()
+    known_costs = {
+        LATENCY: {key: one.value for key, one in times.items()},
+        MEMORY: run.memory_mb(),
+    }
+    needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
+    needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
+    networks = run.space.decode(run.observed_rows)
+    rows = [i for i, network in enumerate(networks) if network.id not in entries]
+    if run.elsewhere is None:
+        rows = [i for i in rows if all(networks[i].id in values for values in needed)]
+    if rows:
+        chosen = run.observed_rows[rows]
+        known = run.observations()
+        networks = run.space.decode(chosen)
+        details = zip(
+            networks, predicted_values(run, chosen), exact_costs(run, chosen), strict=True
+        )
+        for network, predicted, cost_values in details:
+            line = known[network.id]
+            measured = inherited(line) | cost_values
+            entries[network.id] = FrontEntry(network.id, network, measured, predicted)
+    return [_with_costs(_doubted(entry, times), known_costs) for entry in entries.values()]
+
+
+def with_confirmed(run: Run, entries: Sequence[FrontEntry]) -> list[FrontEntry]:
+    """The entries, with what the sessions said in place of the single measurement."""
+    confirmed = read_confirmed(run)
+    return [_with(entry, confirmed.get(entry.id)) for entry in entries]
+
+
+def read_confirmed(run: Run) -> dict[str, ConfirmedLatency]:
+    """What was timed in sessions so far, by architecture id."""
+    return {
+        one["id"]: ConfirmedLatency(
+            one["latency_ms"], one["latency_upper_ms"], one["sessions"], one.get("doubtful", "")
+        )
+        for line in run.folder.read_journal(HOLDING_FILE)
+        for one in line["networks"]
+    }
+
+
+def _with(entry: FrontEntry, confirmed: ConfirmedLatency | None) -> FrontEntry:
+    if confirmed is None:
+        return entry
+    times = {LATENCY: confirmed.latency_ms, UPPER_NAMES[LATENCY]: confirmed.upper_ms}
+    doubtful = {LATENCY: confirmed.doubtful} if confirmed.doubtful else {}
+    return replace(entry, measured=dict(entry.measured) | times, doubtful=doubtful)
+
+
+def _doubted(entry: FrontEntry, times: Mapping[str, Measurement]) -> FrontEntry:
+    """An observed network's entry with the doubts about its time; verified ones have their own."""
+    time = times.get(entry.id)
+    if time is None or not time.doubtful or LATENCY in entry.measured:
+        return entry
+    return replace(entry, doubtful={LATENCY: time.doubtful})
+
+
+def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
+    """The entry with what is known of its costs, name → id → value, beside what it has."""
+    there = {name: values[entry.id] for name, values in known.items() if entry.id in values}
+    return replace(entry, measured={**there, **entry.measured})
+
+
+def inherited(line: Mapping[str, Any]) -> dict[str, float]:
+    """What was measured of a network with inherited weights, out of its line in the journal."""
+    return {name: value for name, value in line.items() if name not in ("id", "architecture")}
+
+
+def journal_entry(line: Mapping[str, Any]) -> FrontEntry:
+    """A network that was verified, out of its line in the journal."""
+    architecture = Architecture.from_json(line["architecture"])
+    return FrontEntry(
+        line["id"], architecture, line["measured"], line["predicted"], line.get("doubtful", {})
+    )
+
+
+def predicted_values(run: Run, rows: Genotypes) -> list[dict[str, float]]:
+    """What the predictors say of each of the networks ``(N, S)``, by name."""
+    values = run.scorer.predict(rows)
+    names = [name for name in values if name not in COSTS]
+    return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
+
+
+def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, int]]:
+    """What is counted of each of the networks ``(N, S)``, by name."""
+    return [{"params": int(p), "flops": int(f)} for p, f in network_costs(run.space, rows)]

@@ -1,0 +1,33 @@
+"""The stage that fits the ranker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nas.run.events import Event, Progress
+from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
+from nas.run.opened import RANK
+from nas.search.ranking import choose_ranker
+from nas.search.scoring import network_costs
+from nas.stages.base import Run
+from search_spaces.encoding import encode_features, feature_names
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Fit the ranker and write its report card."""
+    rows, qualities = run.observed_rows, run.qualities()
+    params, flops = network_costs(run.space, rows).T
+    features = encode_features(run.space, rows)
+    ranker, card = choose_ranker(
+        features,
+        qualities,
+        {"params": params, "flops": flops},
+        run.rng(RANK),
+        feature_names(run.space),
+    )
+    run.folder.write_json(RANKER_FILE, ranker.to_json())
+    run.folder.write_json(REPORT_CARD_FILE, card.to_json())
+    run.folder.write_json(IMPORTANCES_FILE, ranker.importances())
+    tau, accuracy = card.held_out.kendall_tau, card.held_out.pairwise_accuracy
+    message = f"{card.ranker}: held-out τ {tau:.2f}, pairs right {accuracy:.0%}"
+    yield Progress("rank", 1, 1, message)

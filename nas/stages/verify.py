@@ -1,0 +1,284 @@
+"""The stage that measures the best candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from latency.profile import read_profile
+from nas.executors.base import Failure
+from nas.objectives import LATENCY, MEMORY, STD_NAMES, UPPER_NAMES, objective
+from nas.objectives.latency_limits import keeps
+from nas.results.failures import failed
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.layout import HOLDING_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
+from nas.search.doubts import disturbances, predictions_off, reason
+from nas.search.evolution import Generation, archive
+from nas.search.front import best_entries
+from nas.search.pareto import constrained_ranks, crowding_distance
+from nas.stages.base import Run
+from nas.stages.measured import (
+    exact_costs,
+    inherited,
+    journal_entry,
+    measured_entries,
+    predicted_values,
+    read_confirmed,
+    with_confirmed,
+)
+from nas.stages.memory import memory_of
+from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError, NasError
+from search_spaces.measurement import Measurement
+from search_spaces.space import Genotypes
+
+# A latency further from its prediction is timed again before it is believed.
+MOST_STDS, LEAST_ODD = 3.0, 0.1
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Really measure the best candidates, in order, until enough keep the limits.
+
+    Under a limit on latency those on the front are timed again, see
+    `nas.objectives.latency_limits`; the next candidates take the places of those that break it, and
+    of those that cannot be evaluated.
+
+    Raises:
+        DivergedError, EvaluationError: when so many of them fail that it makes no sense to go on.
+    """
+    candidates = _candidates(run)
+    lines = {line["id"]: line for line in run.folder.read_journal(VERIFICATION_FILE)}
+    wanted = min(run.spec.budget.verified, len(candidates))
+    position = 0
+    while True:
+        kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
+        batch = candidates[position : position + wanted - kept]
+        if not batch:
+            yield from _confirm_front(run)
+            kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
+            if kept >= wanted or position >= len(candidates):
+                break
+            continue
+        missing = [candidate for candidate in batch if candidate.id not in lines]
+        for line, event in _verified(run, missing):
+            if event is not None:
+                yield event
+            if line is None:
+                continue
+            lines[line["id"]] = line
+            journals = (VERIFICATION_FILE, HOLDING_FILE)
+            abort_stage(run.folder, "verify", journals, too_many_failures(lines.values()))
+            done = min(len(lines), wanted)
+            yield Progress("verify", done, wanted)
+        position += len(batch)
+    _check_doubts(run)
+    if off := predictions_off(journal_entry(line) for line in lines.values() if not failed(line)):
+        yield Note("verify", off, loud=True)
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
+        if not (run.folder.path / name).exists():
+            run.folder.append(name, [])
+
+
+def _check_doubts(run: Run) -> None:
+    """Let no run end without a front for the only reason that nothing could be timed reliably.
+
+    Raises:
+        NasError: after the doubtful measurements were forgotten, so that resuming takes them anew.
+    """
+    entries = with_confirmed(run, measured_entries(run))
+    limits = run.spec.limits
+    kept = [one for one in entries if keeps(one.measured, one.predicted, limits, one.doubtful)]
+    unsure = [one for one in entries if LATENCY in one.doubtful]
+    if kept or not unsure or LATENCY not in limits:
+        return
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
+        run.folder.forget("verify", (name,))
+    raise NasError(
+        f"no network is known to keep latency_ms ≤ {limits[LATENCY]:g}, since {len(unsure)} could "
+        f"not be timed reliably ({reason(unsure[0].doubtful)}): keep other work away from the "
+        f"device and go on with nas resume {run.folder.path}"
+    )
+
+
+def _confirm_front(run: Run) -> Iterator[Event]:
+    """Time networks again until the latency of all of the front is sure to keep its limit.
+
+    Nothing is done without a limit on latency, or where it cannot be timed.
+
+    A network that turns out to break the limit, or to be slower than it seemed, makes room for
+    others; so this goes on until all of the front has been timed in sessions. A network whose
+    single measurement is doubtful gets its chance here.
+    """
+    if LATENCY not in run.spec.limits or run.elsewhere is not None:
+        return
+    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
+    while True:
+        confirmed = read_confirmed(run)
+        measured = measured_entries(run)
+        entries = [e if e.id in confirmed else replace(e, doubtful={}) for e in measured]
+        front = best_entries(with_confirmed(run, entries), objectives, run.spec.limits)
+        unsure = [entry for entry in front if entry.id not in confirmed]
+        if not unsure:
+            return
+        yield Progress("verify", 0, len(unsure), "on the front, timed again")
+        timed = run.meter().in_sessions([entry.architecture for entry in unsure])
+        yield from disturbances("verify", timed)
+        # One line for all: which are timed next follows from whole rounds only.
+        pairs = list(zip(unsure, timed.values, strict=True))
+        line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
+        run.folder.append(HOLDING_FILE, [line])
+        for entry, value in pairs:
+            times = {LATENCY: value.latency_ms, UPPER_NAMES[LATENCY]: value.upper_ms}
+            yield ArchitectureMeasured("verify", entry.id, times)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    id: str
+    architecture: Architecture
+    row: Genotypes
+
+
+def _candidates(run: Run) -> list[_Candidate]:
+    """Networks that nothing dominates as far as is known, those with most crowding distance first.
+
+    Those that were observed count with their real quality, those that only were evolved with the
+    predicted one. Costs that take a measurement are predicted.
+    """
+    rows, qualities = run.observed_rows, run.qualities()
+    if run.spec.ranks:
+        lines = run.folder.read_journal(POPULATION_FILE)
+        evolved = archive([Generation.from_json(line) for line in lines])
+        found = run.pruned.translate(evolved.genotypes, run.space)
+        known = {row.tobytes() for row in rows} | _failed_rows(run)
+        new = [row.tobytes() not in known for row in found]
+        rows = np.concatenate([rows, found[new]])
+        qualities = np.concatenate([qualities, evolved.objectives[new, 0]])
+    costs = run.costs.score(rows)
+    points = np.column_stack([qualities, costs.objectives])
+    best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
+    order = best[np.argsort(-crowding_distance(points[best]), kind="stable")]
+    networks = run.space.decode(rows)
+    return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
+
+
+def _failed_rows(run: Run) -> set[bytes]:
+    """The networks that could not be observed: nothing is known of them but that."""
+    lines = [line for line in run.observations().values() if failed(line)]
+    networks = [Architecture.from_json(line["architecture"]) for line in lines]
+    return {row.tobytes() for row in run.space.encode(networks)}
+
+
+def _verified(
+    run: Run, candidates: Sequence[_Candidate]
+) -> Iterator[tuple[dict[str, Any] | None, Event | None]]:
+    """Measure candidates and journal each; what was measured before is taken from there.
+
+    Yields:
+        A line of the journal, and what happened, if anything was measured just now; or a note
+        alone.
+    """
+    if not candidates:
+        return
+    rows = np.concatenate([candidate.row for candidate in candidates])
+    networks = [candidate.architecture for candidate in candidates]
+    known = run.observations()
+    predicted, cost_values = predicted_values(run, rows), exact_costs(run, rows)
+    times, untimed, notes = _times(run, networks, predicted)
+    for note in notes:
+        yield None, note
+    costs = [
+        _measured_costs(run, network, time, network.id in untimed)
+        for network, time in zip(networks, times, strict=True)
+    ]
+    outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
+    for index, network in enumerate(networks):
+        line = {
+            "id": network.id,
+            "architecture": network.to_json(),
+            "predicted": predicted[index],
+        }
+        before = known.get(network.id)
+        outcome = next(outcomes) if before is None else inherited(before)
+        if isinstance(outcome, Failure):
+            event: Event | None = to_event("verify", network, outcome)
+            line |= values_of(outcome)
+        else:
+            measured, fresh = costs[index]
+            fresh = fresh if before else {**outcome, **fresh}
+            event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
+            line["measured"] = {**outcome, **measured, **cost_values[index]}
+            time = times[index]
+            if time is not None and time.doubtful:
+                line["doubtful"] = {LATENCY: time.doubtful}
+        run.folder.append(VERIFICATION_FILE, [line])
+        yield line, event
+
+
+def _measured_costs(
+    run: Run, network: Architecture, time: Measurement | None, timed_now: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Costs of a network that take a measurement, and those of them measured just now."""
+    costs: dict[str, float] = {}
+    fresh: dict[str, float] = {}
+    if time is not None:
+        costs[LATENCY] = time.value
+        fresh |= costs if timed_now else {}
+    if run.spec.needs_memory and run.elsewhere is None:
+        remembered = run.memory_mb().get(network.id)
+        costs[MEMORY] = remembered or memory_of(run, network)
+        fresh |= {} if remembered else {MEMORY: costs[MEMORY]}
+    return costs, fresh
+
+
+def _times(
+    run: Run, networks: Sequence[Architecture], predicted: Sequence[Mapping[str, float]]
+) -> tuple[Sequence[Measurement | None], set[str], list[Note]]:
+    """The latency of each network, the ids of those that had to be timed for it, and notes on that.
+
+    One that deviates from its prediction by more than that is unsure is timed again.
+
+    Raises:
+        DataError: when the run's other networks were timed on another device.
+    """
+    if not run.spec.needs_latency or run.elsewhere is not None:
+        return [None] * len(networks), set(), []
+    meter = run.meter()
+    other = read_profile(run.folder.path / PROFILE_FILE).header.difference(meter.header)
+    if other is not None:
+        raise DataError(
+            f"the networks of this run were timed elsewhere: {other}; go on with the run there, "
+            "or start a new one here"
+        )
+    untimed = {network.id for network in networks if not meter.known(network)}
+    timed = meter.measure(networks)
+    notes = list(disturbances("verify", timed))
+    values = list(timed.values)
+    odd = [i for i, one in enumerate(values) if _unexpected(one, predicted[i])]
+    if odd:
+        again = meter.confirm([networks[i] for i in odd])
+        notes += disturbances("verify", again)
+        for i, value in zip(odd, again.values, strict=True):
+            values[i] = value
+    return values, untimed, notes
+
+
+def _unexpected(time: Measurement, predicted: Mapping[str, float]) -> bool:
+    """Whether an accepted time is further from its prediction than that is unsure."""
+    middle, std = predicted[LATENCY], predicted[STD_NAMES[LATENCY]]
+    most = max(MOST_STDS * std, LEAST_ODD * middle)
+    return not time.doubtful and abs(time.value - middle) > most
+
+
+def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the verified networks keep the limits, as far as is known.
+
+    Doubtful ones count by their value here: where other work disturbs the timing it disturbs that
+    of the next candidates as well, and asking for ever more of them would find nothing.
+    """
+    entries = with_confirmed(run, [journal_entry(line) for line in lines if not failed(line)])
+    return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)

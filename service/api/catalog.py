@@ -1,0 +1,217 @@
+"""What is registered on the server: search spaces, data sets and device profiles, by name.
+
+Requests name these, never paths. Spaces are the shipped ones and the TOML files in ``HOME/spaces``;
+data sets are the built-in ones and the folders that ``nas data prepare`` made in ``HOME/data``,
+where the files of data sets that need one are as well; device profiles are the files that ``nas
+profile`` made in ``HOME/profiles``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from latency.workload import Workload
+from nas.request.fields import nearest
+from nas.request.resolve import AttachedProfile
+from nas.request.spec import SYNTHETIC, SearchSpec
+from nas.run.layout import DEVICE_PROFILE_FILE
+from search_spaces.errors import DataError, SpaceFileError, UnknownNameError
+from search_spaces.loading import load_space, parse_space, space_names
+from search_spaces.space import SearchSpace
+from search_spaces.toml_source import read_text
+from service.settings import Settings
+from supernet.data.manifest import FILE_NAME, read_manifest
+from supernet.data.sources import SOURCES
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set that requests may name.
+
+    Attributes:
+        name: of the data set.
+        kind: ``built-in``, ``generated`` or ``prepared``.
+        task: what it is for; None where it depends on the space.
+        path: of a prepared folder.
+        examples: split → number of examples, as far as known.
+        problem: why it cannot be used.
+    """
+
+    name: str
+    kind: str
+    task: str | None = None
+    path: Path | None = None
+    examples: dict[str, int] | None = None
+    problem: str | None = None
+
+
+class Catalog:
+    """The spaces and data sets of a service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._spaces = settings.home / "spaces"
+        self._data = settings.home / "data"
+        self._profiles = settings.home / "profiles"
+
+    def space_names(self) -> list[str]:
+        """Names of all spaces."""
+        own = {file.stem for file in self._own_spaces()}
+        return sorted({*space_names(), *own})
+
+    def space(self, name: str) -> SearchSpace:
+        """The space of that name; one of the server's own hides a shipped one.
+
+        Raises:
+            UnknownNameError: when there is none.
+            SpaceFileError: when the server's own cannot be read.
+        """
+        files = {file.stem: file for file in self._own_spaces()}
+        if name in files:
+            return parse_space(read_text(files[name]), name)
+        if name not in space_names():
+            raise _unknown("space", name, self.space_names())
+        return _shipped(name)
+
+    def readable_spaces(self) -> list[SearchSpace]:
+        """All spaces that can be read, by name."""
+        found = []
+        for name in self.space_names():
+            try:
+                found.append(self.space(name))
+            except SpaceFileError:
+                continue  # an operator's file that is wrong must not hide the others
+        return found
+
+    def datasets(self) -> list[Dataset]:
+        """All data sets, by name; prepared ones hide built-in ones."""
+        found = {
+            name: Dataset(name, "built-in")
+            for name, source in SOURCES.items()
+            if not source.needs_path and name != SYNTHETIC
+        }
+        found[SYNTHETIC] = Dataset(SYNTHETIC, "generated")
+        if self._data.is_dir():
+            for folder in sorted(self._data.iterdir()):
+                if _inside(folder, self._data) and (folder / FILE_NAME).is_file():
+                    found[folder.name] = _prepared(folder)
+        return [found[name] for name in sorted(found)]
+
+    def dataset(self, name: str, file: Path | None = None) -> Path | None:
+        """Where a data set is; `file` where that was named.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            DataError: when it is damaged.
+        """
+        if file is not None:
+            if name not in SOURCES:
+                raise _unknown("data set that is read from a file", name, SOURCES)
+            return file
+        known = {dataset.name: dataset for dataset in self.datasets()}
+        if name not in known:
+            raise _unknown("data set", name, known)
+        if known[name].problem is not None:
+            raise DataError(f"the data set {name} cannot be used; prepare it anew")
+        return known[name].path
+
+    def data_names(self) -> list[str]:
+        """What there is in the folder of data."""
+        return _names(self._data)
+
+    def data(self, name: str) -> Path:
+        """A prepared folder, or the file of a data set.
+
+        Raises:
+            UnknownNameError: when there is none.
+            DataError: when the folder was not prepared, or is damaged.
+        """
+        if name not in self.data_names():
+            raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
+        path = (self._data / name).resolve()
+        return (self.dataset(name) or path) if path.is_dir() else path
+
+    def profile_names(self) -> list[str]:
+        """The device profiles."""
+        return _names(self._profiles)
+
+    def device_profile(
+        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+    ) -> AttachedProfile:
+        """The part of a device profile that a search is for.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            NasError: when it cannot be used or does not fit.
+        """
+        from nas.profiling.device_profile import read_device_profile  # brings along predictors
+
+        if name not in self.profile_names():
+            raise _unknown("device profile", name, self.profile_names())
+        return read_device_profile(self._profiles / name).attached(space, given, workload)
+
+    def attached(self, request: Mapping[str, Any], spec: SearchSpec) -> dict[str, str]:
+        """The files that the run folder of a search needs besides its spec.
+
+        Raises:
+            NasError: when the device profile is gone or was changed since it was asked for.
+        """
+        if spec.device_profile is None:
+            return {}
+        name, space = str(request["device_profile"]), spec.space
+        found = self.device_profile(name, space, space.name, Workload.from_mapping(space.workload))
+        if found.digest != spec.device_profile:
+            raise DataError(f"the device profile {name} has changed since; submit the search again")
+        return {DEVICE_PROFILE_FILE: found.text}
+
+    def _own_spaces(self) -> list[Path]:
+        try:
+            names = sorted(os.listdir(self._spaces))
+        except FileNotFoundError:
+            return []
+        files = [self._spaces / name for name in names if name.endswith(".toml")]
+        return [file for file in files if NAME.fullmatch(file.stem) and _inside(file, self._spaces)]
+
+
+@cache
+def _shipped(name: str) -> SearchSpace:
+    """Shipped spaces do not change while the service runs."""
+    return load_space(name)
+
+
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a path is really in the folder it seems to be in."""
+    return NAME.fullmatch(path.name) is not None and path.resolve().is_relative_to(root.resolve())
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder that requests may give."""
+    return (
+        sorted(one.name for one in folder.iterdir() if _inside(one, folder))
+        if folder.is_dir()
+        else []
+    )
+
+
+def _prepared(folder: Path) -> Dataset:
+    try:
+        manifest = read_manifest(folder)
+    except DataError as error:
+        return Dataset(folder.name, "prepared", path=folder, problem=str(error))
+    examples = {name: split.examples for name, split in manifest.splits.items()}
+    return Dataset(folder.name, "prepared", manifest.task, folder.resolve(), examples)
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> UnknownNameError:
+    there = ", ".join(sorted(known)) or "none"
+    return UnknownNameError(
+        f"there is no {what} named {name[:100]!r} on this server (there are {there})"
+        f"{nearest(name, known)}"
+    )

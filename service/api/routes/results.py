@@ -1,0 +1,217 @@
+"""What a job has found: front, networks, report, files."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from nas.objectives import Objective
+from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, REPORT_FILE, SPEC_FILE, result_file
+from nas.run.omni_views import read_views
+from nas.search.front import Front, FrontEntry, as_rows, read_front
+from service.api.dependencies import AnyJob, Context, InContext
+from service.api.files import Download, find_artifact, list_artifacts
+from service.api.problems import ProblemError
+from service.api.schemas import (
+    ArchitectureOut,
+    ArtifactOut,
+    EntryOut,
+    FrontOut,
+    ObjectiveOut,
+    OmniViewsOut,
+)
+from service.jobs.states import Job
+
+T = TypeVar("T")
+
+READING = 2  # threads that read runs
+# The report brings its own scripts and pictures along; it may do nothing else, and nothing with
+# the rights of this site.
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; img-src data: blob:; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+)
+
+NetworkPath = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Id of a network.")]
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["results"])
+
+
+_reading: RunVar[CapacityLimiter] = RunVar("_reading")
+
+
+def reads_runs(endpoint: Callable[..., T]) -> Callable[..., Awaitable[T]]:
+    """A route that reads whole runs, which may take seconds, in one of few threads for that.
+
+    Others find a thread then however many of these are asked for, and no more runs than that are
+    in memory as a whole.
+    """
+
+    @functools.wraps(endpoint)
+    async def waiting(**given: Any) -> T:
+        threads = _reading.get(None)
+        if threads is None:
+            threads = CapacityLimiter(READING)
+            _reading.set(threads)
+        return await anyio.to_thread.run_sync(partial(endpoint, **given), limiter=threads)
+
+    return waiting
+
+
+def folder_of(job: Job, context: Context) -> RunFolder:
+    """The run folder of a job.
+
+    Raises:
+        ProblemError: 404 when there is none yet, or none any more.
+    """
+    path = context.settings.runs / job.run
+    if not (path / SPEC_FILE).is_file():
+        gone = job.started_at is not None
+        raise ProblemError(
+            404,
+            f"the job {job.id} has no files: "
+            + ("they were deleted to make room" if gone else "it has not begun"),
+        )
+    return RunFolder.open(path)
+
+
+@router.get(
+    "/front",
+    response_model=FrontOut,
+    responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+)
+@reads_runs
+def front(
+    job: AnyJob,
+    context: InContext,
+    form: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
+    accept: Annotated[str, Header(max_length=1000)] = "*/*",
+) -> Any:
+    """The Pareto front, of what was measured so far while the search goes on.
+
+    Until the best networks are timed at the end, latency and memory may stand under `predicted`.
+
+    As CSV with `?format=csv` or `Accept: text/csv`.
+    """
+    final, objectives, entries = _front_of(folder_of(job, context))
+    if form == "csv" or (form is None and accept.startswith("text/csv")):
+        return _csv(entries, f"{job.id}.csv")
+    references = final.reference if final else (None,) * len(objectives)
+    return FrontOut(
+        final=final is not None,
+        objectives=[
+            ObjectiveOut(**o.to_json(), reference=reference)
+            for o, reference in zip(objectives, references, strict=True)
+        ],
+        front=[_entry(entry) for entry in entries],
+        hypervolume=final.hypervolume if final else None,
+    )
+
+
+def _front_of(
+    folder: RunFolder,
+) -> tuple[Front | None, tuple[Objective, ...], tuple[FrontEntry, ...]]:
+    """The result of a run, or what nothing dominates so far."""
+    if folder.has(FRONT_FILE):
+        front = read_front(folder)
+        return front, front.objectives, front.entries
+    from service.api.known_runs import known_run  # brings along what reads runs
+
+    found = known_run(folder).found
+    return found.front, found.objectives, found.entries
+
+
+@router.get("/architectures/{arch_id}", response_model=ArchitectureOut)
+@reads_runs
+def architecture(
+    job: AnyJob,
+    context: InContext,
+    arch_id: NetworkPath,
+) -> ArchitectureOut:
+    """A network that the search has looked at: its layers, costs and scores."""
+    from nas.retraining.shortfall import shortfall
+    from service.api.known_runs import known_networks
+
+    folder = folder_of(job, context)
+    view = known_networks(folder, [arch_id])
+    entry = view.contents.network(arch_id)
+    if entry is None:
+        raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
+    members = view.found.front.entries if view.found.front else ()
+    result = result_file(arch_id)
+    retrained = folder.read_json(result) if folder.has(result) else None
+    return ArchitectureOut(
+        **_entry(entry).model_dump(),
+        on_front=any(one.id == arch_id for one in members),
+        retrained=retrained,
+        problem=shortfall(entry, retrained.get("valid_loss")) if retrained else None,
+    )
+
+
+@router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
+def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniViewsOut:
+    """What the omni layers of a network look at, once a job of `POST …/attention` has ended."""
+    views = read_views(folder_of(job, context), arch_id)
+    if views is None:
+        raise ProblemError(
+            404,
+            f"the omni layers of {arch_id} were not looked into yet; "
+            f"POST /api/v1/jobs/{job.run}/attention does so",
+        )
+    return OmniViewsOut(**views.to_json())
+
+
+@router.get("/report", response_class=FileResponse)
+def report(request: Request, job: AnyJob, context: InContext) -> Response:
+    """The report of a finished search, as one page."""
+    file = find_artifact(folder_of(job, context).path, REPORT_FILE)
+    if file is None:
+        raise ProblemError(404, f"the job {job.id} has no report yet")
+    headers = {"Content-Security-Policy": REPORT_POLICY}
+    return Download(request, file, "text/html; charset=utf-8", headers=headers)
+
+
+@router.get("/artifacts", response_model=list[ArtifactOut])
+def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
+    """The files of the job's run."""
+    return list_artifacts(folder_of(job, context).path)
+
+
+@router.get("/artifacts/{path:path}", response_class=FileResponse)
+def artifact(request: Request, job: AnyJob, context: InContext, path: str) -> Response:
+    """A file of the job's run as it is now, or a range of it; its checksum is in `Repr-Digest`."""
+    file = find_artifact(folder_of(job, context).path, path)
+    if file is None:
+        raise ProblemError(404, f"the job {job.id} has no file {path[:100]!r}")
+    return Download(request, file, "application/octet-stream", file.name)
+
+
+def _entry(entry: FrontEntry) -> EntryOut:
+    return EntryOut(
+        id=entry.id,
+        architecture=entry.architecture.to_json(),
+        measured=dict(entry.measured),
+        predicted=dict(entry.predicted),
+        doubtful=dict(entry.doubtful),
+    )
+
+
+def _csv(entries: tuple[FrontEntry, ...], name: str) -> Response:
+    rows = as_rows(entries)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["id", "doubtful"])
+    writer.writeheader()
+    writer.writerows(rows)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
