@@ -42,7 +42,7 @@ from nas.profiling.timed_work import timed_call
 from nas.run.folder import RunFolder
 from nas.search.evolution import Scores
 from nas.search.pareto import non_dominated
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture

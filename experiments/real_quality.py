@@ -19,7 +19,7 @@ from nas.run.spec import build_spec
 from nas.run.stage_runner import run_stage
 from nas.run.stages import search_stages
 from nas.search.evolution import Scores
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.search.searchers.base import Problem
 from nas.stages.base import Run
 from nas.stages.pipeline import work_of

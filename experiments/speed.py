@@ -40,7 +40,8 @@ from nas.objectives import LATENCY, QUALITY
 from nas.run.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
-from nas.search.scoring import CostScorer, Scorer, network_costs
+from nas.search.scoring import CostScorer, Scorer
+from nas.objectives.size import network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import NasError

@@ -12,7 +12,7 @@ from nas.objectives import BEST_BLEU, LATENCY, QUALITY
 from nas.report.contents import RunContents
 from nas.search.front import points_of
 from nas.search.pareto import hypervolume, non_dominated
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from search_spaces.operators import largest
 
 MOST_POINTS = 120

@@ -16,7 +16,7 @@ from nas.profiling.device_profile import (
     settings_digest,
 )
 from nas.profiling.sessions import TimedSession, measurement, profile_workload
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.search.uniform_networks import middle
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace

@@ -27,7 +27,7 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept, PrunedSpace
 from nas.search.ranking import PairwiseLinear, choose_ranker
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space

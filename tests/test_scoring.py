@@ -9,7 +9,8 @@ import pytest
 
 from latency.predictor import LatencyPredictor
 from nas.search.ranking import PairwiseLinear
-from nas.search.scoring import CostScorer, Scorer, network_costs
+from nas.search.scoring import CostScorer, Scorer
+from nas.objectives.size import network_costs
 from search_spaces.costs import flops, params
 from search_spaces.encoding import encode_features
 from search_spaces.loading import load_space, parse_space

@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nas.objectives import STD_NAMES, UPPER_NAMES
+from nas.objectives import OBJECTIVES
 
 # Standard deviations on top of a prediction: where finalists are measured afterwards a candidate
 # that breaks the limit only costs its measurement; where they are not it would be wrong.
@@ -115,8 +115,8 @@ def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], n
         name: of an objective.
     """
     if name in measured:
-        return measured.get(UPPER_NAMES.get(name, name), measured[name])
-    return predicted[name] + PREDICTED_STDS * predicted.get(STD_NAMES.get(name, ""), 0.0)
+        return measured.get(OBJECTIVES[name].upper_name, measured[name])
+    return predicted[name] + PREDICTED_STDS * predicted.get(OBJECTIVES[name].std_name, 0.0)
 
 
 def keeps(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from latency.predictor import LatencyPredictor
 from nas.objectives import STD_NAMES
 from nas.search.front import FrontEntry
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.space import Genotypes, SearchSpace

@@ -29,7 +29,7 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError

@@ -9,9 +9,6 @@ LOCK_FILE = ".lock"
 SPACE_FILE = "space.toml"
 DATA_FILE = "data.json"
 PROFILE_FILE = "latency/profile.jsonl"
-PREDICTOR_FILE = "latency/predictor.json"
-MEMORY_FILE = "memory/observed.jsonl"
-MEMORY_PREDICTOR_FILE = "memory/predictor.json"
 WEIGHTS_FILE = "supernet/last.pt"
 HISTORY_FILE = "supernet/history.json"
 OBSERVATIONS_FILE = "observations.jsonl"
@@ -27,3 +24,13 @@ CONFIRMED_FILE = "holding.jsonl"
 FRONT_FILE = "pareto.json"
 REPORT_FILE = "report.html"
 STUDY_FILE = "optuna.journal"
+
+
+def predictor_file(stage: str) -> str:
+    """What a stage fitted to networks that it timed or measured."""
+    return f"{stage}/predictor.json"
+
+
+def measured_file(stage: str) -> str:
+    """The journal of networks that a stage measured."""
+    return f"{stage}/observed.jsonl"

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
+from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, QualityMetric
 from nas.run.vetoes import checked_vetoes
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
@@ -138,19 +138,15 @@ class SearchSpec(_Frozen):
         if len(set(names)) != len(names):
             raise ValueError(f"an objective is named twice in {','.join(names)}")
         if QUALITY not in names or len(names) < 2:
-            raise ValueError(
-                "objectives need quality and at least one of latency_ms, flops, params, "
-                "peak_memory_mb"
-            )
+            raise ValueError(f"objectives need quality and at least one of {', '.join(COSTS)}")
         return tuple(name for name in OBJECTIVES if name in names)  # quality comes first
 
     @field_validator("limits")
     @classmethod
     def _limits(cls, limits: dict[str, float]) -> dict[str, float]:
         for name, value in limits.items():
-            if name not in OBJECTIVES or name == QUALITY:
-                known = ", ".join(n for n in OBJECTIVES if n != QUALITY)
-                raise ValueError(f"no limit can be set on {name!r}; known are {known}")
+            if name not in COSTS:
+                raise ValueError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
             if value <= 0:
                 raise ValueError(f"the limit {name}={value:g} must be above 0")
         return dict(sorted(limits.items()))
@@ -169,20 +165,19 @@ class SearchSpec(_Frozen):
         """The parsed space."""
         return parse_space(self.space_toml, "the run's space.toml")
 
+    def asks_for(self, name: str) -> bool:
+        """Whether something is an objective or limited."""
+        return name in self.objectives or name in self.limits
+
     @property
     def needs_latency(self) -> bool:
         """Whether networks have to be timed."""
-        return LATENCY in self.objectives or LATENCY in self.limits
+        return self.asks_for(LATENCY)
 
     @property
     def ranks(self) -> bool:
         """Whether the searcher ranks networks, and so can prune the space and evolve in it."""
         return self.searcher in ("rank-evolve", "ranknas")
-
-    @property
-    def needs_memory(self) -> bool:
-        """Whether the peak memory of networks has to be measured."""
-        return MEMORY in self.objectives or MEMORY in self.limits
 
     @cached_property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from nas.objectives import LATENCY, MEMORY
 from nas.run.layout import (
     CARD_FILE,
     CONFIRMED_FILE,
@@ -17,11 +18,8 @@ from nas.run.layout import (
     FRONT_FILE,
     HISTORY_FILE,
     IMPORTANCES_FILE,
-    MEMORY_FILE,
-    MEMORY_PREDICTOR_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
-    PREDICTOR_FILE,
     PROFILE_FILE,
     PRUNED_FILE,
     PRUNING_FILE,
@@ -31,6 +29,8 @@ from nas.run.layout import (
     STUDY_FILE,
     VERIFICATION_FILE,
     VETOES_FILE,
+    measured_file,
+    predictor_file,
     WEIGHTS_FILE,
 )
 from nas.run.spec import SearchSpec
@@ -86,19 +86,19 @@ SEARCH_STAGES = (
         ("declare",),
         {
             PROFILE_FILE: "times of sampled networks",
-            PREDICTOR_FILE: "the latency predictor fitted to them",
+            predictor_file("latency"): "the latency predictor fitted to them",
         },
-        lambda spec: spec.needs_latency,
+        lambda spec: spec.asks_for(LATENCY),
     ),
     Stage(
         "memory",
         "Measure peak memory",
         ("declare",),
         {
-            MEMORY_FILE: "peak memory of sampled networks",
-            MEMORY_PREDICTOR_FILE: "the predictor of peak memory fitted to it",
+            measured_file("memory"): "peak memory of sampled networks",
+            predictor_file("memory"): "the predictor of peak memory fitted to it",
         },
-        lambda spec: spec.needs_memory,
+        lambda spec: spec.asks_for(MEMORY),
     ),
     Stage(
         "supernet",

@@ -26,7 +26,8 @@ from nas.run.layout import (
     PRUNED_FILE,
 )
 from nas.run.opened import OBSERVE, OpenedRun
-from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
+from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
+from nas.objectives.size import network_costs
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten

@@ -11,7 +11,7 @@ from nas.objectives import COSTS, LATENCY, MEMORY
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
 from nas.run.spec import SearchSpec
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError

@@ -11,7 +11,7 @@ from nas.objectives.latency_limits import ConfirmedLatency
 from nas.outcomes import failed
 from nas.run.layout import CONFIRMED_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
