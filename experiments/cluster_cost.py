@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nas.objectives.size import network_costs
 from nas.run.presets import budget_for
 from nas.run.spec import Budget
-from nas.objectives.size import network_costs
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace

@@ -37,11 +37,11 @@ from experiments.speed_rows import Row
 from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
+from nas.objectives.size import network_costs
 from nas.run.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.search.scoring import CostScorer, Scorer
-from nas.objectives.size import network_costs
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import NasError
@@ -130,12 +130,12 @@ def _scorer(space: SearchSpace, ranker: Ranker, objectives: Sequence[str]) -> Sc
     features = encode_features(space, rows)
     params, operations = network_costs(space, rows).T
     ranker.fit(features, 1 / np.log(params) + rng.normal(0, 0.001, OBSERVATIONS))
-    latency = None
+    predictors = {}
     if LATENCY in objectives:
         ms = (1 + operations / operations.mean()) * rng.lognormal(0, 0.02, OBSERVATIONS)
-        latency = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
+        predictors[LATENCY] = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
     limits = {"params": float(np.median(params))}
-    return Scorer(ranker, CostScorer(space, latency, objectives, limits))
+    return Scorer(ranker, CostScorer(space, predictors, objectives, limits))
 
 
 # -- sequences --------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import numpy as np
 
 from nas.live_front import LiveFront
 from nas.objectives import BEST_BLEU, LATENCY, QUALITY
+from nas.objectives.size import network_costs
 from nas.report.contents import RunContents
 from nas.search.front import points_of
 from nas.search.pareto import hypervolume, non_dominated
-from nas.objectives.size import network_costs
 from search_spaces.operators import largest
 
 MOST_POINTS = 120

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from latency.device import DeviceFingerprint
 from latency.workload import Workload
+from nas.objectives.size import network_costs
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -16,7 +17,6 @@ from nas.profiling.device_profile import (
     settings_digest,
 )
 from nas.profiling.sessions import TimedSession, measurement, profile_workload
-from nas.objectives.size import network_costs
 from nas.search.uniform_networks import middle
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace

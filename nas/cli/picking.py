@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from nas.cli.tables import PICKED, front_cells, table
 from nas.cli.wording import NOTHING, compact
 from nas.conditions import is_condition, read_conditions
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.run.spec import SearchSpec
 from nas.search.front import Front, FrontEntry, pick
 from nas.steps import Change, Step, by_cost, landmarks, steps, steps_json
@@ -43,10 +43,11 @@ def check_pick(spec: SearchSpec) -> None:
     if not is_condition(spec.pick):
         return
     for condition in read_conditions(spec.pick):
-        if condition.name == LATENCY and not spec.needs_latency:
+        cost = OBJECTIVES.get(condition.name)
+        if cost is not None and cost.predicted and not spec.asks_for(cost.name):
             raise UsageError(
-                f"--pick asks for {condition}, and this search times nothing: add latency_ms to "
-                "--objectives"
+                f"--pick asks for {condition}, and this search does not measure that: add "
+                f"{cost.name} to --objectives"
             )
         if condition.name in ("valid_bleu", "valid_loss") and spec.quality == "loss":
             other = (
@@ -119,7 +120,7 @@ def step_table(front: Front, picked: str | None) -> Table:
 
 
 def _short(name: str) -> str:
-    return {QUALITY: "loss", LATENCY: "ms", "flops": "FLOPs"}.get(name, name)
+    return OBJECTIVES[name].head
 
 
 def _difference(name: str, step: Step | None) -> tuple[str, str]:
@@ -129,6 +130,6 @@ def _difference(name: str, step: Step | None) -> tuple[str, str]:
     change: Change = step.changes[name]
     digits = 4 if name == QUALITY else 2
     absolute = f"{change.absolute:+.{digits}f}"
-    if name in ("flops", "params"):
+    if OBJECTIVES[name].whole:
         absolute = ("-" if change.absolute < 0 else "+") + compact(abs(change.absolute))
     return absolute, NOTHING if change.share is None else f"{100 * change.share:+.1f}"

@@ -21,7 +21,7 @@ from nas.cli.results import finish
 from nas.cli.run_state import RUNS, open_run
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.executors.base import ExecutorKind, ExecutorSettings
-from nas.objectives import QualityMetric
+from nas.objectives import OBJECTIVES, QualityMetric
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE
@@ -171,10 +171,11 @@ def search(
         device_profile=None if carried is None else carried.digest,
     )
     check_pick(spec)
-    if carried is not None and not (spec.needs_latency or spec.needs_memory):
+    of_device = [one.name for one in OBJECTIVES.values() if one.predicted]
+    if carried is not None and not any(map(spec.asks_for, of_device)):
         raise UsageError(
-            "--device-profile is for a search whose objectives or limits name latency_ms or "
-            f"peak_memory_mb; given are {', '.join((*spec.objectives, *spec.limits))}"
+            f"--device-profile is for a search whose objectives or limits name "
+            f"{' or '.join(of_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
         )
     folder = out_dir or RUNS / f"{chosen.name}-{spec.digest[:8]}"
     _work_on_search(folder, spec, carried, Working(where, logs, quiet, json_lines, retime))

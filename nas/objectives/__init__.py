@@ -1,12 +1,12 @@
 """What a search minimises, and the limits it keeps to; one module an objective.
 
-A new objective is listed in `OBJECTIVES`. One that is timed or measured also is a stage of a search,
-see `nas.run.stages`.
+A new objective is listed in `OBJECTIVES`. One that is timed or measured also gets a stage, see
+`nas.run.stages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from nas.objectives import latency, peak_memory, quality, size
 from nas.objectives.base import Floats, Objective
@@ -16,7 +16,9 @@ from search_spaces.space import Genotypes, SearchSpace
 __all__ = [
     "BEST_BLEU",
     "COSTS",
+    "COUNTED",
     "LATENCY",
+    "LISTED_COSTS",
     "MEMORY",
     "OBJECTIVES",
     "QUALITY",
@@ -33,6 +35,10 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
+# Those that follow from a network alone, parameters first.
+COUNTED = tuple(name for name in reversed(OBJECTIVES) if OBJECTIVES[name].count)
+# In the order in which tables list them.
+LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 
 def objective(name: str, metric: QualityMetric) -> Objective:
@@ -40,7 +46,7 @@ def objective(name: str, metric: QualityMetric) -> Objective:
     return quality.LACKING_BLEU if name == QUALITY and metric == "bleu" else OBJECTIVES[name]
 
 
-def counted(space: SearchSpace, genotypes: Genotypes, names: Iterable[str]) -> dict[str, Floats]:
+def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:
     """Those of the named objectives that are counted: name → ``(N,)`` of genotypes ``(N, S)``."""
-    counts = {name: OBJECTIVES[name].count for name in names}
+    counts = {name: OBJECTIVES[name].count for name in COUNTED if name in names}
     return {name: count(space, genotypes) for name, count in counts.items() if count is not None}

@@ -21,10 +21,9 @@ Measure = Callable[[Callable[[], Callable[[], object]], str], float]
 class Objective:
     """One number per network, to be minimised.
 
-    It is observed on the validation split (quality), counted from the network alone (`count`), timed
-    on the device, where measuring twice gives different values (`timed`), or measured there once
-    (`measure`). A sample of networks is timed or measured, and a predictor fitted to it stands in
-    for the rest.
+    It is observed on the validation split (quality), counted from the network alone (`count`),
+    timed on the device (`timed`), or measured there once (`measure`). A sample of networks is timed
+    or measured, and a predictor fitted to it stands in for the rest.
 
     Attributes:
         name: as given on the command line and used as key in results.

@@ -55,12 +55,16 @@ class ConfirmedLatency:
     sessions: int
     doubtful: str = ""
 
+    @property
+    def values(self) -> dict[str, float]:
+        """As they stand among what was measured of a network."""
+        return {"latency_ms": self.latency_ms, "latency_upper_ms": self.upper_ms}
+
     def to_json(self, architecture_id: str) -> dict[str, Any]:
         """A line of the journal."""
         return {
             "id": architecture_id,
-            "latency_ms": self.latency_ms,
-            "latency_upper_ms": self.upper_ms,
+            **self.values,
             "sessions": self.sessions,
             **({"doubtful": self.doubtful} if self.doubtful else {}),
         }

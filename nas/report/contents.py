@@ -131,7 +131,7 @@ class RunContents:
 
     def label(self, name: str) -> str:
         """What a metric is called in this run, with its unit."""
-        return words.with_unit(self.called(name))
+        return words.with_unit(name, self.space.task, self.spec.quality)
 
     @property
     def both_stacks(self) -> bool:

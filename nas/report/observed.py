@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import STD_NAMES
-from nas.search.front import FrontEntry
+from nas.objectives import OBJECTIVES
 from nas.objectives.size import network_costs
+from nas.search.front import FrontEntry
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.space import Genotypes, SearchSpace
@@ -39,7 +39,7 @@ class KnownCost:
         if self.predictor is None:
             return [{} for _ in rows]
         means, deviations = self.predictor.predict(encode_features(space, rows))
-        names = (self.name, STD_NAMES[self.name])
+        names = (self.name, OBJECTIVES[self.name].std_name)
         return [
             dict(zip(names, pair, strict=True))
             for pair in zip(means.tolist(), deviations.tolist(), strict=True)

@@ -10,14 +10,15 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.objectives import LATENCY, MEMORY, QUALITY, UPPER_NAMES
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import ConfirmedLatency
+from nas.objectives.size import network_costs
 from nas.outcomes import failed, read_failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.report.contents import Audit, Epoch, Retrained, RunContents
 from nas.report.observed import KnownCost, with_costs
 from nas.run.folder import RunFolder
-from nas.run.layout import DEVICE_PROFILE_FILE, FRONT_FILE
+from nas.run.layout import DEVICE_PROFILE_FILE, FRONT_FILE, measured_file, predictor_file
 from nas.run.omni_views import FOLDER, OmniViews, read_views
 from nas.run.spec import SearchSpec
 from nas.run.stages import OF_NETWORKS, search_stages
@@ -29,7 +30,6 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.objectives.size import network_costs
 from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, NasError
@@ -54,7 +54,8 @@ def read_contents(folder: RunFolder) -> RunContents:
     fitted = reader.json("latency/predictor.json", LatencyPredictor.from_json)
     card = reader.json("ranker/report_card.json", ReportCard.from_json)
     importances = reader.json("ranker/importances.json", _numbers)
-    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader)))
+    measured = [_measured(reader, one) for one in OBJECTIVES.values() if one.measure is not None]
+    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), *measured))
     verified = tuple(filter(None, reader.journal("verification.jsonl", _verified)))
     held = dict(one for line in reader.journal("holding.jsonl", _held) for one in line)
     return RunContents(
@@ -201,9 +202,8 @@ def _with_held(
 
 
 def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
-    times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
     doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
-    return replace(entry, measured={**entry.measured, **times}, doubtful=doubtful)
+    return replace(entry, measured={**entry.measured, **held.values}, doubtful=doubtful)
 
 
 def _observed(
@@ -228,13 +228,12 @@ def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> 
     return KnownCost(LATENCY, times, fitted, doubtful)
 
 
-def _memory(reader: _Reader) -> KnownCost:
+def _measured(reader: _Reader, cost: Objective) -> KnownCost:
     lines = reader.journal(
-        "memory/observed.jsonl", lambda line: (str(line["id"]), finite_number(line[MEMORY]))
+        measured_file(cost.stage), lambda line: (str(line["id"]), finite_number(line[cost.name]))
     )
-    return KnownCost(
-        MEMORY, dict(lines), reader.json("memory/predictor.json", LatencyPredictor.from_json)
-    )
+    fitted = reader.json(predictor_file(cost.stage), LatencyPredictor.from_json)
+    return KnownCost(cost.name, dict(lines), fitted)
 
 
 def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:

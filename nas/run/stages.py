@@ -29,9 +29,9 @@ from nas.run.layout import (
     STUDY_FILE,
     VERIFICATION_FILE,
     VETOES_FILE,
+    WEIGHTS_FILE,
     measured_file,
     predictor_file,
-    WEIGHTS_FILE,
 )
 from nas.run.spec import SearchSpec
 

@@ -66,7 +66,7 @@ def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
         name = f"{number}. {front.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
     layout: dict[str, Any] = {
-        "xaxis": axis(first.label(cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")),
+        "xaxis": axis(first.label(cost), _all(traces, "x"), tickformat=TICKS[cost]),
         "yaxis": axis(first.label(QUALITY), _all(traces, "y"), tickformat="~g"),
     }
     caption = f"The fronts, {first.called(QUALITY)} against {first.called(cost)}: lower is better."
