@@ -38,7 +38,7 @@ FAIRSEQ_JOBS ?= 2
 FAIRSEQ_PIP := $(FAIRSEQ_BIN)/python -m pip install --quiet \
 	--constraint $(FAIRSEQ_VENV)/constraints.txt
 
-.PHONY: help install install-dev search serve test test-slow test-fairseq lint format clean
+.PHONY: help install install-dev search serve test coverage test-slow test-fairseq lint format clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,8 +53,12 @@ search: $(VENV)/.installed ## Search the space of the handwritten digits (SPACE,
 serve: $(VENV)/.installed-service ## Serve searches over HTTP at 127.0.0.1:8321 (ARGS)
 	$(BIN)/nas serve $(ARGS)
 
-test: $(VENV)/.installed-dev ## Run the fast tests (ARGS)
-	$(PYTEST) $(ARGS)
+test: $(VENV)/.installed-dev ## Run the fast tests and say how long they took (ARGS)
+	@SECONDS=0; code=0; $(PYTEST) $(ARGS) || code=$$?; \
+	echo "The tests took $$((SECONDS / 60)) min $$((SECONDS % 60)) s."; exit $$code
+
+coverage: $(VENV)/.installed-dev ## The same, and print which lines they do not reach (ARGS)
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 test-slow: $(VENV)/.installed-dev ## Run every test this machine can run (ARGS)
 	$(PYTEST) --run-slow --run-e2e $(ARGS)

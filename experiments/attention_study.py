@@ -28,13 +28,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from experiments.from_scratch import trained, untrained
-from experiments.front_measure import Floats, Measure
-from experiments.real_quality import Oracle, oracle, train_supernet, write_known
-from experiments.search_efficiency import FIRST, SIZES
+from experiments.harness import Options, Study, table_of
+from experiments.search_efficiency import FIRST, SIZES, Floats, Measure
+from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained, write_known
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
@@ -50,11 +48,10 @@ from search_spaces.encoding import encode_features
 from search_spaces.files import write_atomically
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from supernet.tasks.evaluation import score
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import score
 from supernet.training.checkpoint import CheckpointFolder
 
-RESULTS = Path(__file__).parent / "results"
 KINDS: Mapping[str, tuple[str, ...]] = {
     "softmax only": ("softmax",),
     "linear only": ("linear",),
@@ -223,41 +220,37 @@ def trained_table(
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
-    """Both tables of the numbers that are written to the results."""
-    fronts, trained = content["fronts"], content["winners"]
-    shares_view = Table(title="hypervolume of each space's front, as a share of the common front's")
-    for head in ("cost", *KINDS):
-        shares_view.add_column(head)
-    for cost in dict.fromkeys(row["cost"] for row in fronts):
-        shares = {row["space"]: row["hypervolume"] for row in fronts if row["cost"] == cost}
-        shares_view.add_row(cost, *(f"{shares[name]:.3f}" for name in KINDS))
-    view = Table(title=f"winners from scratch, {len(SEEDS)} seeds")
-    for head in ("space", "winner", "FLOPs", "inherited loss", "test accuracy", "± seeds"):
-        view.add_column(head)
-    for row in trained:
-        accuracy = np.array(row["test_accuracy"])
-        view.add_row(
-            row["space"],
-            f"{row['which']} {row['id']}",
-            f"{row['flops']:.3g}",
-            f"{row['inherited_loss']:.3f}",
-            f"{accuracy.mean():.4f}",
-            f"{accuracy.std(ddof=1):.4f}",
-        )
-    return [shares_view, view]
+    """Both tables of the numbers."""
+    fronts = content["fronts"]
+    shares = {(row["cost"], row["space"]): f"{row['hypervolume']:.3f}" for row in fronts}
+    costs = dict.fromkeys(row["cost"] for row in fronts)
+    accuracies = [np.array(row["test_accuracy"]) for row in content["winners"]]
+    return [
+        table_of(
+            "hypervolume of each space's front, as a share of the common front's",
+            ("cost", *KINDS),
+            [(cost, *(shares[cost, name] for name in KINDS)) for cost in costs],
+        ),
+        table_of(
+            f"winners from scratch, {len(SEEDS)} seeds",
+            ("space", "winner", "FLOPs", "inherited loss", "test accuracy", "± seeds"),
+            [
+                (
+                    row["space"],
+                    f"{row['which']} {row['id']}",
+                    f"{row['flops']:.3g}",
+                    f"{row['inherited_loss']:.3f}",
+                    f"{accuracy.mean():.4f}",
+                    f"{accuracy.std(ddof=1):.4f}",
+                )
+                for row, accuracy in zip(content["winners"], accuracies, strict=True)
+            ],
+        ),
+    ]
 
 
-def main() -> int:
-    """Search the four spaces, train the winners, print and write the tables."""
-    parser = argparse.ArgumentParser(description="Does mixing kinds of attention pay?")
-    parser.add_argument("--space", choices=list(WORKLOADS), default="listops")
-    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
-    parser.add_argument(
-        "--untimed", action="store_true", help="FLOPs alone, on a machine that does other work"
-    )
-    options = parser.parse_args()
+def measure(options: Options) -> dict[str, Any]:
+    """Search the four spaces and train the winners."""
     work = Path(options.work) / options.space
     train_supernet(options.space, SIZES[options.space].settings, work)
     asked = oracle(str(work))
@@ -271,13 +264,29 @@ def main() -> int:
     fronts = fronts_table(asked, found, costs)
     epochs = options.epochs or RunFolder.open(work / "run").spec.budget.retrain.epochs
     trained = trained_table(asked, found["FLOPs"], work, epochs, options.workers)
-    content = {"space": options.space, "fronts": fronts, "epochs": epochs, "winners": trained}
-    for table in tables(content):
-        Console(width=140).print(table)
-    file = RESULTS / f"attention_study_{options.space}.json"
-    write_atomically(file, json.dumps(content, indent=1) + "\n")
-    return 0
+    return {"space": options.space, "fronts": fronts, "epochs": epochs, "winners": trained}
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--space", choices=list(WORKLOADS), default="listops")
+    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
+    parser.add_argument(
+        "--untimed", action="store_true", help="FLOPs alone, on a machine that does other work"
+    )
+
+
+STUDY = Study(
+    "attention_study",
+    "Does mixing kinds of attention pay?",
+    add_options,
+    measure,
+    tables,
+    results=lambda options: f"attention_study_{options.space}",
+    width=140,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

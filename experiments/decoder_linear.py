@@ -23,7 +23,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -32,16 +32,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from experiments.attended_share import attended_share
-from experiments.attention_variants import VARIANTS
-from experiments.decoding_times import LENGTHS, time_per_token
-from search_spaces.files import write_atomically
+from experiments.decoder_measures import LENGTHS, attended_share, time_per_token
+from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
+from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
-from supernet.data.prepared import open_translation, open_translation_test
-from supernet.data.token_batches import pair_batches
+from supernet.data.prepared import PAIRS
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.evaluation import evaluate
@@ -64,7 +70,64 @@ TRAINING = TrainingSettings(
     check_every=4,
     bfloat16=True,
 )
-RESULTS = Path(__file__).parent / "results" / "decoder_linear.json"
+PUBLISHED = RESULTS / "decoder_linear.json"
+
+
+# -- the networks: one shape, with every attention in every place ------------------------------
+
+LAYERS, WIDTH, HEADS, FFN = 3, 192, 4, 384
+MAX_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which attention stands where."""
+
+    name: str
+    encoder: AttentionKind
+    decoder: AttentionKind
+    cross: AttentionKind
+    kernel: LinearKernel = "cosformer"
+    target: float = 0.93
+
+    def settings(self, vocab_size: int, max_length: int = MAX_LENGTH) -> ModelSettings:
+        """The fixed part of the network."""
+        return ModelSettings(
+            TokenInput(vocab_size, vocab_size, share_embeddings=True),
+            max_length,
+            head_dim=WIDTH // HEADS,
+            positions="sinusoidal",
+            linear_kernel=self.kernel,
+            omni_span=LAYERS,
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        """The network."""
+        encoder = EncoderLayer(self.encoder, HEADS, FFN)
+        decoder = DecoderLayer(self.decoder, HEADS, FFN, self.cross, HEADS, 1)
+        return Architecture(
+            EncoderStack(WIDTH, (encoder,) * LAYERS), DecoderStack(WIDTH, (decoder,) * LAYERS)
+        )
+
+
+def _variants() -> Iterator[Variant]:
+    kinds: tuple[AttentionKind, ...] = ("softmax", "linear")
+    for encoder in kinds:
+        for decoder in kinds:
+            for cross in kinds:
+                places = {"encoder": encoder, "decoder": decoder, "cross": cross}
+                linear = [place for place, kind in places.items() if kind == "linear"]
+                name = f"cosFormer: {', '.join(linear)}" if linear else "all softmax"
+                yield Variant(name, encoder, decoder, cross)
+    yield Variant("norm-linear everywhere", "linear", "linear", "linear", "norm", target=0.85)
+    yield Variant("omni: encoder, decoder", "omni", "omni", "softmax", target=0.85)
+
+
+VARIANTS = {variant.name: variant for variant in _variants()}
+
+
+# -- the study ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,10 +212,10 @@ def _opened(job: Job) -> tuple[TranslationTask, FixedTranslation]:
 def _untrained(job: Job) -> tuple[TranslationTask, FixedTranslation]:
     """The task and the network as it is before training."""
     variant, folder = VARIANTS[job.variant], Path(job.data)
-    data = open_translation(folder)
+    data = PAIRS.open(folder)
     assert data.target_tokenizer is not None
     settings = variant.settings(data.target_tokenizer.vocab_size)
-    task = TranslationTask(data, settings, lambda: open_translation_test(folder))
+    task = TranslationTask(data, settings, lambda: PAIRS.open_test(folder))
     return task, FixedTranslation(settings, variant.architecture, TRAINING.dropout)
 
 
@@ -182,42 +245,20 @@ def finished(journal: Path, anew: bool = False) -> dict[str, Any]:
         anew: leave the published results out.
     """
     done = {}
-    if RESULTS.exists() and not anew:
-        published = json.loads(RESULTS.read_text(encoding="utf-8"))
+    if PUBLISHED.exists() and not anew:
+        published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
         # What settings were added since was as it is by default.
         if asdict(TRAINING) | published["training"] == asdict(TRAINING):
             done = {line["key"]: line for line in published["trainings"]}
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    for line in map(json.loads, lines):
-        done.setdefault(line["key"], line)
-    return done
+    return done_jobs(journal) | done
 
 
 def published_times() -> dict[str, list[float]]:
     """Milliseconds per token of each variant in the published results, where there are any."""
-    if not RESULTS.exists():
+    if not PUBLISHED.exists():
         return {}
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["variants"]
+    rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["variants"]
     return {row["variant"]: list(row["ms_per_token"].values()) for row in rows}
-
-
-def trained(
-    jobs: Sequence[Job], journal: Path, workers: int, console: Console, anew: bool
-) -> list[Any]:
-    """Results of all jobs; those that are not finished are trained first."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    done = finished(journal, anew)
-    missing = [job for job in jobs if job.key not in done]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for result in pool.map(train, missing):
-            done[result["key"]] = result
-            with journal.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(result) + "\n")
-            console.print(
-                f"{result['key']}: loss {result['valid_loss']:.3f}, "
-                f"BLEU {result['valid_bleu']:.1f}, {result['train_seconds']} s"
-            )
-    return [done[job.key] for job in jobs]
 
 
 def add_scores(
@@ -238,7 +279,7 @@ def add_scores(
 
 def tokens_and_words(data: Path) -> tuple[int, int]:
     """What is predicted of the validation split: tokens, and words; ends of lines are both."""
-    valid = open_translation(data).valid
+    valid = PAIRS.open(data).valid
     lines = len(valid)
     words = sum(len(line.split()) for line in valid.target_lines)
     return int(valid.target.lengths.sum()) + lines, words + lines
@@ -283,34 +324,68 @@ def summary(
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
-    """The table of the numbers that are written to the results."""
-    table = Table(title="Multi30k English-German, 3 + 3 layers of 192, 4 epochs, beam 4")
-    losses = ("attention", "seeds", "valid loss", "ppl/token", "ppl/word")
-    for column in (*losses, "valid BLEU", "test BLEU", "± seeds", "share", "attended"):
-        table.add_column(column, justify="left" if column == "attention" else "right")
-    for length in LENGTHS:
-        table.add_column(f"ms @{length}", justify="right")
+    """The table of all variants."""
+    rows = []
     for row in content["variants"]:
         share = row["share"]
-        table.add_row(
-            row["variant"],
-            str(row["seeds"]),
-            f"{row['valid_loss']:.3f}",
-            f"{row['valid_perplexity']:.2f}",
-            f"{row['valid_perplexity_per_word']:.1f}",
-            f"{row['valid_bleu']:.1f}",
-            f"{row['test_bleu']:.1f}" if "test_bleu" in row else "",
-            f"{row['spread']:.1f}" if row["spread"] is not None else "",
-            f"{share:.1%}{'' if share >= row['target'] else ' missed'}" if share else "",
-            "" if row["attended"] is None else f"{row['attended']:.2f}",
-            *(f"{ms:.2f}" for ms in row["ms_per_token"].values()),
+        rows.append(
+            (
+                row["variant"],
+                row["seeds"],
+                f"{row['valid_loss']:.3f}",
+                f"{row['valid_perplexity']:.2f}",
+                f"{row['valid_perplexity_per_word']:.1f}",
+                f"{row['valid_bleu']:.1f}",
+                f"{row['test_bleu']:.1f}" if "test_bleu" in row else "",
+                f"{row['spread']:.1f}" if row["spread"] is not None else "",
+                f"{share:.1%}{'' if share >= row['target'] else ' missed'}" if share else "",
+                "" if row["attended"] is None else f"{row['attended']:.2f}",
+                *(f"{ms:.2f}" for ms in row["ms_per_token"].values()),
+                *[""] * (len(LENGTHS) - len(row["ms_per_token"])),
+            )
         )
-    return [table]
+    heads = ("attention", "seeds", "valid loss", "ppl/token", "ppl/word", "valid BLEU", "test BLEU")
+    times = [f"ms @{length}" for length in LENGTHS]
+    title = "Multi30k English-German, 3 + 3 layers of 192, 4 epochs, beam 4"
+    return [table_of(title, (*heads, "± seeds", "share", "attended", *times), rows)]
 
 
-def main() -> int:
-    """Train, time, print the table and write it to `RESULTS`."""
-    parser = argparse.ArgumentParser(description="Can linear attention stand in a decoder?")
+def measure(options: Options) -> dict[str, Any]:
+    """Train, score and time."""
+    torch.set_num_threads(1)
+    jobs = [
+        Job(variant, int(seed), options.data, options.work)
+        for seed in options.seeds.split(",")
+        for variant in options.variants
+    ]
+    journal = Path(options.work) / "journal.jsonl"
+    done = finished(journal, options.anew)
+    if options.finished:
+        jobs = [job for job in jobs if job.key in done]
+    for result in journaled(train, jobs, done, journal, options.workers):
+        note(
+            f"{result['key']}: loss {result['valid_loss']:.3f}, "
+            f"BLEU {result['valid_bleu']:.1f}, {result['train_seconds']} s"
+        )
+    results = [done[job.key] for job in jobs]
+    add_scores(jobs, results, options.workers, options.test)
+    times = {} if options.anew else published_times()
+    if options.times:
+        chosen = [VARIANTS[name] for name in options.variants]
+        pairs = [(v.settings(4000, 2 * LENGTHS[-1]), v.architecture) for v in chosen]
+        times |= dict(zip(options.variants, time_per_token(pairs), strict=True))
+    num_tokens, num_words = tokens_and_words(Path(options.data))
+    return {
+        "training": asdict(TRAINING),
+        "valid_tokens": num_tokens,
+        "valid_words": num_words,
+        "variants": summary(results, times, num_tokens, num_words),
+        "trainings": [done[key] for key in sorted(done)],
+    }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--data", required=True, help="Multi30k, prepared with 4,000 tokens")
     parser.add_argument("--work", default="runs/decoder_linear", help="journal and weights")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
@@ -320,40 +395,17 @@ def main() -> int:
     parser.add_argument("--finished", action="store_true", help="only what is trained already")
     parser.add_argument("--anew", action="store_true", help="use no published training")
     parser.add_argument("--times", action="store_true", help="time decoding at each length")
-    options = parser.parse_args()
-    console = Console(width=190)
-    torch.set_num_threads(1)
-    jobs = [
-        Job(variant, int(seed), options.data, options.work)
-        for seed in options.seeds.split(",")
-        for variant in options.variants
-    ]
-    journal = Path(options.work) / "journal.jsonl"
-    if options.finished:
-        jobs = [job for job in jobs if job.key in finished(journal, options.anew)]
-    results = trained(jobs, journal, options.workers, console, options.anew)
-    add_scores(jobs, results, options.workers, options.test)
-    times = {} if options.anew else published_times()
-    if options.times:
-        chosen = [VARIANTS[name] for name in options.variants]
-        pairs = [(v.settings(4000, 2 * LENGTHS[-1]), v.architecture) for v in chosen]
-        times |= dict(zip(options.variants, time_per_token(pairs), strict=True))
-    num_tokens, num_words = tokens_and_words(Path(options.data))
-    rows = summary(results, times, num_tokens, num_words)
-    known = finished(journal, options.anew) | {result["key"]: result for result in results}
-    trainings = [known[key] for key in sorted(known)]
-    content = {
-        "training": asdict(TRAINING),
-        "valid_tokens": num_tokens,
-        "valid_words": num_words,
-        "variants": rows,
-        "trainings": trainings,
-    }
-    for table in tables(content):
-        console.print(table)
-    write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
-    return 0
 
+
+STUDY = Study(
+    "decoder_linear",
+    "Can linear attention stand in a decoder?",
+    add_options,
+    measure,
+    tables,
+    results=lambda options: "decoder_linear",
+    width=190,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

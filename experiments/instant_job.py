@@ -16,46 +16,30 @@ import threading
 import time
 from pathlib import Path
 
+from nas.run.layout import EVENTS_FILE, LOCK_FILE
+from search_spaces.files import append_lines, read_lines
+
 STEPS = 5
 BUSY = 75
 
 
-def done_steps(journal: Path) -> int:
-    """How many steps earlier processes have done; a line that was cut off is dropped."""
-    if not journal.exists():
-        return 0
-    data = journal.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        with journal.open("rb+") as stream:
-            stream.truncate(len(whole))
-    return sum("step" in json.loads(line) for line in whole.splitlines())
-
-
-def append(file: Path, line: dict[str, object]) -> None:
-    """Add a line to a journal."""
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def work(folder: Path, step_s: float) -> int:
     """Do what is left to do; returns the exit code."""
-    with (folder / ".lock").open("w") as lock:
+    with (folder / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return BUSY
         journal = folder / "ran.jsonl"
-        first = done_steps(journal) + 1
-        append(journal, {"begin": os.getpid(), "time": time.time()})
+        first = sum("step" in json.loads(line) for line in read_lines(journal)) + 1
+        append_lines(journal, [json.dumps({"begin": os.getpid(), "time": time.time()})])
         for step in range(first, STEPS + 1):
             time.sleep(step_s)
-            append(journal, {"step": step, "pid": os.getpid(), "time": time.time()})
+            done = {"step": step, "pid": os.getpid(), "time": time.time()}
+            append_lines(journal, [json.dumps(done)])
             told = {"event": "Progress", "stage": "count", "done": step, "total": STEPS}
-            append(folder / "events.jsonl", {"time": time.time(), **told})
-        append(journal, {"end": os.getpid(), "time": time.time()})
+            append_lines(folder / EVENTS_FILE, [json.dumps({"time": time.time(), **told})])
+        append_lines(journal, [json.dumps({"end": os.getpid(), "time": time.time()})])
     return 0
 
 

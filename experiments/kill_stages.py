@@ -16,6 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.harness import Options, Study, note
+from nas.run.layout import EVENTS_FILE, FRONT_FILE, result_file
+from search_spaces.files import read_lines
+
 # Stage → events of it to wait for before the kill, so that long stages die halfway.
 KILLS = {
     "declare": 1,
@@ -34,11 +38,7 @@ NAS = (sys.executable, "-m", "nas.cli.app")
 
 def events_of(run: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's events, those written so far."""
-    file = run / "events.jsonl"
-    if not file.exists():
-        return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [json.loads(line) for line in read_lines(run / EVENTS_FILE)]
 
 
 def run_until(command: Sequence[str], run: Path, stage: str, events: int) -> bool:
@@ -64,41 +64,55 @@ def killed_search(request: Sequence[str], run: Path) -> None:
     command = [*NAS, "search", *request, "--out", str(run), "--quiet"]
     for stage, events in KILLS.items():
         killed = run_until(command, run, stage, events)
-        print(f"{stage:<10} {'killed' if killed else 'ended before the kill'}", flush=True)
+        note(f"{stage:<10} {'killed' if killed else 'ended before the kill'}")
         command = [*NAS, "resume", str(run), "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def result_of(run: Path) -> tuple[bytes, list[str]]:
     """The front's bytes and the retrained networks' results."""
-    results = sorted(run.glob("retrained/*/result.json"))
-    return (run / "pareto.json").read_bytes(), [file.read_text("utf-8") for file in results]
+    results = sorted(run.glob(result_file("*")))
+    return (run / FRONT_FILE).read_bytes(), [file.read_text("utf-8") for file in results]
 
 
-def main() -> int:
+def measure(options: Options) -> dict[str, Any]:
     """Run both searches and compare."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.kill_stages", description=__doc__)
-    parser.add_argument("--space", default="digits")
-    parser.add_argument("--seed", default="3")
-    parser.add_argument("--preset", default="quick")
-    arguments = parser.parse_args()
-    request = ["--space", arguments.space, "--seed", arguments.seed]
-    request += ["--preset", arguments.preset, "--objectives", "quality,flops"]
+    request = ["--space", options.space, "--seed", options.seed]
+    request += ["--preset", options.preset, "--objectives", "quality,flops"]
     with tempfile.TemporaryDirectory() as folder:
         calm, killed = Path(folder) / "calm", Path(folder) / "killed"
         search = [*NAS, "search", *request, "--out", str(calm), "--quiet"]
         subprocess.run(search, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         killed_search(request, killed)
-        equal = result_of(calm) == result_of(killed)
         measured = [
             (event["stage"], event["architecture_id"])
             for event in events_of(killed)
             if event["event"] == "ArchitectureMeasured"
         ]
+        equal = result_of(calm) == result_of(killed)
     repeated = len(measured) - len(set(measured))
-    print(f"same results: {equal}; {len(measured)} evaluations, {repeated} of them done twice")
-    return 0 if equal and not repeated else 1
+    return {"equal": equal, "evaluations": len(measured), "repeated": repeated}
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--space", default="digits")
+    parser.add_argument("--seed", default="3")
+    parser.add_argument("--preset", default="quick")
+
+
+STUDY = Study(
+    "kill_stages",
+    "Does a search that is killed in every stage end in the same result?",
+    add_options,
+    measure,
+    lambda found: [
+        f"same results: {found['equal']}; {found['evaluations']} evaluations, "
+        f"{found['repeated']} of them done twice"
+    ],
+    lambda found: found["equal"] and not found["repeated"],
+    example="--seed 3",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -10,33 +10,31 @@ rows of a seed are the same for every number of fitted ones, which are nested.
 from __future__ import annotations
 
 import argparse
-import json
+import csv
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 from scipy.ndimage import median_filter
 from threadpoolctl import threadpool_limits
 
-from experiments.hat_latencies import Floats, Latencies, read_latencies
+from experiments.harness import Options, Study, table_of
 from latency.predictor import MIN_OBSERVATIONS, LatencyPredictor, score
 from latency.regressors import CANDIDATES
-from search_spaces.errors import DataError, NasError, UsageError
-from search_spaces.files import write_atomically
+from search_spaces.errors import DataError, UsageError
 
 FOLDER = Path("../shared/data/hat_latency")
-RESULTS = Path(__file__).parent / "results" / "latency_predictors.json"
-PIPED_WIDTH = 150  # columns, where there is no terminal to ask
 
 # Error in percent of HAT's own predictor, fitted to 2,000 networks; to be reached with 100.
 TARGETS = {"wmt14ende_gpu_titanxp_all": 5.9, "wmt14ende_cpu_raspberrypi_all": 3.8}
 TARGET_SIZE = 100
+BASELINES = ("linear", "decoder_depth")
 NEIGHBOURS = 21  # rows of the running median that shows a device's slow spells
 
 Indices = NDArray[np.int64]
@@ -130,9 +128,6 @@ def others(data: Latencies, train: Indices, test: Indices) -> dict[str, Floats]:
     }
 
 
-BASELINES = ("linear", "decoder_depth")
-
-
 def _metrics(predicted_N: Floats, ms_N: Floats) -> dict[str, float]:
     found = score(predicted_N, ms_N)
     median = 100 * float(np.median(np.abs(predicted_N / ms_N - 1)))
@@ -175,116 +170,234 @@ def averages(row: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict
     }
 
 
-def summary(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``--json`` prints of one file."""
-    rows = result["rows"]
-    return {
-        **averages(rows["predictor"]),
-        "baselines": {name: averages(rows[name]) for name in BASELINES},
-    }
-
-
 def missed(name: str, result: Mapping[str, Any]) -> bool:
     """Whether the file has a target that was tried and not reached."""
-    error = summary(result)["mape"].get(str(TARGET_SIZE))
+    error = averages(result["rows"]["predictor"])["mape"].get(str(TARGET_SIZE))
     return error is not None and error > TARGETS.get(name, np.inf)
 
 
-def show(name: str, result: Mapping[str, Any], console: Console) -> None:
-    """Print the table of one file and what stands behind it."""
-    rows = result["rows"]
-    sizes = list(rows["predictor"]["mape"])
-    title = f"{name}: mean ± standard deviation over seeds, by number of fitted rows"
-    table = Table(title=title, title_justify="left")
-    table.add_column("predictor", no_wrap=True)
-    for heading in ("MAPE %", "median %", "τ-b"):
+def show(results: Mapping[str, Any]) -> Iterator[Table | str]:
+    """The table of each file and what stands behind it."""
+    for name, result in results.items():
+        rows = result["rows"]
+        sizes = list(rows["predictor"]["mape"])
+        heads = [f"{head}\n{size}" for head in ("MAPE %", "median %", "τ-b") for size in sizes]
+        cells = [
+            (
+                row_name.replace("_", " "),
+                *(f"{np.mean(row['mape'][s]):.2f} ± {np.std(row['mape'][s]):.2f}" for s in sizes),
+                *(f"{np.mean(row['median'][s]):.2f}" for s in sizes),
+                *(f"{np.mean(row['kendall_tau'][s]):.3f}" for s in sizes),
+            )
+            for row_name, row in rows.items()
+        ]
+        title = f"{name}: mean ± standard deviation over seeds, by number of fitted rows"
+        table = table_of(title, ("predictor", *heads), cells)
+        table.columns[0].no_wrap = True
+        yield table
         for size in sizes:
-            table.add_column(f"{heading}\n{size}", justify="right")
-    for row_name, row in rows.items():
-        errors = [f"{np.mean(row['mape'][s]):.2f} ± {np.std(row['mape'][s]):.2f}" for s in sizes]
-        medians = [f"{np.mean(row['median'][s]):.2f}" for s in sizes]
-        taus = [f"{np.mean(row['kendall_tau'][s]):.3f}" for s in sizes]
-        table.add_row(row_name.replace("_", " "), *errors, *medians, *taus)
-    console.print(table)
-    for size in sizes:
-        one, two = result["within"][size]
-        names = ", ".join(dict.fromkeys(result["chosen"][size]))
-        console.print(f"at {size}: chosen {names}; {one:.0%} within ±1 std, {two:.0%} within ±2")
-    moods = result["drift"]
-    console.print(
-        f"errors of neighbouring rows correlate at {moods['neighbours']:.2f}\n"
-        f"over all rows the mean error is {moods['mape']:.2f} %, the median "
-        f"{moods['median']:.2f} %, the mean without drift {moods['mape_steady']:.2f} %"
-    )
-    if name in TARGETS:
-        verdict = "MISSED" if missed(name, result) else "reached"
-        console.print(f"wanted at {TARGET_SIZE}: at most {TARGETS[name]} %: {verdict}\n")
+            one, two = result["within"][size]
+            names = ", ".join(dict.fromkeys(result["chosen"][size]))
+            yield f"at {size}: chosen {names}; {one:.0%} within ±1 std, {two:.0%} within ±2"
+        moods = result["drift"]
+        yield (
+            f"errors of neighbouring rows correlate at {moods['neighbours']:.2f}\n"
+            f"over all rows the mean error is {moods['mape']:.2f} %, the median "
+            f"{moods['median']:.2f} %, the mean without drift {moods['mape_steady']:.2f} %"
+        )
+        if name in TARGETS:
+            verdict = "MISSED" if missed(name, result) else "reached"
+            yield f"wanted at {TARGET_SIZE}: at most {TARGETS[name]} %: {verdict}\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study; exit code 1 when a target is missed."""
-    options = _parser().parse_args(arguments)
-    plan = Plan(tuple(options.train), options.test, options.seeds)
-    try:
-        files = [options.csv] if options.csv else sorted(FOLDER.glob("*.csv"))
-        if not files:
-            raise DataError(f"no CSV in {FOLDER}; name one with --csv FILE")
-        data = [read_latencies(path) for path in files]
-        results = {latencies.name: study(latencies, plan) for latencies in data}
-    except NasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if options.json:
-        summaries = {name: summary(result) for name, result in results.items()}
-        printed = next(iter(summaries.values())) if options.csv else summaries
-        print(json.dumps(printed, indent=2))
-    else:
-        console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-        for name, result in results.items():
-            show(name, result, console)
-    if not options.csv and plan == DEFAULT:
-        write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
-    return 1 if any(missed(name, result) for name, result in results.items()) else 0
+def summary(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Errors and agreement of the predictor and of two baselines; of one file without its name."""
+    found = {
+        name: {
+            **averages(result["rows"]["predictor"]),
+            "baselines": {one: averages(result["rows"][one]) for one in BASELINES},
+        }
+        for name, result in results.items()
+    }
+    return next(iter(found.values())) if options.csv else found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.latency_predictors",
-        description="How few measurements does the latency predictor need?",
-        epilog=f"Without options the numbers are also written to results/{RESULTS.name}.",
-    )
+def plan_of(options: Options) -> Plan:
+    """What the options ask for."""
+    return Plan(tuple(options.train), options.test, options.seeds)
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """File → its numbers."""
+    files = [options.csv] if options.csv else sorted(FOLDER.glob("*.csv"))
+    if not files:
+        raise DataError(f"no CSV in {FOLDER}; name one with --csv FILE")
+    data = [read_latencies(path) for path in files]
+    return {latencies.name: study(latencies, plan_of(options)) for latencies in data}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help=f"one file (default: every CSV in {FOLDER})"
     )
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object instead; without --csv, one per file by name",
+        "--train", type=int, nargs="+", default=DEFAULT.sizes, metavar="N", help="rows to fit"
     )
     parser.add_argument(
-        "--train",
-        type=int,
-        nargs="+",
-        default=DEFAULT.sizes,
-        metavar="N",
-        help="rows to fit (default: 50 100 400)",
+        "--test", type=int, default=DEFAULT.num_test, metavar="N", help="other rows to test on"
     )
     parser.add_argument(
-        "--test",
-        type=int,
-        default=DEFAULT.num_test,
-        metavar="N",
-        help="other rows to test on (default: %(default)s)",
+        "--seeds", type=int, default=DEFAULT.num_seeds, metavar="N", help="draws to average over"
     )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=DEFAULT.num_seeds,
-        metavar="N",
-        help="draws to average over (default: %(default)s)",
+
+
+STUDY = Study(
+    "latency_predictors",
+    "How few measurements does the latency predictor need?",
+    add_options,
+    measure,
+    show,
+    lambda results: not any(missed(name, result) for name, result in results.items()),
+    lambda options: (
+        "latency_predictors" if not options.csv and plan_of(options) == DEFAULT else None
+    ),
+    width=150,
+    summary=summary,
+)
+
+
+# -- HAT's files -------------------------------------------------------------------------------
+
+Floats = NDArray[np.float64]
+
+FEATURES = (
+    "encoder_embed_dim",
+    "encoder_layer_num",
+    "encoder_ffn_embed_dim_avg",
+    "encoder_self_attention_heads_avg",
+    "decoder_embed_dim",
+    "decoder_layer_num",
+    "decoder_ffn_embed_dim_avg",
+    "decoder_self_attention_heads_avg",
+    "decoder_ende_attention_heads_avg",
+    "decoder_arbitrary_ende_attn_avg",
+)
+LATENCIES = ("latency_mean_encoder", "latency_mean_decoder")
+LARGEST = 1e6  # a feature beyond this is a slip, and its products would overflow
+QKV_DIM = 512  # of every network: more heads are narrower, not more to multiply
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Measured networks, in the order of their file.
+
+    Attributes:
+        name: the file's, without its ending.
+        features: ``(N, 10)``, columns as in `FEATURES`; averages are over a stack's layers.
+        ms: ``(N,)``, encoder and decoder together.
+    """
+
+    name: str
+    features: Floats
+    ms: Floats
+
+    @property
+    def decoder_depth(self) -> Floats:
+        """Layers of the decoder, ``(N, 1)``."""
+        index = FEATURES.index("decoder_layer_num")
+        return self.features[:, index : index + 1]
+
+    @property
+    def terms(self) -> Floats:
+        """See `physical_terms`."""
+        return physical_terms(self.features)
+
+
+def physical_terms(features_NF: Floats) -> Floats:
+    """What the ten averages say about the work that is done.
+
+    Decoding makes nearly all of the time, one token after the other. Averages times layers are
+    sums over layers, and what a layer multiplies grows with width times inner size.
+
+    Args:
+        features_NF: ``(N, 10)``, columns as in `FEATURES`.
+
+    Returns:
+        ``(N, 7)``: decoder width (the output layer); layers (kernels started); layers × width
+        (attention's projections, norms); the products of all feed-forward blocks; attention
+        scores, which cross-attention computes over up to three encoder layers' outputs; keys and
+        values of those; multiplications of the encoder.
+    """
+    columns = iter(features_NF.T)
+    width, depth, ffn, _ = (next(columns) for _ in range(4))
+    encoder = depth * width * (2 * ffn + 4 * QKV_DIM)
+    d_width, d_depth, d_ffn, d_heads, cross_heads, sources = columns
+    scores = d_depth * (d_heads + cross_heads * sources)
+    return np.column_stack(
+        [
+            d_width,
+            d_depth,
+            d_depth * d_width,
+            d_depth * d_width * d_ffn,
+            scores,
+            d_depth * sources * width,
+            encoder,
+        ]
     )
-    return parser
+
+
+def read_latencies(path: Path) -> Latencies:
+    """Read a CSV of HAT's form; columns in any order, others ignored.
+
+    Raises:
+        DataError: for a file that cannot be read, lacks a column or has a value that is not a
+            finite number in its range (latencies are positive); names file and line.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            absent = [name for name in (*FEATURES, *LATENCIES) if name not in _header(reader)]
+            if absent:
+                raise DataError(
+                    f"{path} lacks the column {absent[0]}; it needs HAT's ten features, "
+                    f"{LATENCIES[0]} and {LATENCIES[1]}"
+                )
+            rows = [_row(path, reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or "not a text file of comma-separated values"
+        raise DataError(f"{path} cannot be read ({reason}); give a CSV of HAT's form") from error
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(FEATURES) + 1)
+    return Latencies(path.stem, values[:, :-1], values[:, -1])
+
+
+def _header(reader: csv.DictReader[str]) -> list[str]:
+    return list(reader.fieldnames or ())
+
+
+def _row(path: Path, line: int, row: dict[str, str | None]) -> list[float]:
+    """Ten features and the total."""
+    numbers = {name: _number(path, line, name, row[name]) for name in (*FEATURES, *LATENCIES)}
+    for name in LATENCIES:
+        if numbers[name] <= 0:
+            raise DataError(f"{path}, line {line}: {name} must be positive, not {row[name]}")
+    for name in FEATURES:
+        if not 0 <= numbers[name] <= LARGEST:
+            limits = f"between 0 and {LARGEST:,.0f}"
+            raise DataError(f"{path}, line {line}: {name} must be {limits}, not {row[name]}")
+    return [*(numbers[name] for name in FEATURES), sum(numbers[name] for name in LATENCIES)]
+
+
+def _number(path: Path, line: int, name: str, text: str | None) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        given = repr(text) if text else "empty"
+        raise DataError(f"{path}, line {line}: {name} must be a finite number, not {given}")
+    return number
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -13,25 +13,24 @@ would have reported that believes a single measurement is timed along with them.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from experiments.harness import Options, Study, note, table_of
 from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
+from nas.request.presets import budget_for
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
 from nas.run.stage_runner import run_stage, stage_digest
 from nas.run.stages import Stage, search_stages
 from nas.search.front import FrontEntry, best_entries, pick, read_front
@@ -39,11 +38,8 @@ from nas.stages.base import Run
 from nas.stages.measured import measured_entries
 from nas.stages.pipeline import work_of
 from search_spaces.errors import NasError
-from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space
 
-RESULTS = Path(__file__).parent / "results" / "limits_hold.json"
-PIPED_WIDTH = 120  # columns, where there is no terminal to ask
 KEPT = 20  # searches, from which on the numbers are kept
 PERCENTILES = (10.0, 60.0)
 TOLERANCE = 1.03
@@ -82,38 +78,9 @@ class Winner:
         """Whether it is within its limit plus 3 %."""
         return self.fresh <= TOLERANCE * self.limit
 
-
-@dataclass(frozen=True)
-class Study:
-    """All searches.
-
-    Attributes:
-        winners: one for each search.
-        fronts: all networks of all fronts.
-        single: winners of the same searches if a single measurement were believed.
-    """
-
-    winners: tuple[Winner, ...]
-    fronts: tuple[Winner, ...]
-    single: tuple[Winner, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether every reported winner is within its limit plus 3 %, and there are some."""
-        return bool(self.winners) and all(winner.holds for winner in self.winners)
-
-    def to_json(self, device: str) -> dict[str, Any]:
-        """The numbers for ``results/``."""
-        return {
-            "device": device,
-            "load_average": os.getloadavg()[0],
-            "tolerance": TOLERANCE,
-            "fresh_sessions": FRESH_SESSIONS,
-            **{
-                name: [asdict(one) | {"holds": one.holds} for one in getattr(self, name)]
-                for name in ("winners", "fronts", "single")
-            },
-        }
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers, and whether it holds."""
+        return asdict(self) | {"holds": self.holds}
 
 
 @dataclass(frozen=True)
@@ -133,14 +100,30 @@ class Searched:
     single: FrontEntry
 
 
-def study(
-    space_name: str, preset: str, searches: int, seed: int, folder: Path
-) -> tuple[Study, str]:
-    """Run the searches, then time what they found.
+def measure(options: Options) -> dict[str, Any]:
+    """Run the searches, then time what they found."""
+    folder = Path(tempfile.mkdtemp(prefix="limits_hold-"))
+    # Times of earlier searches must not help.
+    os.environ["NAS_CACHE_DIR"] = str(folder / "cache")
+    try:
+        found, meter = search(options, folder)
+        groups = timed_afresh(meter, found)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "searches": options.searches,
+        "device": meter.header.device.label,
+        "load_average": os.getloadavg()[0],
+        "tolerance": TOLERANCE,
+        "fresh_sessions": FRESH_SESSIONS,
+        **{name: [one.to_json() for one in group] for name, group in groups.items()},
+    }
 
-    Returns:
-        The study and the label of the device.
-    """
+
+def search(options: Options, folder: Path) -> tuple[list[Searched], LatencyMeter]:
+    """What searches under random limits found, and the meter of their device."""
+    space_name, preset, seed = options.space, options.preset, options.seed
+    searches = options.searches
     base = RunFolder.create(folder / "base", limited_spec(space_name, preset, seed, {}))
     run = Run(base)
     for stage in search_stages(base.spec):
@@ -152,14 +135,13 @@ def study(
     for number in range(searches):
         limit = float(np.percentile(times, rng.uniform(*PERCENTILES)))
         spec = limited_spec(space_name, preset, seed, {LATENCY: limit})
-        told = f"search {number + 1} of {searches}: limit {limit:.4g} ms"
+        text = f"search {number + 1} of {searches}: limit {limit:.4g} ms"
         try:
             found.append(search_beside(RunFolder.create(folder / str(number), spec), base, limit))
         except NasError as error:  # nothing is sure to hold, and nothing is reported
-            told += f", no winner: {error}"
-        print(told, file=sys.stderr)
-    meter = LatencyMeter(run.spec, run.carried)
-    return _timed_afresh(meter, found), meter.header.device.label
+            text += f", no winner: {error}"
+        note(text)
+    return found, LatencyMeter(run.spec, run.carried)
 
 
 def limited_spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> SearchSpec:
@@ -206,7 +188,8 @@ def work(run: Run, stage: Stage) -> None:
         pass
 
 
-def _timed_afresh(meter: LatencyMeter, found: Sequence[Searched]) -> Study:
+def timed_afresh(meter: LatencyMeter, found: Sequence[Searched]) -> dict[str, list[Winner]]:
+    """The networks of each of `GROUPS`, timed in new sessions."""
     networks = {
         entry.id: entry.architecture
         for one in found
@@ -219,103 +202,75 @@ def _timed_afresh(meter: LatencyMeter, found: Sequence[Searched]) -> Study:
         measured = entry.measured
         return Winner(entry.id, limit, measured[LATENCY], fresh[entry.id], measured[QUALITY])
 
-    return Study(
-        tuple(winner(one.winner, one.limit) for one in found),
-        tuple(winner(entry, one.limit) for one in found for entry in one.front),
-        tuple(winner(one.single, one.limit) for one in found),
-    )
+    return {
+        "winners": [winner(one.winner, one.limit) for one in found],
+        "fronts": [winner(entry, one.limit) for one in found for entry in one.front],
+        "single": [winner(one.single, one.limit) for one in found],
+    }
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
-    """The winners, and how many hold, of the numbers in ``results/``."""
-    title = f"{content['device']}, load average {content['load_average']:.1f}"
-    winners = Table(title=title, title_justify="left")
-    for heading in ("winner", "limit ms", "reported ms", "fresh ms", "fresh / limit", "within 3 %"):
-        winners.add_column(heading, justify="left" if heading == "winner" else "right")
-    for one in content["winners"]:
-        numbers = (f"{one[name]:.4g}" for name in ("limit", "reported", "fresh"))
-        word = "yes" if one["holds"] else "NO"
-        winners.add_row(one["id"], *numbers, f"{one['fresh'] / one['limit']:.3f}", word)
-    counts = Table(title="fresh / limit", title_justify="left")
-    for heading in ("networks", "hold", "worst", "median", "mean loss"):
-        counts.add_column(heading, justify="left" if heading == "networks" else "right")
+    """The winners, and how many of each group hold."""
+    winners = [
+        (
+            one["id"],
+            *(f"{one[name]:.4g}" for name in ("limit", "reported", "fresh")),
+            f"{one['fresh'] / one['limit']:.3f}",
+            "yes" if one["holds"] else "NO",
+        )
+        for one in content["winners"]
+    ]
+    counts = []
     for field, name in GROUPS.items():
         shares = [one["fresh"] / one["limit"] for one in content[field]]
         held = sum(one["holds"] for one in content[field])
         loss = np.mean([one["loss"] for one in content[field]])
-        counts.add_row(
-            name,
-            f"{held} of {len(shares)}",
-            f"{max(shares):.3f}",
-            f"{np.median(shares):.3f}",
-            f"{loss:.4f}",
-        )
-    return [winners, counts]
+        numbers = f"{max(shares):.3f}", f"{np.median(shares):.3f}", f"{loss:.4f}"
+        counts.append((name, f"{held} of {len(shares)}", *numbers))
+    heads = ("winner", "limit ms", "reported ms", "fresh ms", "fresh / limit", "within 3 %")
+    title = f"{content['device']}, load average {content['load_average']:.1f}"
+    return [
+        table_of(title, heads, winners),
+        table_of("fresh / limit", ("networks", "hold", "worst", "median", "mean loss"), counts),
+    ]
 
 
-def show(content: Mapping[str, Any], console: Console) -> None:
-    """Print the winners and how many hold."""
+def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
+    """The winners and how many hold."""
     winners, counts = tables(content)
-    console.print(winners)
+    yield winners
     if len(content["winners"]) < content["searches"]:
         missing = content["searches"] - len(content["winners"])
-        console.print(f"{missing} searches found no network sure to hold")
+        yield f"{missing} searches found no network sure to hold"
     for name, held, worst, median, loss in zip(*(c.cells for c in counts.columns), strict=True):
-        console.print(
+        yield (
             f"{held} {name} hold; the worst takes {worst} limits, the median {median}; "
             f"mean loss {loss}"
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study; exit code 1 when a winner breaks its limit."""
-    about = "Time the winners of searches under random latency limits afresh."
-    options = parser_of("limits_hold", about).parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="limits_hold-"))
-    # Times of earlier searches must not help.
-    os.environ["NAS_CACHE_DIR"] = str(folder / "cache")
-    try:
-        result, device = study(
-            options.space, options.preset, options.searches, options.seed, folder
-        )
-    except NasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    report({"searches": options.searches, **result.to_json(device)}, options, show, RESULTS)
-    return 0 if result.holds else 1
+def met(content: Mapping[str, Any]) -> bool:
+    """Whether every reported winner is within its limit plus 3 %, and there are some."""
+    return bool(content["winners"]) and all(one["holds"] for one in content["winners"])
 
 
-def report(
-    data: dict[str, Any],
-    options: argparse.Namespace,
-    shown: Callable[[dict[str, Any], Console], None],
-    results: Path,
-) -> None:
-    """Print the numbers of a study, and keep them where there are enough."""
-    if options.json:
-        print(json.dumps(data, indent=2))
-    else:
-        shown(data, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    if options.searches >= KEPT:
-        write_atomically(results, json.dumps(data, indent=1) + "\n")
-
-
-def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of a study of many searches."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.{name}",
-        description=description,
-        epilog=f"With {KEPT} searches or more the numbers also go to results/{name}.json.",
-    )
     parser.add_argument("--space", default="digits", help="default: %(default)s")
     parser.add_argument("--preset", default="quick", help="default: %(default)s")
-    parser.add_argument("--searches", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--searches", type=int, default=20, help=f"kept in results/ from {KEPT} on")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    return parser
 
+
+STUDY = Study(
+    "limits_hold",
+    "Does a limit on latency hold when the winner is measured afresh?",
+    add_options,
+    measure,
+    show,
+    met,
+    lambda options: "limits_hold" if options.searches >= KEPT else None,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -9,16 +9,19 @@ weights: torch as `nas profile` times it, onnxruntime as `nas profile --runtime 
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
+from rich.table import Table
 
+from experiments.harness import Options, Study, table_of
 from latency.timer import time_calls
 from latency.workload import Workload
 from nas.profiling.onnx_timing import export_random, onnx_call, runtime_name
@@ -76,35 +79,55 @@ def beside(
     return Beside(architecture.id, export_s, size, *times, float(ratio), float(low), float(high))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def measure(options: Options) -> dict[str, Any]:
+    """The workload, the runtimes, and a row for each network."""
+    torch.set_num_threads(options.threads)
+    space = load_space(options.space)
+    workload = Workload.parse(options.workload, space.workload)
+    check_workload(space, workload)
+    rng = np.random.default_rng(options.seed)
+    networks = space.decode(sample_distinct(space, rng, options.networks))
+    return {
+        "workload": workload.label,
+        "threads": options.threads,
+        "runtimes": [f"torch {torch.__version__}", runtime_name()],
+        "networks": [asdict(beside(space, one, workload, options.rounds)) for one in networks],
+    }
+
+
+def show(found: dict[str, Any]) -> Iterator[Table]:
+    """A row for each network."""
+    rows = [
+        (
+            row["id"],
+            *(f"{row[name]:.2f}" for name in ("export_s", "file_mb", "torch_ms", "onnx_ms")),
+            f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})",
+        )
+        for row in found["networks"]
+    ]
+    title = f"{found['workload']}; {found['threads']} threads; {', '.join(found['runtimes'])}"
+    heads = ("network", "export s", "file MB", "torch ms", "onnx ms", "torch / onnx (quartiles)")
+    yield table_of(title, heads, rows)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--space", default="multi30k")
     parser.add_argument("--workload", default="", help="over the space's own")
     parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(given.threads)
-    space = load_space(given.space)
-    workload = Workload.parse(given.workload, space.workload)
-    check_workload(space, workload)
-    rng = np.random.default_rng(given.seed)
-    networks = space.decode(sample_distinct(space, rng, given.networks))
-    rows = [beside(space, one, workload, given.rounds) for one in networks]
-    if given.json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
-    print(f"{workload.label}; {given.threads} threads; torch {torch.__version__}, {runtime_name()}")
-    print("network        export s   file MB   torch ms   onnx ms   torch / onnx (quartiles)")
-    for row in rows:
-        print(
-            f"{row.id}   {row.export_s:8.1f}  {row.file_mb:8.2f}  {row.torch_ms:9.2f}  "
-            f"{row.onnx_ms:8.2f}   {row.ratio:.2f} ({row.low:.2f} to {row.high:.2f})"
-        )
 
+
+STUDY = Study(
+    "onnx_speed",
+    "What does onnxruntime make of a space's networks, beside torch?",
+    add_options,
+    measure,
+    show,
+    example="--space multi30k --networks 4",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(STUDY.main())

@@ -11,29 +11,26 @@ are compared with both trainings. Finished trainings are kept in a journal and n
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from nas.run.presets import budget_for
+from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
+from nas.request.presets import budget_for
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
-from search_spaces.files import write_atomically
+from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
@@ -136,29 +133,6 @@ def run_job(job: Job) -> dict[str, Any]:
     }
 
 
-def run_jobs(
-    jobs: Sequence[Job], journal: Path, workers: int, console: Console
-) -> dict[str, dict[str, Any]]:
-    """Run what the journal does not have yet; key → result."""
-    done = {line["key"]: line for line in _lines(journal)}
-    missing = [job for job in jobs if job.key not in done]
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for number, result in enumerate(pool.map(run_job, missing), start=1):
-            done[result["key"]] = result
-            with journal.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(result) + "\n")
-            if number % 10 == 0 or number == len(missing):
-                console.print(f"{number} of {len(missing)} trainings", style="dim")
-    return done
-
-
-def _lines(journal: Path) -> Iterator[dict[str, Any]]:
-    if journal.exists():
-        for line in journal.read_text(encoding="utf-8").splitlines():
-            yield json.loads(line)
-
-
 # -- statistics -------------------------------------------------------------------------------
 
 
@@ -188,7 +162,7 @@ def agreement(scores: Floats, truths: Floats) -> dict[str, Any]:
 # -- the experiment ---------------------------------------------------------------------------
 
 
-def jobs_for(arguments: argparse.Namespace) -> tuple[list[Job], list[Job]]:
+def jobs_for(arguments: Options) -> tuple[list[Job], list[Job]]:
     """The trainings from scratch and those of supernets."""
     space = load_space(arguments.space)
     budget = budget_for(space, "quick", {})
@@ -219,10 +193,22 @@ def jobs_for(arguments: argparse.Namespace) -> tuple[list[Job], list[Job]]:
     return singles, supernets
 
 
-def study(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run everything and return the numbers of the report."""
+def measure(arguments: Options) -> dict[str, Any]:
+    """Train what the journal does not have yet, and compare.
+
+    Raises:
+        UsageError: for a strategy there is not, or too few networks.
+    """
+    names = list(STRATEGIES) if arguments.strategies == "all" else arguments.strategies.split(";")
+    arguments.strategies = ["shipped", *(n.strip() for n in names if n.strip() != "shipped")]
+    unknown = [name for name in arguments.strategies if name not in STRATEGIES]
+    if unknown or arguments.networks < 30:
+        raise UsageError(f"unknown strategies {unknown}, or fewer than 30 networks")
     singles, supernets = jobs_for(arguments)
-    done = run_jobs(singles + supernets, arguments.journal, arguments.workers, console)
+    done = done_jobs(arguments.journal)
+    trainings = journaled(run_job, singles + supernets, done, arguments.journal, arguments.workers)
+    for number, result in enumerate(trainings, start=1):
+        note(f"training {number}: {result['key']}")
     shape = (len(SCRATCH_SEEDS), arguments.networks)
     truths = np.array([done[job.key]["losses"][0] for job in singles]).reshape(shape)
     space = load_space(arguments.space)
@@ -250,13 +236,11 @@ def study(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> list[Table]:
-    """The table of the numbers that `study` returns."""
+    """The table of the numbers."""
     ceiling = result["ceiling"]["kendall_tau"]
-    table = Table(title=f"{result['networks']} networks of {result['space']}, from scratch twice")
-    for column in ("score", "τ-b", "95 %", "τ / ceiling", "ρ", "top-5 regret", "τ by seed", "s"):
-        table.add_column(column, justify="left" if column == "score" else "right")
-    for name, row in {"noise ceiling": result["ceiling"], **result["rows"]}.items():
-        table.add_row(
+    heads = ("score", "τ-b", "95 %", "τ / ceiling", "ρ", "top-5 regret", "τ by seed", "s")
+    rows = [
+        (
             name,
             f"{row['kendall_tau']:.3f}",
             "{:.2f} … {:.2f}".format(*row["interval"]),
@@ -266,29 +250,33 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             " ".join(f"{value:.3f}" for value in row.get("all_taus", [])),
             f"{row['seconds']:.0f}" if "seconds" in row else "",
         )
-    return [table]
+        for name, row in {"noise ceiling": result["ceiling"], **result["rows"]}.items()
+    ]
+    title = f"{result['networks']} networks of {result['space']}, from scratch twice"
+    return [table_of(title, heads, rows)]
 
 
-def show(result: dict[str, Any], console: Console) -> bool:
-    """Print the table; True when ceiling and shipped strategy reach their marks."""
-    for table in tables(result):
-        console.print(table)
+def met(result: Mapping[str, Any]) -> bool:
+    """Whether ceiling and shipped strategy reach their marks."""
     ceiling = result["ceiling"]["kendall_tau"]
     shipped = result["rows"]["shipped"]["kendall_tau"]
-    reached = bool(ceiling >= MIN_CEILING and shipped >= CEILING_SHARE * ceiling)
-    console.print(
+    return bool(ceiling >= MIN_CEILING and shipped >= CEILING_SHARE * ceiling)
+
+
+def show(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    """The table, and whether the marks are reached."""
+    yield from tables(result)
+    ceiling = result["ceiling"]["kendall_tau"]
+    shipped = result["rows"]["shipped"]["kendall_tau"]
+    yield (
         f"ceiling {ceiling:.3f} (wanted ≥ {MIN_CEILING}), shipped {shipped:.3f} = "
         f"{shipped / ceiling:.2f} of it (wanted ≥ {CEILING_SHARE}): "
-        f"{'reached' if reached else 'MISSED'}; {result['cores']} cores"
+        f"{'reached' if met(result) else 'MISSED'}; {result['cores']} cores"
     )
-    return reached
 
 
-def main() -> int:
-    """Run the study; exit code 1 when a mark is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.rank_fidelity", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--space", default="digits")
     parser.add_argument("--networks", type=int, default=40, help="at least 30")
     parser.add_argument("--epochs", type=int, default=30, help="of each training from scratch")
@@ -297,24 +285,18 @@ def main() -> int:
     parser.add_argument(
         "--strategies", default="shipped", help="'all' or names: " + "; ".join(STRATEGIES)
     )
-    parser.add_argument(
-        "--journal", type=Path, default=Path("experiments/results/rank_fidelity.jsonl")
-    )
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    arguments = parser.parse_args()
-    names = list(STRATEGIES) if arguments.strategies == "all" else arguments.strategies.split(";")
-    arguments.strategies = ["shipped", *(n.strip() for n in names if n.strip() != "shipped")]
-    unknown = [name for name in arguments.strategies if name not in STRATEGIES]
-    if unknown or arguments.networks < 30:
-        parser.error(f"unknown strategies {unknown}, or fewer than 30 networks")
-    result = study(arguments, Console(stderr=arguments.json))
-    reached = show(result, Console(stderr=arguments.json))
-    summary = arguments.journal.with_name(f"rank_fidelity_{Path(arguments.space).stem}.json")
-    write_atomically(summary, json.dumps(result, indent=2) + "\n")
-    if arguments.json:
-        print(json.dumps(result))
-    return 0 if reached else 1
+    parser.add_argument("--journal", type=Path, default=RESULTS / "rank_fidelity.jsonl")
 
+
+STUDY = Study(
+    "rank_fidelity",
+    "How well do inherited scores rank networks?",
+    add_options,
+    measure,
+    show,
+    met,
+    lambda options: options.journal.with_name(f"rank_fidelity_{Path(options.space).stem}.json"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

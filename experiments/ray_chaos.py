@@ -27,8 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness import Options, Study, note
 from experiments.kill_stages import NAS, events_of
 from nas.executors.board import read_workers
+from nas.run.layout import FRONT_FILE, result_file
 
 REQUEST = (
     *("--space", "digits", "--preset", "smoke", "--objectives", "quality,flops", "--threads", "1"),
@@ -197,7 +199,7 @@ def _kill(cluster: Nodes, process: subprocess.Popen[bytes], run: Path, target: s
 
 def results(run: Path) -> list[Any]:
     """The front and the retrained networks."""
-    files = [run / "pareto.json", *sorted(run.glob("retrained/*/result.json"))]
+    files = [run / FRONT_FILE, *sorted(run.glob(result_file("*")))]
     return [json.loads(file.read_text("utf-8")) for file in files]
 
 
@@ -214,21 +216,16 @@ def evaluations(run: Path) -> tuple[int, int]:
     return len(done), sum(done.values()) - len(done)
 
 
-def main() -> int:
+def measure(options: Options) -> list[dict[str, Any]]:
     """Run all searches and compare."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.ray_chaos", description=__doc__)
-    parser.add_argument("--times", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="write the table there as JSON")
-    arguments = parser.parse_args()
-    request = [*REQUEST, "--seed", str(arguments.seed)]
+    request = [*REQUEST, "--seed", str(options.seed)]
+    found = []
     with tempfile.TemporaryDirectory() as folder, nodes() as cluster:
         calm = Path(folder) / "calm"
         subprocess.run([*NAS, "search", *request, "--out", str(calm), "--quiet"], check=True)
         wanted, events = results(calm), events_of(calm)
-        rng = np.random.default_rng(arguments.seed)
-        found = []
-        for number, kill in enumerate(plan(rng, arguments.times, len(events))):
+        rng = np.random.default_rng(options.seed)
+        for number, kill in enumerate(plan(rng, options.times, len(events))):
             cluster.mend()
             run = Path(folder) / f"run-{number}"
             started = time.perf_counter()
@@ -236,12 +233,8 @@ def main() -> int:
             seconds = round(time.perf_counter() - started, 1)
             equal = results(run) == wanted
             found.append(Outcome(kill, stage, killed, *evaluations(run), equal, seconds))
-            print(row(number, found[-1]), flush=True)
-    if arguments.out:
-        arguments.out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    num_killed, num_equal = sum(one.killed for one in found), sum(one.equal for one in found)
-    print(f"{len(found)} runs, something was killed in {num_killed}; same results: {num_equal}")
-    return 0 if num_equal == len(found) else 1
+            note(row(number, found[-1]))
+    return [asdict(one) for one in found]
 
 
 def row(number: int, one: Outcome) -> str:
@@ -255,5 +248,31 @@ def row(number: int, one: Outcome) -> str:
     )
 
 
+def show(found: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each run, and how many were the same."""
+    for number, one in enumerate(found):
+        yield row(number, Outcome(**(one | {"kill": Kill(**one["kill"])})))
+    num_killed, num_equal = sum(one["killed"] for one in found), sum(one["equal"] for one in found)
+    yield f"{len(found)} runs, something was killed in {num_killed}; same results: {num_equal}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the table there as JSON")
+
+
+STUDY = Study(
+    "ray_chaos",
+    "Does a search through Ray end in the same front, whoever is killed?",
+    add_options,
+    measure,
+    show,
+    lambda found: all(one["equal"] for one in found),
+    lambda options: options.out,
+    example="--times 30 --seed 0",
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

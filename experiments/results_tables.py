@@ -14,7 +14,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,30 @@ from rich.table import Table
 from experiments import (
     attention_study,
     decoder_linear,
+    latency_predictors,
     limits_hold,
     rank_fidelity,
+    retrained_twins,
+    scaling,
+    search_efficiency,
     timing_noise,
 )
 
-# How the names of a study's files begin, and what makes its tables of their content.
-STUDIES: Mapping[str, Callable[[Any], list[Table]]] = {
-    "attention_study_": attention_study.tables,
-    "decoder_linear": decoder_linear.tables,
-    "limits_hold": limits_hold.tables,
-    "rank_fidelity_": rank_fidelity.tables,
-    "timing_noise": timing_noise.tables,
-}
+# What makes the tables of a file, by how its name begins; `limits_hold` prints sentences in place
+# of its second table.
+TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
+    study.name: study.show
+    for study in (
+        attention_study.STUDY,
+        decoder_linear.STUDY,
+        latency_predictors.STUDY,
+        rank_fidelity.STUDY,
+        retrained_twins.STUDY,
+        scaling.STUDY,
+        search_efficiency.STUDY,
+        timing_noise.STUDY,
+    )
+} | {limits_hold.STUDY.name: limits_hold.tables}
 
 _RESULTS = re.compile(r"^Results: (results/\S+\.json)$", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?(?!\w)")
@@ -76,10 +87,11 @@ def tables_of(file: Path) -> list[Table]:
     Raises:
         KeyError: when no study is known to print it.
     """
-    make = next((make for prefix, make in STUDIES.items() if file.name.startswith(prefix)), None)
+    make = next((make for name, make in TABLES.items() if file.name.startswith(name)), None)
     if make is None:
-        raise KeyError(f"no study prints {file.name}; there are {', '.join(STUDIES)}")
-    return make(json.loads(file.read_text(encoding="utf-8")))
+        raise KeyError(f"no study prints {file.name}; there are {', '.join(TABLES)}")
+    parts = make(json.loads(file.read_text(encoding="utf-8")))
+    return [part for part in parts if isinstance(part, Table)]
 
 
 def printed(tables: Sequence[Table]) -> list[Row]:
@@ -130,14 +142,14 @@ def markdown(table: Table) -> str:
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.results_tables", description="The tables of a results file."
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--markdown", action="store_true", help="as they stand in LOG.md")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     for table in tables_of(options.file):
         if options.markdown:
             print(f"{markdown(table)}\n")

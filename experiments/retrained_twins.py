@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -22,24 +22,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from experiments.from_scratch import trained, untrained
+from experiments.harness import Options, Study, table_of
+from experiments.trainings import trained, untrained
+from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.search.front import pick, read_front
 from search_spaces.architecture import Architecture, AttentionKind
 from search_spaces.costs import flops, params
 from search_spaces.files import write_atomically
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Task
+from supernet.tasks.evaluation import score
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training_settings import TrainingSettings
 
-RESULTS = Path(__file__).parent / "results" / "retrained_twins.json"
 TWINS: tuple[AttentionKind, ...] = ("softmax", "linear")
 
 
@@ -127,46 +126,34 @@ def _untrained(job: Job) -> tuple[Task[Any, Any], StandAlone]:
     return open_task(space, spec.dataset, spec.data, spec.seed), network
 
 
-def show(rows: Sequence[Mapping[str, Any]], settings: TrainingSettings, console: Console) -> None:
-    """Print the table."""
-    table = Table(title=f"retrained alike for {settings.epochs} epochs, from scratch")
-    names = list(rows[0]["valid"])
-    heads = [f"{split} {name}" for split in ("valid", "test") for name in names if split in rows[0]]
-    for head in ("network", "id", "seed", "params", "FLOPs", *heads, "minutes"):
-        table.add_column(head, justify="left" if head in ("network", "id") else "right")
-    for row in rows:
-        values = [row[s][n] for s in ("valid", "test") if s in row for n in names]
-        table.add_row(
+def show(content: Mapping[str, Any]) -> Iterator[Table]:
+    """A row for each network."""
+    rows = content["networks"]
+    splits = [(s, name) for s in ("valid", "test") for name in rows[0]["valid"] if s in rows[0]]
+    heads = ("network", "id", "seed", "params", "FLOPs", *map(" ".join, splits), "minutes")
+    cells = [
+        (
             row["name"],
             row["id"],
-            str(row["seed"]),
+            row["seed"],
             f"{row['params']:,}",
             f"{row['flops']:.3g}",
-            *(f"{value:.3f}" for value in values),
-            str(row["minutes"]),
+            *(f"{row[split][name]:.3f}" for split, name in splits),
+            row["minutes"],
         )
-    console.print(table)
+        for row in rows
+    ]
+    epochs = content["settings"]["epochs"]
+    yield table_of(f"retrained alike for {epochs} epochs, from scratch", heads, cells)
 
 
-def main() -> int:
-    """Train, print the table and write it to `RESULTS`."""
-    parser = argparse.ArgumentParser(description="A winner beside its twins, retrained alike")
-    parser.add_argument("--run", required=True, help="the folder of a finished search")
-    parser.add_argument("--pick", default="best", help="best, knee or an id of its front")
-    parser.add_argument("--preset", default="standard", help="whose retraining is done")
-    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
-    parser.add_argument("--seeds", default="1")
-    parser.add_argument("--twins", nargs="*", choices=TWINS, default=TWINS, help="beside it")
-    parser.add_argument("--work", default="runs/retrained_twins", help="checkpoints and weights")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
-    options = parser.parse_args()
+def measure(options: Options) -> dict[str, Any]:
+    """Train the winner and its twins, then test them where that is asked for."""
     spec = RunFolder.open(Path(options.run)).spec
     overrides = dict(pair.split("=", 1) for pair in options.set)
     settings = budget_for(spec.space, options.preset, overrides).retrain
     winner = pick(read_front(RunFolder.open(Path(options.run))), options.pick).architecture
-    twins = {f"all {kind}": twin(winner, kind) for kind in options.twins}
-    networks = {"winner": winner} | twins
+    networks = {"winner": winner} | {f"all {kind}": twin(winner, kind) for kind in options.twins}
     jobs = [
         Job(name, options.run, network, settings, int(seed), options.work)
         for seed in options.seeds.split(",")
@@ -177,16 +164,36 @@ def main() -> int:
         if options.test:
             tests = list(pool.map(score_test, jobs))
             rows = [row | found for row, found in zip(rows, tests, strict=True)]
+    space = spec.space
+    length = int(space.workload["source"]) if space.task != "classification" else None
     for row, job in zip(rows, jobs, strict=True):
-        space = spec.space
-        length = int(space.workload["source"]) if space.task != "classification" else None
         row["params"] = params(space.model, space.task, job.architecture)
         row["flops"] = flops(space.model, space.task, job.architecture, source_length=length)
-    show(rows, settings, Console(width=160))
-    content = {"space": spec.space.name, "settings": asdict(settings), "networks": rows}
-    write_atomically(RESULTS, json.dumps(content, indent=1) + "\n")
-    return 0
+    return {"space": space.name, "settings": asdict(settings), "networks": rows}
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--run", required=True, help="the folder of a finished search")
+    parser.add_argument("--pick", default="best", help="best, knee or an id of its front")
+    parser.add_argument("--preset", default="standard", help="whose retraining is done")
+    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--twins", nargs="*", choices=TWINS, default=TWINS, help="beside it")
+    parser.add_argument("--work", default="runs/retrained_twins", help="checkpoints and weights")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
+
+
+STUDY = Study(
+    "retrained_twins",
+    "Is a search's winner better than its all-softmax and all-linear twins, retrained alike?",
+    add_options,
+    measure,
+    show,
+    results=lambda options: "retrained_twins",
+    width=160,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

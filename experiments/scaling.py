@@ -18,31 +18,27 @@ more.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.harness import Options, Study, note
+from experiments.trainings import train_supernet
 from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
-from nas.run.stage_runner import run_stage
-from nas.run.stages import SEARCH_STAGES
+from nas.run.layout import worker_log
 from nas.stages.base import Run
-from nas.stages.pipeline import work_of
 from search_spaces.architecture import Architecture
-from search_spaces.loading import dump_space, load_space
 from search_spaces.operators import sample_distinct
 
 SETTINGS = {"threads": "1", "supernet.epochs": "1", "supernet.check_every": "1"}
@@ -72,67 +68,10 @@ class Throughput:
     load: float
 
 
-@dataclass(frozen=True)
-class Study:
-    """What was measured.
-
-    Attributes:
-        cores: physical ones of this machine.
-        throughputs: by number of workers.
-        evaluations: of small networks.
-        local_ms: mean time of one of them in this process.
-        ray_ms: the same through Ray, by one worker.
-        worker_ms: the part of it in which the worker evaluates.
-        equal: how many agree to the last bit.
-        load: of the machine before that.
-    """
-
-    cores: int
-    throughputs: list[Throughput]
-    evaluations: int
-    local_ms: float
-    ray_ms: float
-    worker_ms: float
-    equal: int
-    load: float
-
-    @property
-    def overhead_ms(self) -> float:
-        """What an evaluation costs besides evaluating.
-
-        Of one measurement: two, one after the other, differ by what else the machine does.
-        """
-        return self.ray_ms - self.worker_ms
-
-    @property
-    def good(self) -> bool:
-        """Whether all is as it should be."""
-        ratios = [one.ratio for one in self.throughputs if one.workers <= self.cores]
-        return (
-            min(ratios, default=1.0) >= LEAST_RATIO
-            and self.overhead_ms < MOST_OVERHEAD_MS
-            and self.equal == self.evaluations
-        )
-
-
 def trained(path: Path, name: str, dataset: str, valid_examples: int) -> Run:
     """A run whose supernet has been trained for an epoch."""
-    space = load_space(name)
     settings = SETTINGS | {"valid_examples": str(valid_examples)}
-    spec = build_spec(
-        space_toml=dump_space(space),
-        dataset=dataset,
-        objectives=("quality", "flops"),
-        preset="smoke",
-        budget=budget_for(space, "smoke", settings),
-        seed=0,
-    )
-    run = Run(RunFolder.create(path, spec))
-    for stage in SEARCH_STAGES:
-        if stage.name in ("declare", "supernet"):
-            for _ in run_stage(run, stage, work_of(stage)):
-                pass
-    return run
+    return train_supernet(name, settings, path, "smoke", dataset)
 
 
 def networks_of(run: Run, count: int) -> list[Architecture]:
@@ -209,7 +148,7 @@ def _round(run: Run, counts: Sequence[int], per_worker: int) -> list[Throughput]
         first_s = found[0].seconds if found else seconds
         ratios = first_s / seconds, apart_s[0] / apart_s[-1]  # each has its part of the work
         found.append(Throughput(workers, len(networks), seconds, *ratios, load))
-        print(_row(found[-1]), flush=True)
+        note(_row(found[-1]))
     return found
 
 
@@ -230,63 +169,86 @@ def physical_cores(cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
     return len(set(zip(values[::2], values[1::2], strict=False))) or os.cpu_count() or 1
 
 
-def study(
-    folder: Path, counts: Sequence[int], evaluations: int, per_worker: int, repeats: int = 1
-) -> Study:
-    """Measure everything."""
-    long_run = trained(folder / "long", *LONG, 128)
-    found = throughputs(long_run, counts, per_worker, repeats)
-    run = trained(folder / "short", *SHORT, 64)
-    networks, load = networks_of(run, evaluations), os.getloadavg()[0]
-    local_s, wanted = timed(LocalExecutor(), run, networks)
-    ray_s, got = through_ray(run, networks, 1)
-    equal = sum(one == other for one, other in zip(wanted, got, strict=True))
-    scale = 1000 / evaluations
-    return Study(
-        cores=physical_cores(),
-        throughputs=found,
-        evaluations=evaluations,
-        local_ms=local_s * scale,
-        ray_ms=ray_s * scale,
-        worker_ms=evaluating_s(run.folder.path, evaluations) * scale,
-        equal=equal,
-        load=load,
+def measure(options: Options) -> dict[str, Any]:
+    """Measure everything.
+
+    Returns:
+        ``cores``: physical ones; ``throughputs`` by number of workers; of small networks their
+        number ``evaluations``, the mean ms of one in this process (``local_ms``) and through Ray
+        by one worker (``ray_ms``), the part of it in which the worker evaluates (``worker_ms``),
+        how many agree to the last bit (``equal``) and the ``load`` before.
+    """
+    counts = [int(text) for text in options.workers.split(",")]
+    count = options.evaluations
+    with tempfile.TemporaryDirectory() as name:
+        long_run = trained(Path(name) / "long", *LONG, 128)
+        found = throughputs(long_run, counts, options.per_worker, options.repeats)
+        run = trained(Path(name) / "short", *SHORT, 64)
+        networks, load = networks_of(run, count), os.getloadavg()[0]
+        local_s, wanted = timed(LocalExecutor(), run, networks)
+        ray_s, got = through_ray(run, networks, 1)
+        worker_s = evaluating_s(run.folder.path, count)
+    return {
+        "cores": physical_cores(),
+        "throughputs": [asdict(one) for one in found],
+        "evaluations": count,
+        "local_ms": 1000 * local_s / count,
+        "ray_ms": 1000 * ray_s / count,
+        "worker_ms": 1000 * worker_s / count,
+        "equal": sum(one == other for one, other in zip(wanted, got, strict=True)),
+        "load": load,
+    }
+
+
+def met(found: Mapping[str, Any]) -> bool:
+    """Whether the ratios, the cost of an evaluation and the numbers are as they should be."""
+    ratios = [one["ratio"] for one in found["throughputs"] if one["workers"] <= found["cores"]]
+    return (
+        min(ratios, default=1.0) >= LEAST_RATIO
+        # Of one measurement: two, one after the other, differ by what else the machine does.
+        and found["ray_ms"] - found["worker_ms"] < MOST_OVERHEAD_MS
+        and bool(found["equal"] == found["evaluations"])
     )
 
 
-def evaluating_s(run: Path, count: int) -> float:
-    """Seconds of the last so many evaluations of a run's only worker, as it measured them."""
-    lines = (run / "workers" / "worker-0.log").read_text("utf-8").splitlines()
-    seconds = [float(line.split()[-2]) for line in lines if " evaluated in " in line]
-    return sum(seconds[-count:])
+def show(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each number of workers, and one of the small networks."""
+    yield from (f"median  {_row(Throughput(**one))}" for one in found["throughputs"])
+    overhead = found["ray_ms"] - found["worker_ms"]
+    yield (
+        f"{found['evaluations']} small networks: {found['local_ms']:.2f} ms each in this process, "
+        f"{found['ray_ms']:.2f} ms through Ray, {overhead:.2f} of them not for evaluating; "
+        f"{found['equal']} equal to the last bit (load before: {found['load']:.1f}; "
+        f"{found['cores']} physical cores)"
+    )
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.scaling", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--workers", default="1,2,4", help="numbers of workers, the least first")
     parser.add_argument("--evaluations", type=int, default=1000)
     parser.add_argument("--per-worker", type=int, default=60, help="long evaluations of a worker")
     parser.add_argument("--repeats", type=int, default=3, help="of the long evaluations")
     parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
-    arguments = parser.parse_args()
-    counts = [int(text) for text in arguments.workers.split(",")]
-    with tempfile.TemporaryDirectory() as folder:
-        found = study(
-            Path(folder), counts, arguments.evaluations, arguments.per_worker, arguments.repeats
-        )
-    for one in found.throughputs:
-        print(f"median  {_row(one)}")
-    print(
-        f"{found.evaluations} small networks: {found.local_ms:.2f} ms each in this process, "
-        f"{found.ray_ms:.2f} ms through Ray, {found.overhead_ms:.2f} of them not for evaluating; "
-        f"{found.equal} equal to the last bit (load before: {found.load:.1f}; "
-        f"{found.cores} physical cores)"
-    )
-    if arguments.out:
-        arguments.out.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
-    return 0 if found.good else 1
+
+
+STUDY = Study(
+    "scaling",
+    "How does evaluation grow with the workers of a Ray, and what does the executor cost?",
+    add_options,
+    measure,
+    show,
+    met,
+    lambda options: options.out,
+)
+
+
+def evaluating_s(run: Path, count: int) -> float:
+    """Seconds of the last so many evaluations of a run's only worker, as it measured them."""
+    lines = (run / worker_log("worker-0")).read_text("utf-8").splitlines()
+    seconds = [float(line.split()[-2]) for line in lines if " evaluated in " in line]
+    return sum(seconds[-count:])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -15,7 +15,6 @@ A run that is stopped goes on where it was: evaluations and finished searches ar
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,30 +22,28 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
-from experiments.efficiency_figure import draw
-from experiments.front_measure import Measure
-from experiments.real_quality import Oracle, oracle, read_known, train_supernet, write_known
+from experiments.harness import RESULTS, Options, Study, note, table_of
+from experiments.trainings import Oracle, oracle, read_known, train_supernet, write_known
 from nas.search.evolution import EvolutionSettings, evolve
-from nas.search.pareto import non_dominated
+from nas.search.pareto import hypervolume, non_dominated
 from nas.search.searchers.base import Searcher, search
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.optuna_study import OptunaSearcher
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from search_spaces.files import write_atomically
 from search_spaces.loading import load_space
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes
 
 Floats = NDArray[np.float64]
 
-RESULTS = Path(__file__).parent / "results"
 LEVELS = (0.9, 0.95, 0.98, 0.99)
 FIRST = 32
 # A search of RankNAS is planned for its size, so each size is a search of its own.
@@ -145,7 +142,7 @@ def jobs_of(space: str, work: str, seeds: int) -> Iterator[Job]:
             yield Job(space, work, "ranknas", seed, size)
 
 
-def evaluate_all(space: str, work: Path, seeds: int, workers: int, console: Console) -> None:
+def evaluate_all(space: str, work: Path, seeds: int, workers: int) -> None:
     """Sample, genetic reference and all searches; what is there is not done again."""
     sizes = SIZES[space]
     known = read_known(work)
@@ -157,7 +154,7 @@ def evaluate_all(space: str, work: Path, seeds: int, workers: int, console: Cons
         for future in done:
             known |= future.result()
             write_known(work, known)
-        console.print(f"{space}: {len(rows):,} random networks evaluated")
+        note(f"{space}: {len(rows):,} random networks evaluated")
         todo = [
             job
             for job in jobs_of(space, str(work), seeds)
@@ -167,10 +164,10 @@ def evaluate_all(space: str, work: Path, seeds: int, workers: int, console: Cons
             known |= fresh
             write_known(work, known)
             np.save(work / f"{job.key}.npy", order)
-            console.print(f"{job.key}: {len(order)} evaluations")
+            note(f"{job.key}: {len(order)} evaluations")
 
 
-def evolve_reference(space: str, work: Path, console: Console) -> None:
+def evolve_reference(space: str, work: Path) -> None:
     """A long genetic search on real evaluations, from the front of all that was evaluated."""
     asked = oracle(str(work))
     rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
@@ -182,7 +179,7 @@ def evolve_reference(space: str, work: Path, console: Console) -> None:
     ):
         pass
     write_known(work, asked.known)
-    console.print(f"{space}: {len(asked.known):,} networks evaluated in all")
+    note(f"{space}: {len(asked.known):,} networks evaluated in all")
 
 
 def trajectories(space: str, work: Path, seeds: int) -> dict[str, list[Floats]]:
@@ -241,14 +238,9 @@ def words(count: float) -> str:
     return f"{count:.0f}" if np.isfinite(count) else "×"
 
 
-def longest(runs: Mapping[str, Sequence[Floats]]) -> dict[str, float]:
-    """Searcher → evaluations of a whole search, the median; of RankNAS's the largest planned."""
-    whole: dict[str, float] = {}
-    for name, orders in runs.items():
-        size = float(np.median([len(points) for points in orders]))
-        name = name.split()[0]
-        whole[name] = max(size, whole.get(name, 0.0))
-    return whole
+def longest(lines: Mapping[str, Any]) -> dict[str, float]:
+    """Searcher → evaluations of a whole search; of RankNAS's the largest planned."""
+    return {name: float(max(line["evaluations"])) for name, line in lines.items()}
 
 
 def factor(reach: Sequence[float], whole: float, best: float) -> str:
@@ -259,14 +251,17 @@ def factor(reach: Sequence[float], whole: float, best: float) -> str:
     return f"{middle / best:.1f}" if np.isfinite(middle) else f"over {whole / best:.1f}"
 
 
-def show(
-    space: str, table: Mapping[str, Any], whole: Mapping[str, float], console: Console
-) -> None:
-    """Print medians, ranges and ratios."""
+def show(content: Mapping[str, Any]) -> Iterator[Table]:
+    """Medians, ranges and ratios."""
+    table = {
+        name: {
+            float(level): [np.inf if n is None else n for n in reach] for level, reach in by.items()
+        }
+        for name, by in content["needed"].items()
+    }
     best = float(np.median(table["rank-evolve"][LEVELS[-1]]))
-    view = Table(title=f"{space}: real evaluations to a share of the reference hypervolume")
-    for head in ("searcher", *(f"{level:.0%}" for level in LEVELS), "at 99 % to rank-evolve"):
-        view.add_column(head, justify="left" if head == "searcher" else "right")
+    whole = longest(content["curves"])
+    rows = []
     for name, by_level in table.items():
         cells = []
         for level in LEVELS:
@@ -275,43 +270,133 @@ def show(
         target = TARGETS.get(name)
         verdict = "" if target is None else f", target {target:g}"
         times = factor(by_level[LEVELS[-1]], whole[name], best)
-        view.add_row(name, *cells, times + verdict)
-    console.print(view)
+        rows.append((name, *cells, times + verdict))
+    title = f"{content['space']}: real evaluations to a share of the reference hypervolume"
+    heads = ("searcher", *(f"{level:.0%}" for level in LEVELS), "at 99 % to rank-evolve")
+    yield table_of(title, heads, rows)
 
 
-def main() -> int:
-    """Search, measure, print the table, write table and figure."""
-    parser = argparse.ArgumentParser(description="Evaluations that each searcher needs")
-    parser.add_argument("--space", choices=list(SIZES), default="digits")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    console = Console(width=140)
+def measure(options: Options) -> dict[str, Any]:
+    """Search, measure and draw the figure."""
     work = Path(options.work) / options.space
     work.mkdir(parents=True, exist_ok=True)
     train_supernet(options.space, SIZES[options.space].settings, work)
-    evaluate_all(options.space, work, options.seeds, options.workers, console)
-    evolve_reference(options.space, work, console)
+    evaluate_all(options.space, work, options.seeds, options.workers)
+    evolve_reference(options.space, work)
     asked = oracle(str(work))
     rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
-    measure = Measure.of(asked.problem.points(rows, asked(rows)).objectives)
+    extent = Measure.of(asked.problem.points(rows, asked(rows)).objectives)
     runs = trajectories(options.space, work, options.seeds)
-    table, lines = needed(measure, runs), curves(measure, runs)
-    show(options.space, table, longest(runs), console)
-    content = {"space": options.space, "seeds": options.seeds, "evaluated": len(rows)}
+    lines = curves(extent, runs)
+    draw(options.space, lines, RESULTS / f"search_efficiency_{options.space}.svg")
     finite = {
         name: {
             str(level): [None if np.isinf(n) else n for n in reach] for level, reach in by.items()
         }
-        for name, by in table.items()
+        for name, by in needed(extent, runs).items()
     }
-    content |= {"needed": finite, "curves": lines}
-    stem = RESULTS / f"search_efficiency_{options.space}"
-    write_atomically(stem.with_suffix(".json"), json.dumps(content) + "\n")
-    draw(options.space, lines, stem.with_suffix(".svg"))
-    return 0
+    content = {"space": options.space, "seeds": options.seeds, "evaluated": len(rows)}
+    return content | {"needed": finite, "curves": lines}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--space", choices=list(SIZES), default="digits")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+
+
+STUDY = Study(
+    "search_efficiency",
+    "How many real evaluations does each searcher need?",
+    add_options,
+    measure,
+    show,
+    results=lambda options: f"search_efficiency_{options.space}",
+    width=140,
+)
+
+
+# -- hypervolume by the extent of a reference front, as the field measures it ------------------
+
+# Objectives are scaled so that the reference front reaches from 0 to 1; this is the far corner.
+MARGIN = 1.1
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """Hypervolume as a share of the reference front's."""
+
+    low: Floats
+    extent: Floats
+    whole: float
+
+    @classmethod
+    def of(cls, points: Floats) -> Self:
+        """The measure whose reference is the front of these points ``(N, 2)``."""
+        front = points[non_dominated(points)]
+        measure = cls(front.min(axis=0), np.ptp(front, axis=0), 1.0)
+        return cls(measure.low, measure.extent, measure.share(front))
+
+    def share(self, points: Floats) -> float:
+        """Of points ``(N, 2)``."""
+        scaled = (points - self.low) / self.extent
+        return hypervolume(scaled, np.full(2, MARGIN)) / self.whole
+
+    def first_reach(self, points: Floats, level: float) -> float:
+        """How many of the points, in order, it takes to this share; infinity if all do not."""
+        if self.share(points) < level:
+            return np.inf
+        low, high = 1, len(points)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (
+                (low, middle) if self.share(points[:middle]) >= level else (middle + 1, high)
+            )
+        return low
+
+
+# -- the figure ---------------------------------------------------------------------------------
+
+COLOURS = {
+    "rank-evolve": "#0072b2",
+    "ranknas": "#009e73",
+    "nsga2": "#d55e00",
+    "tpe": "#cc79a7",
+    "random": "#777777",
+}
+
+
+def draw(space: str, lines: Mapping[str, Any], path: Path) -> None:
+    """Median share of the reference hypervolume by evaluations, with the range of all seeds.
+
+    Args:
+        space: for the title.
+        lines: searcher → ``evaluations`` (K,) and ``shares`` (K, seeds).
+        path: an SVG file.
+    """
+    with mpl.rc_context({"svg.hashsalt": "efficiency"}):  # the same picture, the same bytes
+        figure = Figure(figsize=(8, 4.8), layout="constrained")
+        axes = figure.subplots()
+        for name, line in lines.items():
+            shares = np.array(line["shares"])
+            middle, low, high = (
+                np.quantile(shares, quantile, axis=1) for quantile in (0.5, 0.0, 1.0)
+            )
+            colour = COLOURS[name]
+            marker = "o" if name == "ranknas" else None
+            axes.plot(line["evaluations"], 1 - middle, color=colour, label=name, marker=marker)
+            axes.fill_between(line["evaluations"], 1 - high, 1 - low, color=colour, alpha=0.15)
+        axes.axhline(0.01, color="black", linewidth=0.8, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("networks really evaluated")
+        axes.set_ylabel("share of the reference hypervolume missed")
+        axes.set_title(f"{space}: median of the seeds, and their range")
+        axes.legend()
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

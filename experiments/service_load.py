@@ -23,19 +23,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
+from experiments.harness import Options, Study, table_of
 from experiments.instant_job import STEPS
-from experiments.load_clients import Asked, Request, ask_for
 from experiments.service_process import REQUEST, Api, Service, end
+from search_spaces.files import read_lines
 
 RUNNER = {"NAS_RUNNER": "experiments.instant_job"}
 # One owner submits all there is: the limits of one are not what is asked about.
@@ -45,93 +49,119 @@ NO_QUOTAS = {"NAS_QUEUED_PER_OWNER": "1000000", "NAS_DATABASE_MIB_PER_OWNER": "1
 # -- reads ----------------------------------------------------------------------------------------
 
 
-def reads(
-    home: Path, *, jobs: int, clients: int, seconds: float, think_s: float, processes: int
-) -> dict[str, Any]:
-    """Fill the table, then time every kind of request under load.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: what was asked, the seconds until the whole answer was there, its status."""
 
-    Args:
-        home: folder of the service.
-        jobs: in the table before anything is timed.
-        clients: that ask at once.
-        seconds: that they ask for.
-        think_s: mean seconds that a client waits between an answer and its next request.
-        processes: of the API.
-    """
-    service = Service(home, **NO_QUOTAS, NAS_API_PROCESSES=str(processes))
+    request: str
+    seconds: float
+    status: int
+
+
+def reads(home: Path, options: Options) -> dict[str, Any]:
+    """Fill the table, then time every kind of request under load."""
+    service = Service(home, **NO_QUOTAS)
     server = service.serve(workers=0)
     try:
         service.wait_until_ready()
+        jobs = options.jobs or 10_000
         began = time.perf_counter()
-        ids = _fill(service, jobs)
+        ids = fill(service, jobs)
         filled_s = time.perf_counter() - began
-        wanted: dict[str, Any] = {"clients": clients, "seconds": seconds, "think_s": think_s}
         # One process asks: the service is to have the other cores.
-        with ProcessPoolExecutor(1) as pool:
-            asking = pool.submit(
-                ask_for, service.port, service.token, partial(_some_request, ids), seed=0, **wanted
-            )
-            timed = asking.result()
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            wanted = (options.clients, options.seconds, options.think)
+            timed = pool.submit(ask_for, service.port, service.token, ids, *wanted).result()
     finally:
         end(server)
     return {
         "jobs": jobs,
-        "clients": clients,
-        "api_processes": processes,
-        "think_s": think_s,
+        "clients": options.clients,
+        "think_s": options.think,
         "submitted_per_s": round(jobs / filled_s, 1),
-        "requests_per_s": round(len(timed) / seconds, 1),
-        "rows": _rows(timed),
-        "problems": sorted({f"{one.kind}: {one.status}" for one in timed if one.status > 299}),
+        "requests_per_s": round(len(timed) / options.seconds, 1),
+        "rows": rows_of(timed),
+        "problems": sorted({f"{one.request}: {one.status}" for one in timed if one.status > 299}),
     }
 
 
-def _fill(service: Service, jobs: int) -> list[str]:
-    def fill(count: int) -> list[str]:
-        api = service.api()
-        return [str(api.surely("POST", "/jobs", REQUEST)["id"]) for _ in range(count)]
+def fill(service: Service, jobs: int) -> list[str]:
+    """Submit jobs, eight at once; their ids."""
+    clients = threading.local()
 
-    parts = [len(part) for part in np.array_split(np.arange(jobs), 8)]
+    def submit(_: int) -> str:
+        clients.api = getattr(clients, "api", None) or service.api()
+        return str(clients.api.surely("POST", "/jobs", REQUEST)["id"])
+
     with ThreadPoolExecutor(8) as pool:
-        return [one for part in pool.map(fill, parts) for one in part]
+        return list(pool.map(submit, range(jobs)))
 
 
-def _some_request(ids: list[str], draw: random.Random) -> Request:
-    job = draw.choice(ids)
-    requests = [
-        Request("list", "GET", "/jobs"),
-        Request("list, a later page", "GET", f"/jobs?before={job}"),
-        Request("list, by state and space", "GET", "/jobs?state=queued&space=digits"),
-        Request("list, by text", "GET", f"/jobs?text={job[-6:]}"),
-        Request("job", "GET", f"/jobs/{job}"),
-        Request("space", "GET", "/spaces/digits"),
-        Request("submit", "POST", "/jobs", REQUEST),
-    ]
-    return draw.choice(requests)
+def ask_for(
+    port: int, token: str, ids: Sequence[str], clients: int, seconds: float, think_s: float
+) -> list[Asked]:
+    """Let clients ask for a while, each for something else after each answer.
+
+    Args:
+        port: of the service on this machine.
+        token: that all of them use.
+        ids: of jobs to ask for.
+        clients: how many at once.
+        seconds: that they ask for.
+        think_s: mean seconds of a client between an answer and its next request.
+    """
+    deadline = time.perf_counter() + seconds
+
+    def client(seed: int) -> list[Asked]:
+        api, draw, found = Api(port, token), random.Random(seed), list[Asked]()
+        while time.perf_counter() < deadline:
+            request, (method, path, body) = draw.choice(requests_for(draw.choice(ids)))
+            began = time.perf_counter()
+            status, _ = api.ask(method, path, body)
+            found.append(Asked(request, time.perf_counter() - began, status))
+            time.sleep(draw.uniform(0, 2 * think_s))
+        api.close()
+        return found
+
+    with ThreadPoolExecutor(clients) as pool:
+        return [one for part in pool.map(client, range(clients)) for one in part]
 
 
-def _rows(timed: list[Asked]) -> list[dict[str, Any]]:
+def requests_for(job: str) -> list[tuple[str, tuple[str, str, Any]]]:
+    """What a client may ask: a name to count it under, method, path and JSON."""
     return [
-        _row(kind, [one.seconds for one in timed if one.kind == kind])
-        for kind in sorted({one.kind for one in timed})
+        ("list", ("GET", "/jobs", None)),
+        ("list, a later page", ("GET", f"/jobs?before={job}", None)),
+        ("list, by state and space", ("GET", "/jobs?state=queued&space=digits", None)),
+        ("list, by text", ("GET", f"/jobs?text={job[-6:]}", None)),
+        ("job", ("GET", f"/jobs/{job}", None)),
+        ("space", ("GET", "/spaces/digits", None)),
+        ("submit", ("POST", "/jobs", REQUEST)),
     ]
 
 
-def _row(name: str, seconds: list[float]) -> dict[str, Any]:
-    ms = 1000 * np.array(seconds)
-    p50, p95, p99 = (round(float(np.percentile(ms, q)), 1) for q in (50, 95, 99))
-    return {"request": name, "count": len(ms), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+def rows_of(timed: Sequence[Asked]) -> list[dict[str, Any]]:
+    """For each request how often it was asked, and quantiles of its milliseconds."""
+    rows = []
+    for name in sorted({one.request for one in timed}):
+        ms = [1000 * one.seconds for one in timed if one.request == name]
+        p50, p95, p99 = np.percentile(ms, (50, 95, 99)).round(1).tolist()
+        rows.append(
+            {"request": name, "count": len(ms), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+        )
+    return rows
 
 
 # -- claims ---------------------------------------------------------------------------------------
 
 
-def claims(home: Path, *, jobs: int, workers: int) -> dict[str, Any]:
+def claims(home: Path, options: Options) -> dict[str, Any]:
     """Let workers do jobs that take no time; count how often each was begun and ended."""
     service = Service(home, **RUNNER, **NO_QUOTAS)
     server = service.serve(workers=0)
     service.wait_until_ready()
-    ids = _fill(service, jobs)
+    jobs, workers = options.jobs or 500, options.workers
+    ids = fill(service, jobs)
     crew = [service.start("worker") for _ in range(workers)]
     began = time.perf_counter()
     try:
@@ -172,7 +202,7 @@ def _ended(api: Api, ids: Iterable[str], patience_s: float) -> dict[str, dict[st
 def check_job(service: Service, job: dict[str, Any]) -> list[str]:
     """What is wrong with a job that has ended: with its steps, or with what was told of it."""
     folder = service.home / "runs" / job["run"]
-    lines = [json.loads(line) for line in (folder / "ran.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in read_lines(folder / "ran.jsonl")]
     steps = [line["step"] for line in lines if "step" in line]
     found = []
     if job["state"] != "succeeded":
@@ -203,29 +233,21 @@ def interleaved(lines: list[dict[str, Any]]) -> list[str]:
 # -- kills ----------------------------------------------------------------------------------------
 
 
-def kills(
-    home: Path, *, jobs: int, workers: int, kills: int, seed: int, wait_s: float, settle_s: float
-) -> dict[str, Any]:
+def kills(home: Path, options: Options) -> dict[str, Any]:
     """Kill workers and the API at random while jobs are submitted and run.
 
-    Args:
-        home: folder of the service.
-        jobs: submitted one after the other, over about the time that the kills take.
-        workers: at any moment.
-        kills: altogether.
-        seed: of who is killed when.
-        wait_s: mean seconds between two kills.
-        settle_s: age in seconds that a process must have reached, and nobody is killed before the
-            API answers; one that is killed before it has loaded its libraries proves nothing, and
-            on a slow machine no other would ever come up.
+    Jobs are submitted one after the other, over about the time that the kills take. Nobody is
+    killed before the API answers, nor before the age of ``--settle`` seconds: one that is killed
+    before it has loaded its libraries proves nothing, and on a slow machine no other would ever
+    come up.
     """
-    step_s = str(wait_s / 2)
-    timing = {"INSTANT_STEP_S": step_s, "NAS_STALE_S": "3", "NAS_HEARTBEAT_S": "0.5"}
+    jobs, kills, wait_s = options.jobs or 60, options.kills, options.wait
+    timing = {"INSTANT_STEP_S": str(wait_s / 2), "NAS_STALE_S": "3", "NAS_HEARTBEAT_S": "0.5"}
     service = Service(home, **RUNNER, **NO_QUOTAS, **timing)
-    draw = random.Random(seed)
+    draw = random.Random(options.seed)
     starts: list[Callable[[], subprocess.Popen[bytes]]] = [
         lambda: service.serve(workers=0),
-        *[lambda: service.start("worker")] * workers,
+        *[lambda: service.start("worker")] * options.workers,
     ]
     crew = [start() for start in starts]
     killed = {"api": 0, "worker": 0}
@@ -238,7 +260,9 @@ def kills(
             while sum(killed.values()) < kills:
                 time.sleep(draw.uniform(0.5, 1.5) * wait_s)
                 fallen |= {p.pid: p.returncode for p in crew if p.poll() is not None}
-                grown = [n for n, born in enumerate(births) if time.monotonic() - born > settle_s]
+                grown = [
+                    n for n, born in enumerate(births) if time.monotonic() - born > options.settle
+                ]
                 if not grown or not service.answers():
                     continue
                 victim = draw.choice(grown)
@@ -280,35 +304,29 @@ def _submit_slowly(api: Api, jobs: int, wait_s: float) -> list[str]:
     return ids
 
 
-# -- the command ----------------------------------------------------------------------------------
+# -- the study ------------------------------------------------------------------------------------
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one of the studies and print what it found."""
-    options = _options(arguments)
+def measure(options: Options) -> dict[str, Any]:
+    """The numbers of one of the three."""
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch) / "home"
-        match options.study:
-            case "reads":
-                numbers = {"jobs": options.jobs or 10_000, "clients": options.clients}
-                numbers |= {"processes": options.api_processes}
-                found = reads(home, **numbers, seconds=options.seconds, think_s=options.think)
-            case "claims":
-                found = claims(home, jobs=options.jobs or 500, workers=options.workers)
-            case _:
-                numbers = {"jobs": options.jobs or 60, "workers": options.workers}
-                numbers |= {"kills": options.kills, "seed": options.seed}
-                found = kills(home, **numbers, wait_s=options.wait, settle_s=options.settle)
-    _print(found, as_json=options.json)
-    return 1 if found.get("problems") else 0
+        return {"reads": reads, "claims": claims, "kills": kills}[options.study](
+            Path(scratch) / "home", options
+        )
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def show(found: dict[str, Any]) -> Iterator[Table | str]:
+    """The numbers, and a row for each request."""
+    yield from (f"{name:<16} {value}" for name, value in found.items() if name != "rows")
+    if rows := found.get("rows"):
+        yield table_of("", list(rows[0]), [list(row.values()) for row in rows])
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("study", choices=("reads", "claims", "kills"))
     parser.add_argument("--jobs", type=int, help="10,000 for reads, 500 for claims, 60 for kills")
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--api-processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="that clients ask for")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds between requests")
     parser.add_argument("--workers", type=int, default=8)
@@ -316,22 +334,17 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=1.0, help="mean seconds between kills")
     parser.add_argument("--settle", type=float, default=3.0, help="age of whoever is killed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
 
 
-def _print(found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    for name, value in found.items():
-        if name != "rows":
-            print(f"{name:<16} {value}")
-    for row in found.get("rows", ()):
-        print(
-            f"{row['request']:<26}" + "".join(f"{v:>10}" for k, v in row.items() if k != "request")
-        )
-
+STUDY = Study(
+    "service_load",
+    "What does the service bear: many jobs, many clients, many workers, and being killed?",
+    add_options,
+    measure,
+    show,
+    lambda found: not found["problems"],
+    example="reads --jobs 10000 --clients 50 --think 0.25",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -64,9 +64,14 @@ class Api:
             answer = self._connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):
-            self._connection.close()
-            self._connection = None
+            self.close()
             raise
+
+    def close(self) -> None:
+        """End the connection; the next request makes a new one."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def surely(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None

@@ -4,47 +4,50 @@ Each measurement has a mark that it must keep, and whatever is compared takes tu
 that a busy machine slows both sides:
 
 * A training step of the supernet (its largest network: forward, backward, AdamW) against the step
-  of a fixed network of the same shape and weights, which `experiments.plain_network` and
-  `experiments.plain_translation` write from torch's own layers.
+  of a fixed network of the same shape and weights, which `experiments.plain_networks`
+  writes from torch's own layers.
 * Candidates a second of `nas.search.evolution.evolve` on one core, everything included: breeding,
   encoding, ranker, latency predictor, costs, limits and sorting.
 * Decoding: beam search against a decoder out of torch's layers, and whether a token takes longer
-  the later it comes (`experiments.decoding_speed`).
-* Causal linear attention against softmax: time and memory (`experiments.causal_speed`).
+  the later it comes (`experiments.network_speed`).
+* Causal linear attention against softmax: time and memory (`experiments.network_speed`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from experiments.causal_speed import causal_rows
-from experiments.decoding_speed import beam_rows, position_rows
-from experiments.speed_rows import Row
-from experiments.step_ratio import StepRatio, step_ratio, translation_step_ratio
+from experiments.harness import Options, Study, table_of
+from experiments.network_speed import (
+    Row,
+    StepRatio,
+    beam_rows,
+    causal_rows,
+    position_rows,
+    step_ratio,
+    translation_step_ratio,
+)
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
 from nas.objectives.size import network_costs
-from nas.run.presets import budget_for
+from nas.request.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.search.scoring import CostScorer, Scorer
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
-from search_spaces.errors import NasError
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
@@ -55,7 +58,6 @@ MIN_CANDIDATES = 20_000.0
 # Of omnidirectional layers there is no plain form; and the largest network has none.
 ATTENTION: tuple[AttentionKind, ...] = ("softmax", "linear")
 
-PIPED_WIDTH = 120  # columns, where there is no terminal to ask
 SPACES = ("digits", "cifar10", "listops")
 TRANSLATION_SPACE = "multi30k"
 OBJECTIVES = ((QUALITY, "flops"), (QUALITY, LATENCY))
@@ -157,47 +159,12 @@ def sequence_rows(seconds: float) -> tuple[Row, ...]:
     return (training, *beam_rows(seconds), *position_rows(), *causal_rows())
 
 
-# -- command ----------------------------------------------------------------------------------
+# -- the study --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Everything measured, and where.
-
-    Attributes:
-        space: name of the space.
-        cores: of the machine.
-        threads: that training used; evolution used one.
-        steps: a comparison for each attention kind.
-        evolutions: one for each sort of ranker.
-        rows: of translation networks and causal attention.
-    """
-
-    space: str
-    cores: int | None
-    threads: int
-    steps: tuple[StepRatio, ...]
-    evolutions: tuple[EvolutionSpeed, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def kept(self) -> dict[str, bool]:
-        """Whether each bound holds in all rows."""
-        return {
-            "step_ratio": all(step.ratio <= MAX_RATIO for step in self.steps),
-            "candidates": all(s.per_second >= MIN_CANDIDATES for s in self.evolutions),
-            "sequences": all(row.passed for row in self.rows),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """The numbers, the bounds and whether they hold."""
-        bounds = {"step_ratio": MAX_RATIO, "candidates": MIN_CANDIDATES}
-        rows = [row.to_json() for row in self.rows]
-        return {**asdict(self), "rows": rows, "bounds": bounds, "kept": self.kept}
-
-
-def measure(space: SearchSpace, threads: int, seconds: float) -> Speed:
-    """All measurements; the numbers of threads are put back afterwards."""
+def measure(options: Options) -> dict[str, Any]:
+    """All measurements and whether each mark holds."""
+    space = load_space(options.space)
     population = budget_for(space, "quick", {}).evolution.population
     with threadpool_limits(1):
         evolutions = [
@@ -206,36 +173,94 @@ def measure(space: SearchSpace, threads: int, seconds: float) -> Speed:
             for ranker in rankers()
         ]
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     try:
-        steps = tuple(step_ratio(space, kind, seconds) for kind in ATTENTION)
-        rows = sequence_rows(seconds)
+        steps = [step_ratio(space, kind, options.seconds) for kind in ATTENTION]
+        rows = sequence_rows(options.seconds)
     finally:
         torch.set_num_threads(before)
-    return Speed(space.name, os.cpu_count(), threads, steps, tuple(evolutions), rows)
+    return {
+        "space": space.name,
+        "cores": os.cpu_count(),
+        "threads": options.threads,
+        **numbers_of(steps, evolutions, rows),
+    }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 when every mark is kept."""
-    options = _parser().parse_args(arguments)
-    try:
-        speed = measure(load_space(options.space), options.threads, options.seconds)
-    except NasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if options.json:
-        print(json.dumps(speed.to_json(), indent=2))
-    else:
-        print_tables(speed, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    return 0 if all(speed.kept.values()) else 1
+def numbers_of(
+    steps: Sequence[StepRatio], evolutions: Sequence[EvolutionSpeed], rows: Sequence[Row]
+) -> dict[str, Any]:
+    """The measurements as they are kept, the bounds, and whether all rows keep them."""
+    return {
+        "steps": [asdict(step) for step in steps],
+        "evolutions": [asdict(one) for one in evolutions],
+        "rows": [row.to_json() for row in rows],
+        "bounds": {"step_ratio": MAX_RATIO, "candidates": MIN_CANDIDATES},
+        "kept": {
+            "step_ratio": all(step.ratio <= MAX_RATIO for step in steps),
+            "candidates": all(one.per_second >= MIN_CANDIDATES for one in evolutions),
+            "sequences": all(row.passed for row in rows),
+        },
+    }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.speed",
-        description="Time training steps, evolution, decoding and causal attention, with marks.",
-        epilog="example: python -m experiments.speed --space digits --threads 2",
+def show(speed: dict[str, Any]) -> Iterator[Table | str]:
+    """All tables and whether the marks are kept."""
+    where = f"{speed['threads']} of {speed['cores']} cores"
+    yield table_of(
+        f"Training step of the largest network: {speed['space']}, {where}",
+        ("attention", "batch", "elastic ms", "fixed ms", "ratio", "quartiles", "rounds"),
+        [
+            (
+                step["attention"],
+                step["batch"],
+                f"{step['elastic_ms']:.2f}",
+                f"{step['plain_ms']:.2f}",
+                f"{step['ratio']:.3f}",
+                f"{step['low']:.3f} to {step['high']:.3f}",
+                step["rounds"],
+            )
+            for step in speed["steps"]
+        ],
     )
+    yield f"at most {MAX_RATIO:.2f}: {_verdict(speed['kept']['step_ratio'])}\n"
+    yield table_of(
+        f"Evolution: {speed['space']}, 1 of {speed['cores']} cores",
+        ("ranker", "objectives", "features", "candidates", "a second"),
+        [
+            (
+                one["ranker"],
+                one["objectives"],
+                f"{one['features']:,}",
+                f"{one['candidates']:,}",
+                f"{round(one['per_second']):,}",
+            )
+            for one in speed["evolutions"]
+        ],
+    )
+    yield f"at least {MIN_CANDIDATES:,.0f}: {_verdict(speed['kept']['candidates'])}\n"
+    yield table_of(
+        f"Translation and causal attention, {where}",
+        ("measured", "value", "mark", "passed", "details"),
+        [
+            (
+                row["name"],
+                f"{row['value']:.3f}",
+                row["mark"],
+                _verdict(row["passed"]) if row["mark"] else "",
+                row["detail"],
+            )
+            for row in speed["rows"]
+        ],
+    )
+
+
+def _verdict(kept: bool) -> str:
+    return "holds" if kept else "DOES NOT HOLD"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--space", choices=SPACES, default="digits", help="default: %(default)s")
     parser.add_argument(
         "--threads", type=int, default=1, help="of torch, evolution apart; default: %(default)s"
@@ -243,54 +268,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=15.0, help="per timed comparison; default: %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    return parser
 
 
-def print_tables(speed: Speed, console: Console) -> None:
-    """All tables and whether the marks are kept."""
-    console.print(_step_table(speed))
-    console.print(f"at most {MAX_RATIO:.2f}: {_verdict(speed.kept['step_ratio'])}\n")
-    console.print(_evolution_table(speed))
-    console.print(f"at least {MIN_CANDIDATES:,.0f}: {_verdict(speed.kept['candidates'])}\n")
-    console.print(_row_table(speed))
-
-
-def _verdict(kept: bool) -> str:
-    return "holds" if kept else "DOES NOT HOLD"
-
-
-def _step_table(speed: Speed) -> Table:
-    where = f"{speed.threads} of {speed.cores} cores"
-    table = Table(title=f"Training step of the largest network: {speed.space}, {where}")
-    for heading in ("attention", "batch", "elastic ms", "fixed ms", "ratio", "quartiles", "rounds"):
-        table.add_column(heading, justify="left" if heading == "attention" else "right")
-    for step in speed.steps:
-        times = f"{step.elastic_ms:.2f}", f"{step.plain_ms:.2f}", f"{step.ratio:.3f}"
-        spread = f"{step.low:.3f} to {step.high:.3f}"
-        table.add_row(step.attention, str(step.batch), *times, spread, str(step.rounds))
-    return table
-
-
-def _evolution_table(speed: Speed) -> Table:
-    table = Table(title=f"Evolution: {speed.space}, 1 of {speed.cores} cores")
-    for heading in ("ranker", "objectives", "features", "candidates", "a second"):
-        table.add_column(heading, justify="left" if heading[0] in "ro" else "right")
-    for run in speed.evolutions:
-        numbers = run.features, run.candidates, round(run.per_second)
-        table.add_row(run.ranker, run.objectives, *(f"{number:,}" for number in numbers))
-    return table
-
-
-def _row_table(speed: Speed) -> Table:
-    table = Table(title=f"Translation and causal attention, {speed.threads} of {speed.cores} cores")
-    for heading in ("measured", "value", "mark", "passed", "details"):
-        table.add_column(heading, justify="right" if heading == "value" else "left")
-    for row in speed.rows:
-        passed = _verdict(row.passed) if row.mark else ""
-        table.add_row(row.name, f"{row.value:.3f}", row.mark, passed, row.detail)
-    return table
-
+STUDY = Study(
+    "speed",
+    "What does elasticity cost, and how fast do networks decode and candidates get scored?",
+    add_options,
+    measure,
+    show,
+    lambda speed: all(speed["kept"].values()),
+    example="--space digits --threads 2",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

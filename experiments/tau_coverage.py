@@ -10,16 +10,15 @@ resampled networks do, which were used before. Prints a table; some minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
+from experiments.harness import Options, Study, table_of
 from nas.search.ranking.agreement import tau_interval
 
 Floats = NDArray[np.float64]
@@ -78,10 +77,10 @@ def resampled(scores: Floats, losses: Floats, rng: np.random.Generator) -> tuple
     return low, high
 
 
-def study(draws: int, seed: int) -> list[dict[str, object]]:
+def measure(options: Options) -> list[dict[str, object]]:
     """One row for each cloud, share and count."""
     rows: list[dict[str, object]] = []
-    rng = np.random.default_rng(seed)
+    rng, draws = np.random.default_rng(options.seed), options.draws
     for cloud in CLOUDS:
         for share in SHARES:
             truth = true_tau(cloud, share)
@@ -97,28 +96,31 @@ def study(draws: int, seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> int:
-    """Count and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.tau_coverage", description="Coverage of the interval of tau."
-    )
+def show(rows: list[dict[str, object]]) -> Iterator[Table]:
+    """The rows."""
+    cells = [
+        (
+            row["cloud"],
+            f"{row['tau']:.2f}",
+            row["networks"],
+            f"{row['ours']:.3f}",
+            f"{row['before']:.3f}",
+        )
+        for row in rows
+    ]
+    heads = ("cloud", "true τ", "networks", "ours", "resampled")
+    yield table_of("share of draws whose interval holds the true tau", heads, cells)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
     parser.add_argument("--draws", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
-    rows = study(options.draws, options.seed)
-    if options.json:
-        print(json.dumps(rows))
-        return 0
-    table = Table(title=f"share of {options.draws} draws whose interval holds the true tau")
-    for head in ("cloud", "true τ", "networks", "ours", "resampled"):
-        table.add_column(head)
-    for row in rows:
-        numbers = [f"{row[key]:.3f}" for key in ("ours", "before")]
-        table.add_row(str(row["cloud"]), f"{row['tau']:.2f}", str(row["networks"]), *numbers)
-    Console(width=100).print(table)
-    return 0
 
+
+STUDY = Study(
+    "tau_coverage", "Does the interval of tau hold what it says?", add_options, measure, show
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

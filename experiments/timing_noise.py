@@ -29,18 +29,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from experiments import limits_hold
+from experiments.harness import Options, Study, note, table_of
 from experiments.limits_hold import (
     PERCENTILES,
     SHARED,
     TOLERANCE,
     limited_spec,
-    parser_of,
-    report,
     search_beside,
-    stages_of,
     work,
 )
 from latency.device import usable_cores
@@ -52,11 +50,12 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE, PROFILE_FILE
+from nas.run.stages import search_stages
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 
-RESULTS = Path(__file__).parent / "results" / "timing_noise.json"
 BURST_S = (0.1, 20.0)
 OFF = 0.10
 MOST_OFF = 0.01
@@ -163,58 +162,53 @@ def noise(seed: int) -> Iterator[None]:
 # -- the study ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Study:
-    """Everything that was timed, and every search.
-
-    Attributes:
-        device: its label.
-        searches: in order.
-        timings: of all searches and profiles.
-        quiet_seconds: what a search took without noise.
-    """
-
-    device: str
-    searches: tuple[Searched, ...]
-    timings: tuple[Timing, ...]
-    quiet_seconds: float
-
-    @property
-    def accepted(self) -> list[Timing]:
-        """What was not marked as doubtful."""
-        return [one for one in self.timings if not one.doubtful]
-
-    @property
-    def share_off(self) -> float:
-        """Share of accepted timings more than 10 % from the quiet value."""
-        return float(np.mean([one.off > OFF for one in self.accepted]))
-
-    @property
-    def holds(self) -> bool:
-        """Whether the marks are met."""
-        return self.share_off <= MOST_OFF and all(one.holds for one in self.searches)
-
-    def to_json(self) -> dict[str, Any]:
-        """The numbers for ``results/``."""
-        return {
-            "device": self.device,
-            "cores": usable_cores(),
-            "share_off": self.share_off,
-            "accepted": len(self.accepted),
-            "doubtful": len(self.timings) - len(self.accepted),
-            "worst_off": max((one.off for one in self.accepted), default=0.0),
-            "quiet_seconds": self.quiet_seconds,
-            "searches": [asdict(one) | {"holds": one.holds} for one in self.searches],
-            "off": [asdict(one) for one in self.accepted if one.off > OFF],
-        }
-
-
-def study(space: str, preset: str, searches: int, profiles: int, seed: int, folder: Path) -> Study:
+def measure(options: Options) -> dict[str, Any]:
     """Search and profile beside the noise, then time everything again without it."""
+    if options.burn is not None:
+        burn(options.burn)
+        sys.exit(0)
+    folder = Path(tempfile.mkdtemp(prefix="timing_noise-"))
+    try:
+        return study(options, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def numbers_of(
+    device: str, searches: Sequence[Searched], timings: Sequence[Timing], quiet_seconds: float
+) -> dict[str, Any]:
+    """What is kept of all searches, of all that was timed, and of a search without noise."""
+    accepted = [one for one in timings if not one.doubtful]
+    off = [one for one in accepted if one.off > OFF]
+    return {
+        "device": device,
+        "cores": usable_cores(),
+        "share_off": len(off) / max(1, len(accepted)),
+        "accepted": len(accepted),
+        "doubtful": len(timings) - len(accepted),
+        "worst_off": max((one.off for one in accepted), default=0.0),
+        "quiet_seconds": quiet_seconds,
+        "searches": [asdict(one) | {"holds": one.holds} for one in searches],
+        "off": [asdict(one) for one in off],
+    }
+
+
+def met(made: dict[str, Any]) -> bool:
+    """Whether at most one accepted timing in a hundred is off, and all winners hold."""
+    return (
+        bool(made["accepted"])
+        and made["share_off"] <= MOST_OFF
+        and all(one["holds"] for one in made["searches"])
+    )
+
+
+def study(options: Options, folder: Path) -> dict[str, Any]:
+    """All of it, in a folder."""
+    space, preset, seed, searches = options.space, options.preset, options.seed, options.searches
     os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
     base = RunFolder.create(folder / "base", limited_spec(space, preset, seed, {}))
     run = Run(base)
-    for stage in stages_of(base.spec):
+    for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
     times = [one.value for one in run.timed().values()]
@@ -239,20 +233,20 @@ def study(space: str, preset: str, searches: int, profiles: int, seed: int, fold
             mine = RunFolder.create(folder / str(number), spec)
             found.append(_searched(mine, base, limit))
             timings += _timings(mine, number, networks)
-            _say(f"search {number + 1} of {searches}: {found[-1]}")
-        for number in range(profiles):
+            note(f"search {number + 1} of {searches}: {found[-1]}")
+        for number in range(options.profiles):
             made = _profiled(base, seed + number, folder / f"profile-{number}.json")
             timings += _of_profile(made, number, networks)
-            _say(f"profile {number + 1} of {profiles}")
+            note(f"profile {number + 1} of {options.profiles}")
     os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
     wait_for_quiet(60.0, usable_cores(), usable_cores())
     meter = LatencyMeter(run.spec, run.carried)
     values = meter.time_afresh(list(networks.values()), QUIET_SESSIONS)
     quiet = {key: float(np.median(ms)) for key, ms in zip(networks, values, strict=True)}
-    return Study(
+    return numbers_of(
         meter.header.device.label,
-        tuple(replace(one, quiet_ms=quiet.get(one.winner, 0.0)) for one in found),
-        tuple(replace(one, quiet_ms=quiet[one.id]) for one in timings),
+        [replace(one, quiet_ms=quiet.get(one.winner, 0.0)) for one in found],
+        [replace(one, quiet_ms=quiet[one.id]) for one in timings],
         quiet_seconds,
     )
 
@@ -269,7 +263,7 @@ def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
             error = str(problem)
     notes = [
         event["details"]
-        for event in folder.read_journal("events.jsonl", mend=False)
+        for event in folder.read_journal(EVENTS_FILE)
         if event["event"] == "Note" and "repeated" in event["details"]
     ]
     return Searched(
@@ -287,7 +281,7 @@ def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
 def _timings(folder: RunFolder, number: int, networks: dict[str, Architecture]) -> list[Timing]:
     """What a search took from the timer: its own files, and the cache that was its own."""
     found: dict[tuple[str, str], Timing] = {}
-    files = {"search": [folder.path / "latency" / "profile.jsonl"], "held": []}
+    files = {"search": [folder.path / PROFILE_FILE], "held": []}
     for file in sorted(profiles_dir().glob(f"*{ENDING}")):
         held = sibling(file.with_name(f"{profile_id(file)}{ENDING}"), "held")
         files["held" if file == held else "search"].append(file)
@@ -328,80 +322,61 @@ def _of_profile(
     return found
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 # -- telling ------------------------------------------------------------------------------------
 
 
 def tables(made: dict[str, Any]) -> list[Table]:
-    """The searches of a results file."""
-    table = Table(title=f"{made['device']}, {made['cores']} cores", title_justify="left")
+    """The searches."""
     heads = ("limit ms", "reported ms", "quiet ms", "quiet / limit", "seconds", "waited s", "again")
-    for head in ("winner", *heads):
-        table.add_column(head, justify="left" if head == "winner" else "right")
-    for one in made["searches"]:
-        ratio = one["quiet_ms"] / one["limit"]
-        numbers = [f"{one[name]:.4g}" for name in ("limit", "reported", "quiet_ms")]
-        spent = [f"{one['seconds']:.0f}", f"{one['waited_s']:.0f}", str(one["repeated"])]
-        table.add_row(one["winner"] or "none", *numbers, f"{ratio:.3f}", *spent)
-    return [table]
+    rows = [
+        (
+            one["winner"] or "none",
+            *(f"{one[name]:.4g}" for name in ("limit", "reported", "quiet_ms")),
+            f"{one['quiet_ms'] / one['limit']:.3f}",
+            f"{one['seconds']:.0f}",
+            f"{one['waited_s']:.0f}",
+            one["repeated"],
+        )
+        for one in made["searches"]
+    ]
+    return [table_of(f"{made['device']}, {made['cores']} cores", ("winner", *heads), rows)]
 
 
-def show(made: dict[str, Any], console: Console) -> None:
-    """Print the searches, the marks and whether they are met."""
-    console.print(*tables(made))
-    for one in made["searches"]:
-        if one["error"]:
-            console.print(f"no winner: {one['error']}", markup=False)
+def show(made: dict[str, Any]) -> Iterator[Table | str]:
+    """The searches, the marks and whether they are met."""
+    yield from tables(made)
+    yield from (f"no winner: {one['error']}" for one in made["searches"] if one["error"])
     searches, holds = len(made["searches"]), sum(one["holds"] for one in made["searches"])
     seconds = float(np.median([one["seconds"] for one in made["searches"]]))
     waited = float(np.median([one["waited_s"] for one in made["searches"]]))
-    console.print(
+    yield (
         f"{made['accepted']} timings were accepted, {len(made['off'])} of them more than 10 % from "
         f"the quiet value: {made['share_off']:.2%} (at most 1 %); the worst is "
         f"{made['worst_off']:.1%} off; {made['doubtful']} were marked as doubtful"
     )
-    console.print(f"{holds} of {searches} winners are within their limit plus 3 %")
-    console.print(
+    yield f"{holds} of {searches} winners are within their limit plus 3 %"
+    yield (
         f"a search took {seconds:.0f} s in the median, {waited:.0f} s of them waiting; without "
         f"noise {made['quiet_seconds']:.0f} s"
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study; exit code 1 when a mark is missed."""
-    options = _parser().parse_args(arguments)
-    if options.burn is not None:
-        burn(options.burn)
-        return 0
-    folder = Path(tempfile.mkdtemp(prefix="timing_noise-"))
-    try:
-        made = study(
-            options.space,
-            options.preset,
-            options.searches,
-            options.profiles,
-            options.seed,
-            folder,
-        )
-    except NasError as error:
-        _say(f"error: {error}")
-        return error.exit_code
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    report(made.to_json(), options, show, RESULTS)
-    return 0 if made.holds else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    about = "Search and profile while a second process burns every core at random times."
-    parser = parser_of("timing_noise", about)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those of a study of many searches, and how many profiles are made."""
+    limits_hold.add_options(parser)
     parser.add_argument("--profiles", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--burn", type=int, metavar="SEED", help=argparse.SUPPRESS)
-    return parser
 
+
+STUDY = Study(
+    "timing_noise",
+    "Are timings believed that other work disturbed, and what do they decide?",
+    add_options,
+    measure,
+    show,
+    met,
+    lambda options: "timing_noise" if options.searches >= limits_hold.KEPT else None,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(STUDY.main())

@@ -30,11 +30,14 @@ from search_spaces.measurement import Measurement
 
 CONFIRMING = 0.10  # relative, between two timings of one call that are to confirm each other
 
-# Calm sessions that the reference needs to set the unit: a machine has slow spells of seconds that
-# nothing tells of, as where its cores belong to others as well, and a few sessions may lie in one.
-UNIT_SESSIONS = 9
-UNIT_SPACING_S = 0.5
-LONG_S = 10.0  # sessions that take so long together need be no more than
+# Calm sessions that the reference needs to set the unit. A machine whose cores belong to others as
+# well has slow spells that nothing on it tells of, for seconds or a minute (1.1 to 1.8 times). In
+# windows of 10 s the median session lay up to 8 % too high, the mean of the three fastest of
+# twelve, a second apart, within 2.5 %: that is the unit, what the reference takes undisturbed.
+UNIT_SESSIONS = 12
+UNIT_SPACING_S = 1.0
+UNIT_FASTEST = 3
+LONG_S = 15.0  # sessions that take so long together need be no more than
 LEAST_UNIT_SESSIONS = 4
 
 LEAST_SESSIONS = 3  # of two, neither is the middle one
@@ -199,9 +202,9 @@ class Settled:
 
     @property
     def reference_ms(self) -> float:
-        """What the reference takes in the median session that counts."""
-        counted = self.reference.counted
-        return float(np.median([np.median(one.reference_ms) for one in counted]))
+        """What the reference takes undisturbed: in the fastest sessions that count."""
+        times = sorted(float(np.median(one.reference_ms)) for one in self.reference.counted)
+        return float(np.mean(times[:UNIT_FASTEST]))
 
 
 def reference_drift(copies: Sequence[Timing]) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from latency.locking import cache_dir, file_lock
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
-from search_spaces.files import write_atomically
+from search_spaces.files import append_lines, whole_lines, write_atomically
 from search_spaces.measurement import Measurement
 
 SCHEMA = 2
@@ -167,7 +166,7 @@ class DeviceProfile:
             for key in new:
                 self._readings[key] = tuple((readings or {}).get(key, ()))
             self._entries.update(new)
-            _append(self.path, [self._line(key) for key in new])
+            append_lines(self.path, [_line(self._line(key)) for key in new])
 
     def replace(
         self, changed: Sequence[tuple[Architecture, Measurement, Sequence[Reading]]]
@@ -206,7 +205,7 @@ class DeviceProfile:
 
     def _rewrite(self) -> None:
         lines = [self.header.to_json(), *map(self._line, self._entries)]
-        write_atomically(self.path, "".join(map(_line, lines)))
+        write_atomically(self.path, "".join(f"{_line(line)}\n" for line in lines))
 
     @contextmanager
     def timing(self) -> Iterator[None]:
@@ -229,7 +228,7 @@ def open_profile(path: Path, header: ProfileHeader) -> DeviceProfile:
     """
     with file_lock(write_lock(path)):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
-            write_atomically(path, _line(header.to_json()))
+            append_lines(path, [_line(header.to_json())])
     profile = read_profile(path)
     _refuse_other(path, profile.header, header)
     return profile
@@ -244,11 +243,11 @@ def read_profile(path: Path) -> DeviceProfile:
         DataError: when it cannot be read, is no profile, or has a damaged line.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = whole_lines(path.read_bytes()).splitlines()
     except OSError as error:
         raise DataError(f"cannot read the device profile {path}: {error.strerror}") from error
     profile: DeviceProfile | None = None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines or [b""], start=1):
         if not line.strip() and number > 1:
             continue
         try:
@@ -261,12 +260,10 @@ def read_profile(path: Path) -> DeviceProfile:
                     profile._entries[architecture.id] = (architecture, measurement)
                     profile._readings[architecture.id] = readings
         except (ValueError, OverflowError, RecursionError, NasError) as error:
-            unfinished = number == len(lines) and number > 1 and isinstance(error, ValueError)
-            if not unfinished:
-                what = "the file" if number == 1 else "that line"
-                raise DataError(
-                    f"{path}, line {number}: {error}; delete {what} to measure anew"
-                ) from error
+            what = "the file" if number == 1 else "that line"
+            raise DataError(
+                f"{path}, line {number}: {error}; delete {what} to measure anew"
+            ) from error
     assert profile is not None
     return profile
 
@@ -310,31 +307,8 @@ def _refuse_other(path: Path, found: ProfileHeader, wanted: ProfileHeader) -> No
         raise DataError(f"the device profile {path} has {difference}; name another file")
 
 
-def _append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Add lines in one write, after mending a last line that has no line end."""
-    with path.open("r+b") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if _is_json(content[whole:]):
-            file.write(b"\n")
-        else:
-            file.seek(whole)
-            file.truncate()
-        file.write("".join(map(_line, lines)).encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _line(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, sort_keys=True, allow_nan=False) + "\n"
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+    return json.dumps(data, sort_keys=True, allow_nan=False)
 
 
 def _entry(data: object) -> tuple[Architecture, Measurement, tuple[Reading, ...]]:

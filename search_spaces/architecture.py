@@ -6,14 +6,15 @@ What all networks of a space share (patch size, norm placement, kernels) is `Mod
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from search_spaces.errors import ArchitectureError
+from search_spaces.errors import ArchitectureError, UsageError
 
 AttentionKind = Literal["softmax", "linear", "omni"]
 ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
@@ -251,3 +252,25 @@ def omni_spans(kinds: Sequence[AttentionKind], max_span: int) -> tuple[int, ...]
         spans.append(min(max_span, number - previous) if omni else 1)
         previous = number if omni else previous
     return tuple(spans)
+
+
+def find_id(given: str, ids: Iterable[str], what: str) -> str:
+    """The one id that is given in full or by its first letters.
+
+    Args:
+        given: what somebody typed.
+        ids: of the networks there are.
+        what: such a network is called, for the message.
+
+    Raises:
+        UsageError: when it is that of several, naming them, or of none, naming the nearest.
+    """
+    known = sorted(set(ids))
+    found = [one for one in known if given and one.startswith(given)]
+    if len(found) == 1 or given in found:
+        return given if given in found else found[0]
+    if found:
+        raise UsageError(f"several ids begin with {given}: {', '.join(found)}")
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0)
+    hint = f"the nearest id is {nearest[0]}" if nearest else "there is none yet"
+    raise UsageError(f"{given!r} is the id of no {what}; {hint}")

@@ -18,9 +18,31 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from search_spaces.errors import UnknownNameError
-from search_spaces.layer_costs import Tally
+
+
+class Tally(NamedTuple):
+    """Counts of one part of a network, for a batch of one and one forward pass.
+
+    Attributes:
+        params: learned numbers.
+        products: multiply-adds of linear layers, convolutions and matrix products.
+        linear_attention: multiply-adds of the products inside linear attention (cosFormer,
+            norm-linear, Performer), which published tables leave out.
+        scalings: numbers that are multiplied one by one: each feature of a norm, of a scaled
+            query, of a divided output, and of cosFormer's cosine weights.
+    """
+
+    params: int = 0
+    products: int = 0
+    linear_attention: int = 0
+    scalings: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Both parts together."""
+        return Tally(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,13 @@ from search_spaces.architecture import (
     EncoderStack,
     omni_spans,
 )
-from search_spaces.conventions import Convention, find_convention
+from search_spaces.conventions import Convention, Tally, find_convention
 from search_spaces.errors import ArchitectureError, UsageError
-from search_spaces.layer_costs import Parts, Tally
-from search_spaces.settings import ImageInput, ModelSettings, Task
+from search_spaces.layer_costs import Parts
+from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.tasks import TASKS, TaskName
 
 Totals = tuple[int, int]
-
-STACKS: dict[Task, tuple[str, ...]] = {
-    "classification": ("encoder",),
-    "translation": ("encoder", "decoder"),
-    "language_modelling": ("decoder",),
-}
 
 
 class CostModel:
@@ -50,17 +45,17 @@ class CostModel:
     def __init__(
         self,
         settings: ModelSettings,
-        task: Task,
+        task: TaskName,
         convention: Convention,
         source: int,
         target: int | None,
     ) -> None:
         self.settings = settings
-        self.task: Task = task
+        self.task: TaskName = task
         self.convention = convention
         self.source = source
         self.target = target
-        self._encoder_tokens = source + (task == "classification" and settings.class_token)
+        self._encoder_tokens = source + (TASKS[task].classifies and settings.class_token)
         self._decoder_tokens = source if target is None else target
         self.ends = lru_cache(maxsize=4096)(self._ends_price)
         self.encoder_layer = lru_cache(maxsize=65_536)(self._encoder_layer_price)
@@ -104,7 +99,7 @@ class CostModel:
         self, architecture: Architecture
     ) -> tuple[EncoderStack | None, DecoderStack | None]:
         encoder, decoder = architecture.encoder, architecture.decoder
-        wanted = STACKS[self.task]
+        wanted = TASKS[self.task].stacks
         if (encoder is not None, decoder is not None) != ("encoder" in wanted, "decoder" in wanted):
             raise ArchitectureError(
                 f"a {self.task} network has an {' and a '.join(wanted)} and nothing else; "
@@ -171,7 +166,7 @@ class CostModel:
 @lru_cache(maxsize=256)
 def cost_model(
     settings: ModelSettings,
-    task: Task,
+    task: TaskName,
     convention: str = "true",
     source_length: int | None = None,
     target_length: int | None = None,
@@ -187,13 +182,13 @@ def cost_model(
 
 def _lengths(
     settings: ModelSettings,
-    task: Task,
+    task: TaskName,
     convention: Convention,
     source: int | None,
     target: int | None,
 ) -> tuple[int, int | None]:
     longest = settings.max_length
-    if task == "translation":
+    if TASKS[task].crosses:
         defaults = [min(length, longest) for length in convention.translation_lengths]
         return (
             _checked("source_length", source, defaults[0], longest),
@@ -210,7 +205,7 @@ def _lengths(
                 f"source_length is {source}, but every image has {patches} patches; leave it out"
             )
         return patches, None
-    if task == "classification":
+    if TASKS[task].classifies:
         longest -= settings.class_token
     return _checked("source_length", source, longest, longest), None
 

@@ -13,7 +13,8 @@ from typing import Any
 from search_spaces.architecture import Architecture
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.cost_model import Totals, cost_model
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 
 __all__ = ["CONVENTIONS", "Cost", "Part", "cost", "flops", "params", "totals"]
 
@@ -54,7 +55,7 @@ class Cost:
 
 def cost(
     settings: ModelSettings,
-    task: Task,
+    task: TaskName,
     architecture: Architecture,
     convention: str = "true",
     source_length: int | None = None,
@@ -94,7 +95,7 @@ def cost(
 
 def totals(
     settings: ModelSettings,
-    task: Task,
+    task: TaskName,
     architecture: Architecture,
     convention: str = "true",
     source_length: int | None = None,
@@ -106,7 +107,7 @@ def totals(
 
 
 def params(
-    settings: ModelSettings, task: Task, architecture: Architecture, convention: str = "true"
+    settings: ModelSettings, task: TaskName, architecture: Architecture, convention: str = "true"
 ) -> int:
     """Parameters of a network; arguments and errors as for `cost`."""
     return totals(settings, task, architecture, convention)[0]
@@ -114,7 +115,7 @@ def params(
 
 def flops(
     settings: ModelSettings,
-    task: Task,
+    task: TaskName,
     architecture: Architecture,
     convention: str = "true",
     source_length: int | None = None,

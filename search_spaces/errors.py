@@ -9,7 +9,8 @@
     │   ├── ArchitectureError    an architecture does not belong to the space or is malformed
     │   ├── UnreachableLimitError  no network can meet the limit: raise it
     │   └── RunConflictError     the run folder belongs to another request: choose another folder
-    ├── DataError                a data file is missing, damaged or of another kind: prepare it anew
+    ├── DataError                a file it was given is missing, damaged or of another kind: give
+    │                            another one (exit code 2)
     ├── DamagedRunError          a file of a run folder is damaged: `nas resume` redoes that stage
     ├── DivergedError            training produced NaN or infinity: lower the learning rate
     ├── EvaluationError          most networks cannot be evaluated: mend what the message names
@@ -20,9 +21,14 @@ from __future__ import annotations
 
 
 class NasError(Exception):
-    """Root of every deliberate error; its text is shown to the user as it is."""
+    """Root of every deliberate error; its text is shown to the user as it is.
+
+    Attributes:
+        field: of a request, which is at fault; None where that is not known.
+    """
 
     exit_code = 1
+    field: str | None = None
 
 
 class UsageError(NasError):
@@ -52,7 +58,9 @@ class RunConflictError(UsageError):
 
 
 class DataError(NasError):
-    """Data is missing, damaged or of another kind than the space needs."""
+    """A file that was given is missing, damaged or of another kind than is needed."""
+
+    exit_code = 2
 
 
 class DamagedRunError(NasError):

@@ -1,11 +1,15 @@
-"""Files that are either there in full or not there at all."""
+"""Files that are there in full or not at all, and journals, of which whole lines are there.
+
+A journal grows line by line. A last line without its end was cut off when a process was killed, or
+is just being written: nobody reads it, and the next line that is added takes its place.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,6 +40,37 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a text file in UTF-8, in full or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def append_lines(path: Path, lines: Iterable[str], *, sync: bool = True) -> None:
+    """Add lines to a journal, in one write.
+
+    Args:
+        path: the file, made with its folder where it is not there.
+        lines: without their ends.
+        sync: whether they are on the disk before this returns.
+    """
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size and stream.seek(size - 1) >= 0 and stream.read(1) != b"\n":
+            stream.seek(0)
+            stream.truncate(len(whole_lines(stream.read())))
+        stream.write(data)
+        if sync:
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The whole lines of a journal, without their ends; none where there is no file."""
+    return whole_lines(path.read_bytes()).split(b"\n")[:-1] if path.exists() else []
+
+
+def whole_lines(data: bytes) -> bytes:
+    """What is read of a part of a journal: everything up to the end of its last whole line."""
+    return data[: data.rfind(b"\n") + 1]
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What the pieces of a transformer hold and do: parameters and multiply-adds, as plain integers.
 
 Everything here follows the structure that `supernet` builds; a test holds the two together. What
-is counted of these numbers is a matter of the convention, see `search_spaces.conventions`.
+is counted of these numbers is a matter of the convention, see `search_spaces.conventions`. What
+attention does between its projections is counted in `search_spaces.attention`.
 
 Letters: n positions (states) that ask, m positions that are looked at, d embedding size, w width of
 the attention, D width of one head.
@@ -9,36 +10,11 @@ the attention, D width of one head.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from search_spaces.architecture import AttentionKind, DecoderLayer, EncoderLayer
-from search_spaces.settings import ImageInput, ModelSettings, Task
-
-BIGBIRD_GLOBAL_BLOCKS = 2
-BIGBIRD_BLOCKS_PER_ROW = 3 + 3 + BIGBIRD_GLOBAL_BLOCKS  # window, random, global
-
-
-class Tally(NamedTuple):
-    """Counts of one part of a network, for a batch of one and one forward pass.
-
-    Attributes:
-        params: learned numbers.
-        products: multiply-adds of linear layers, convolutions and matrix products.
-        linear_attention: multiply-adds of the products inside linear attention (cosFormer,
-            norm-linear, Performer), which published tables leave out.
-        scalings: numbers that are multiplied one by one: each feature of a norm, of a scaled
-            query, of a divided output, and of cosFormer's cosine weights.
-    """
-
-    params: int = 0
-    products: int = 0
-    linear_attention: int = 0
-    scalings: int = 0
-
-    def plus(self, other: Tally) -> Tally:
-        """Both parts together."""
-        return Tally(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
+from search_spaces.attention import AttentionSizes, operator_of
+from search_spaces.conventions import Tally
+from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.tasks import TASKS, TaskName
 
 Parts = tuple[tuple[str, Tally], ...]
 
@@ -86,62 +62,8 @@ def kernel(
         cross: keys come from the encoder; there are no relative keys then.
     """
     width = settings.attention_dim(num_heads)
-    if kind == "linear":
-        return _linear_kernel(settings, width, width // num_heads, n, m)
-    if kind == "omni":
-        return _omni_kernel(settings, width, width // num_heads, n, m, span)
-    relative = 0 if cross else settings.relative_positions
-    return Tally(
-        params=(2 * relative + 1) * width if relative else 0,
-        products=(3 if relative else 2) * n * m * width,
-        scalings=n * width,
-    )
-
-
-def _linear_kernel(settings: ModelSettings, width: int, head_dim: int, n: int, m: int) -> Tally:
-    """Two products with a state of (features × D) per head.
-
-    CosFormer's features are doubled, and its denominator costs as much as one more value column.
-    Its scalings are sine and cosine of queries and keys, and the division of the output. (The
-    published code scales the query instead and divides inside an einsum: the same number.)
-    Source: cosFormer (Qin et al. 2022), equation 10; TransNormer (Qin et al. 2022), equation 12.
-    """
-    if settings.linear_kernel == "norm":
-        return Tally(width, linear_attention=(n + m) * width * head_dim, scalings=n * width)
-    products = 2 * (n + m) * width * (head_dim + 1)
-    return Tally(linear_attention=products, scalings=(3 * n + 2 * m) * width)
-
-
-def _omni_kernel(
-    settings: ModelSettings, width: int, head_dim: int, n: int, m: int, span: int
-) -> Tally:
-    """Performer, linformer, bigbird or full attention over all states.
-
-    BigBird: a block of queries attends 8 blocks (window of 3, 3 random, 2 global), the global
-    blocks attend everything; where there are no more blocks than that it is full attention.
-    Source: OmniNet (Tay et al. 2021), section 3.2; Linformer (Wang et al. 2020), section 4.
-    """
-    scalings = n * width
-    if settings.omni_kernel == "performer":
-        return Tally(linear_attention=(n + m) * width * (head_dim + 1), scalings=scalings)
-    if settings.omni_kernel == "linformer":
-        rank = settings.linformer_rank
-        table = rank * settings.max_length * span
-        return Tally(table, products=2 * rank * (n + m) * width, scalings=scalings)
-    pairs = n * m
-    if settings.omni_kernel == "bigbird":
-        pairs = _bigbird_pairs(n, m, settings.bigbird_block * span)
-    return Tally(products=2 * pairs * width, scalings=scalings)
-
-
-def _bigbird_pairs(n: int, m: int, block: int) -> int:
-    """Query-key pairs that are computed, in whole blocks of `block` states."""
-    key_blocks, query_blocks = -(-m // block), -(-n // block)
-    if key_blocks <= BIGBIRD_BLOCKS_PER_ROW:
-        return n * m
-    everywhere = min(query_blocks, BIGBIRD_GLOBAL_BLOCKS)
-    sparse = query_blocks - everywhere
-    return (everywhere * key_blocks + sparse * BIGBIRD_BLOCKS_PER_ROW) * block**2
+    sizes = AttentionSizes(width, width // num_heads, n, m, span)
+    return operator_of(settings, kind, "cross" if cross else "encoder").cost(settings, sizes)
 
 
 def encoder_layer(
@@ -202,20 +124,22 @@ def decoder_layer(
     )
 
 
-def embeddings(settings: ModelSettings, task: Task, encoder_dim: int, decoder_dim: int) -> Tally:
+def embeddings(
+    settings: ModelSettings, task: TaskName, encoder_dim: int, decoder_dim: int
+) -> Tally:
     """Patch convolution or token tables, class token, learned positions; a look-up costs nothing.
 
     A shared table of an encoder and a decoder of different sizes is as wide as the wider one.
     """
     dims = [dim for dim in (encoder_dim, decoder_dim) if dim]
     positions = settings.max_length * sum(dims) if settings.positions == "learned" else 0
-    class_token = encoder_dim if settings.class_token and task == "classification" else 0
+    class_token = encoder_dim if settings.class_token and TASKS[task].classifies else 0
     source = settings.input
     if isinstance(source, ImageInput):
         patch = linear(source.num_tokens, source.patch_size**2 * source.channels, encoder_dim)
         return patch.plus(Tally(positions + class_token))
     target_vocab = source.target_vocab_size or source.vocab_size
-    if task != "translation":
+    if not TASKS[task].crosses:
         table = source.vocab_size * sum(dims)
     elif source.share_embeddings:
         table = max(source.vocab_size, target_vocab) * max(dims)
@@ -224,12 +148,12 @@ def embeddings(settings: ModelSettings, task: Task, encoder_dim: int, decoder_di
     return Tally(table + positions + class_token)
 
 
-def output_layer(settings: ModelSettings, task: Task, dim: int, tokens: int) -> Tally:
+def output_layer(settings: ModelSettings, task: TaskName, dim: int, tokens: int) -> Tally:
     """The classifier, or the product with the target embeddings, which adds no parameters."""
-    if task == "classification":
+    if TASKS[task].classifies:
         return linear(1, dim, settings.num_classes or 0)
     assert not isinstance(settings.input, ImageInput)
     vocab = settings.input.vocab_size
-    if task == "translation":
+    if TASKS[task].crosses:
         vocab = settings.input.target_vocab_size or vocab
     return Tally(products=tokens * dim * vocab)

@@ -101,7 +101,7 @@ def dump_space(space: SearchSpace) -> str:
 
 
 def model_table(model: ModelSettings) -> dict[str, Any]:
-    """The ``[model]`` table of a space file, as `settings_form.model_from_source` reads it."""
+    """The ``[model]`` table of a space file, as `space_form.model_from_source` reads it."""
     values = {key: value for key, value in asdict(model).items() if value is not None}
     kind = "image" if isinstance(model.input, ImageInput) else "tokens"
     inputs = {key: value for key, value in values.pop("input").items() if value is not None}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Task = Literal["classification", "translation", "language_modelling"]
 LinearKernel = Literal["cosformer", "norm"]
 OmniKernel = Literal["performer", "linformer", "bigbird", "full"]
 Positions = Literal["none", "sinusoidal", "learned"]

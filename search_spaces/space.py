@@ -28,7 +28,8 @@ from search_spaces.architecture import (
     EncoderStack,
 )
 from search_spaces.errors import ArchitectureError, SpaceFileError
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 from search_spaces.toml_source import shown
 
 Choice = int | str
@@ -89,12 +90,12 @@ class SearchSpace:
         description: one sentence.
         data: default data set and what it needs (free keys, read by the task).
         workload: default timing workload (free keys, read by `latency`).
-        presets: per preset, numbers that override the defaults of `nas.run.spec`.
+        presets: per preset, numbers that override the defaults of `nas.request.spec`.
         parent_digest: digest of the space this one was cut from, or None.
     """
 
     name: str
-    task: Task
+    task: TaskName
     model: ModelSettings
     slots: tuple[Slot, ...]
     description: str = ""

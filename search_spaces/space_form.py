@@ -16,12 +16,14 @@ The form, by example::
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import MISSING, fields, replace
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from search_spaces.architecture import ATTENTION_KINDS
-from search_spaces.settings import Task
-from search_spaces.settings_form import MAX_SIZE, is_int, model_from_source
+from search_spaces.attention import operator_of
+from search_spaces.settings import ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
     LAYER_GENES,
@@ -31,21 +33,23 @@ from search_spaces.space import (
     SearchSpace,
     Slot,
 )
-from search_spaces.space_checks import check_number, check_space
+from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml_source import KeyPath, TomlSource, shown, unknown_name
 
 MAX_LAYERS = 1_000
 MAX_CHOICES = 1_000
 
-STACKS_OF_TASK: Mapping[str, tuple[str, ...]] = {
-    "classification": ("encoder",),
-    "translation": ("encoder", "decoder"),
-    "language_modelling": ("decoder",),
-}
-
 _TABLES = ("space", "model", "encoder", "decoder", "data", "workload", "presets")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+MAX_SIZE = 1_000_000
+
+_INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "tokens": TokenInput}
+_MAY_BE_ZERO = ("relative_positions",)
+
+MAX_ALL_CHOICES = 20_000  # over all layers
+LARGEST = 10**300  # networks; scores and tables hold their number as a float
 
 
 def space_from_source(source: TomlSource) -> SearchSpace:
@@ -61,7 +65,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
     slots: list[Slot] = []
     for stack in _stacks(source, task):
         slots += _stack_slots(source, stack, task)
-    check_number(source, slots)
+    _check_number(source, slots)
     space = SearchSpace(
         name=name,
         task=task,
@@ -73,14 +77,14 @@ def space_from_source(source: TomlSource) -> SearchSpace:
         presets={name: _preset(source, name) for name in source.table(("presets",), {})},
         parent_digest=parent,
     )
-    check_space(source, space)
+    _check_space(source, space)
     return space
 
 
 # -- [space] ------------------------------------------------------------------------------------
 
 
-def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
+def _header(source: TomlSource) -> tuple[str, TaskName, str, str | None]:
     source.check_keys(
         ("space",), ("name", "task", "description", "parent_digest"), ("name", "task")
     )
@@ -94,8 +98,8 @@ def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
             f"found {shown(table['name'])}, allowed are 1 to 64 letters, digits, '.', '_' and '-', "
             "the first a letter or digit",
         )
-    if table["task"] not in STACKS_OF_TASK:
-        raise source.error(("space", "task"), unknown_name(table["task"], STACKS_OF_TASK))
+    if table["task"] not in TASKS:
+        raise source.error(("space", "task"), unknown_name(table["task"], TASKS))
     parent = table.get("parent_digest")
     if parent is not None and not _DIGEST.fullmatch(parent):
         raise source.error(
@@ -107,8 +111,8 @@ def _header(source: TomlSource) -> tuple[str, Task, str, str | None]:
 # -- [encoder] and [decoder] --------------------------------------------------------------------
 
 
-def _stacks(source: TomlSource, task: Task) -> tuple[str, ...]:
-    wanted = STACKS_OF_TASK[task]
+def _stacks(source: TomlSource, task: TaskName) -> tuple[str, ...]:
+    wanted = TASKS[task].stacks
     for stack in ("encoder", "decoder"):
         if stack in source.data and stack not in wanted:
             raise source.error((stack,), f"a {task} space has no {stack}: remove the table")
@@ -117,8 +121,8 @@ def _stacks(source: TomlSource, task: Task) -> tuple[str, ...]:
     return wanted
 
 
-def _stack_slots(source: TomlSource, stack: str, task: Task) -> list[Slot]:
-    genes = [g for g in LAYER_GENES[stack] if task == "translation" or g not in CROSS_GENES]
+def _stack_slots(source: TomlSource, stack: str, task: TaskName) -> list[Slot]:
+    genes = [g for g in LAYER_GENES[stack] if TASKS[task].crosses or g not in CROSS_GENES]
     whole = _whole_stack_genes(source, stack, task)
     source.check_keys((stack,), [*whole, *genes, "max_layers", "layer"], [*whole, *genes])
     table = source.table((stack,))
@@ -132,11 +136,11 @@ def _stack_slots(source: TomlSource, stack: str, task: Task) -> list[Slot]:
     return slots
 
 
-def _whole_stack_genes(source: TomlSource, stack: str, task: Task) -> tuple[str, ...]:
+def _whole_stack_genes(source: TomlSource, stack: str, task: TaskName) -> tuple[str, ...]:
     """`STACK_GENES`, and the memory of a decoder that has one."""
     if stack != "decoder" or MEMORY_GENE not in source.table((stack,)):
         return STACK_GENES
-    if task != "language_modelling":
+    if not TASKS[task].continues:
         raise source.error(
             (stack, MEMORY_GENE),
             f"a memory of earlier segments belongs to language_modelling; the task is {task}: "
@@ -149,7 +153,7 @@ def _max_layers(source: TomlSource, stack: str, depths: Sequence[Choice]) -> int
     """Number of layers with slots; more than the largest depth only in a pruned space."""
     deepest = int(max(depths))
     value = source.table((stack,)).get("max_layers", deepest)
-    if not is_int(value) or not deepest <= value <= MAX_LAYERS:
+    if not _is_int(value) or not deepest <= value <= MAX_LAYERS:
         raise source.error(
             (stack, "max_layers"),
             f"found {shown(value)}, allowed is a whole number from {deepest} (the largest of "
@@ -202,7 +206,7 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
         if is_kind:
             if not isinstance(choice, str) or choice not in ATTENTION_KINDS:
                 raise source.error(path, unknown_name(_text(choice), ATTENTION_KINDS))
-        elif not is_int(choice) or not lowest <= choice <= highest:
+        elif not _is_int(choice) or not lowest <= choice <= highest:
             raise source.error(
                 path,
                 f"found {shown(choice)}, allowed are whole numbers from {lowest} to {highest}",
@@ -241,3 +245,154 @@ def _free(source: TomlSource, path: KeyPath, skip: Sequence[str] = ()) -> dict[s
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else shown(value)
+
+
+# -- [model] ------------------------------------------------------------------------------------
+
+
+def model_from_source(source: TomlSource, task: TaskName) -> ModelSettings:
+    """Check ``[model]`` and ``[model.input]`` and build the settings.
+
+    Raises:
+        SpaceFileError: for the first mistake.
+    """
+    names = [field.name for field in fields(ModelSettings)]
+    source.check_keys(("model",), names, ("input", "max_length"))
+    values = _typed_values(source, ("model",), ModelSettings, skip="input")
+    model = ModelSettings(input=_input(source), **values)
+    problem = model.problem() or TASKS[task].problem(model)
+    if problem is not None:
+        raise source.error(("model",), problem)
+    return model
+
+
+def _input(source: TomlSource) -> ImageInput | TokenInput:
+    path = ("model", "input")
+    kind = source.table(path).get("kind")
+    if not isinstance(kind, str) or kind not in _INPUTS:
+        raise source.error((*path, "kind"), f"found {shown(kind)}, allowed are 'image', 'tokens'")
+    cls = _INPUTS[kind]
+    required = [field.name for field in fields(cls) if field.default is MISSING]
+    source.check_keys(path, ["kind", *(field.name for field in fields(cls))], required)
+    return cls(**_typed_values(source, path, cls, skip="kind"))
+
+
+def _typed_values(source: TomlSource, path: KeyPath, cls: type, skip: str) -> dict[str, Any]:
+    """The keys of a table, each checked against the type of the field of that name."""
+    hints = get_type_hints(cls)
+    table = source.table(path)
+    for key, value in table.items():
+        if key == skip:
+            continue
+        allowed = _not_allowed(key, value, hints[key])
+        if allowed is not None:
+            raise source.error((*path, key), f"found {shown(value)}, allowed {allowed}")
+    return {key: value for key, value in table.items() if key != skip}
+
+
+def _not_allowed(key: str, value: object, hint: Any) -> str | None:
+    """None where the value fits the type, else what would."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    hint = next(option for option in options if option is not type(None))
+    if get_origin(hint) is Literal:
+        return None if value in get_args(hint) else "are " + ", ".join(map(repr, get_args(hint)))
+    if hint is bool:
+        return None if isinstance(value, bool) else "are true and false"
+    lowest = 0 if key in _MAY_BE_ZERO else 1
+    fits = _is_int(value) and lowest <= value <= MAX_SIZE
+    return None if fits else f"is a whole number from {lowest} to {MAX_SIZE}"
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    """Whether the value is a whole number; booleans are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# -- what depends on several keys -----------------------------------------------------------------
+
+
+def _check_space(source: TomlSource, space: SearchSpace) -> None:
+    """Refuse a space whose parts contradict each other, or that is too large to count in.
+
+    Raises:
+        SpaceFileError: for the first mistake.
+    """
+    _check_size(source, space)
+    _check_heads(source, space)
+    _check_decoder(source, space)
+    _check_memory(source, space)
+
+
+def _check_number(source: TomlSource, slots: Sequence[Slot]) -> None:
+    """Refuse so many choices that everything done with them takes too long.
+
+    Raises:
+        SpaceFileError: naming the stack.
+    """
+    number = sum(len(slot.choices) for slot in slots)
+    if number > MAX_ALL_CHOICES:
+        raise source.error(
+            (slots[0].stack,),
+            f"found {number:,} choices over all layers, allowed are {MAX_ALL_CHOICES:,}: "
+            "leave out choices or layers",
+        )
+
+
+def _check_size(source: TomlSource, space: SearchSpace) -> None:
+    if space.size > LARGEST:
+        raise source.error(
+            (space.stacks[0],),
+            f"the space holds more than 10^{len(str(LARGEST)) - 1} networks, more than can be "
+            "counted with: leave out choices or layers",
+        )
+
+
+def _check_heads(source: TomlSource, space: SearchSpace) -> None:
+    width = space.model.qkv_dim
+    for slot in space.slots:
+        if slot.gene.endswith("num_heads") and width is not None:
+            for heads in slot.choices:
+                if width % int(heads):
+                    raise source.error(
+                        (slot.stack, slot.gene),
+                        f"found {heads}, allowed are numbers that divide model.qkv_dim = {width}",
+                    )
+
+
+def _check_decoder(source: TomlSource, space: SearchSpace) -> None:
+    for slot in space.slots:
+        if slot.gene == "ende_connect":
+            shallowest = int(min(space.slot("encoder.num_layers").choices))
+            if int(max(slot.choices)) > shallowest:
+                raise source.error(
+                    (slot.stack, slot.gene),
+                    f"found {max(slot.choices)}, allowed is at most {shallowest}, the smallest "
+                    "of encoder.num_layers",
+                )
+        omni = slot.stack == "decoder" and "omni" in slot.choices
+        if omni and not operator_of(space.model, "omni").causal:
+            kernels = (replace(space.model, omni_kernel=name) for name in get_args(OmniKernel))
+            allowed = [m.omni_kernel for m in kernels if operator_of(m, "omni").causal]
+            raise source.error(
+                (slot.stack, slot.gene),
+                f"found 'omni' with model.omni_kernel = {space.model.omni_kernel!r}, which mixes "
+                "positions before it attends, so it cannot be causal; allowed in decoders are "
+                f"{', '.join(map(repr, allowed))}",
+            )
+
+
+def _check_memory(source: TomlSource, space: SearchSpace) -> None:
+    column = space.slot_index.get(f"decoder.{MEMORY_GENE}")
+    if column is None or not any(space.slots[column].choices):
+        return
+    problem = space.model.memory_problem()
+    if problem is not None:
+        raise source.error(("decoder", MEMORY_GENE), problem)
+    for slot in space.slots:
+        if slot.gene == "self_attention" and slot.choices != ("softmax",):
+            raise source.error(
+                ("decoder", MEMORY_GENE),
+                f"a memory of earlier segments needs self_attention = ['softmax'] and nothing "
+                f"else, because the sums that linear and omni layers carry cannot be cut to the "
+                f"last positions; {slot.name} offers {list(slot.choices)}",
+            )

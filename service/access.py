@@ -10,18 +10,16 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth import ANYBODY, Role, Token, is_secret
+from service.auth import ANYBODY, Role, Token, digest_of, is_secret
+from service.bounds import RateLimit, Streams, network_of
 from service.catalog import Catalog
-from service.jobs import Job
+from service.health import Metrics, Readiness
+from service.jobs.states import Job
+from service.jobs.store import Store
 from service.lanes import Lanes
-from service.limits import RateLimit, Streams, network_of
-from service.metrics import Metrics
 from service.problems import ProblemError
-from service.readiness import Readiness
 from service.settings import Settings
 from service.space_reader import SpaceReader
-from service.store import Store
-from service.token_cache import TokenCache
 
 COOKIE = "nas_session"  # the token's secret, for the dashboard's pages
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
@@ -37,7 +35,6 @@ class Context:
         settings: of the service.
         store: what is remembered.
         catalog: spaces and data sets.
-        tokens: those that were good a moment ago.
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
@@ -50,7 +47,6 @@ class Context:
     settings: Settings
     store: Store
     catalog: Catalog
-    tokens: TokenCache
     requests: RateLimit
     failures: RateLimit
     streams: Streams
@@ -84,18 +80,15 @@ async def authenticate(
     Raises:
         ProblemError: 401 without a good one, 429 after too many.
     """
-    if given is not None:
-        secret: str | None = given.credentials
-    else:
-        secret = _from_cookie(request)
-    known = None if secret is None else context.tokens.recent(secret)
-    if known is None and secret is not None and not context.settings.no_auth:
-        known = await context.lanes.tokens.run(partial(token_of, request, context, secret))
-    return _let_in(request, context, secret, known)
+    secret = _from_cookie(request) if given is None else given.credentials
+    let_in = partial(_let_in, request, context, secret)
+    if secret is None or context.settings.no_auth:
+        return let_in()
+    return await context.lanes.tokens.run(let_in)
 
 
 def authenticate_reader(request: Request, context: Context) -> Token:
-    """The token in the cookie of a page's request; may ask the database.
+    """The token in the cookie of a page's request; asks the database.
 
     Raises:
         ProblemError: 401 without a good one, 429 after too many.
@@ -110,10 +103,8 @@ def _from_cookie(request: Request) -> str | None:
     return secret
 
 
-def _let_in(
-    request: Request, context: Context, secret: str | None, known: Token | None = None
-) -> Token:
-    token = token_of(request, context, secret, known)
+def _let_in(request: Request, context: Context, secret: str | None) -> Token:
+    token = token_of(request, context, secret)
     wait = context.requests.wait_s(token.id)
     if wait:
         raise _too_many(wait, "this token has made too many requests")
@@ -134,27 +125,18 @@ def check_same_origin(request: Request) -> None:
         raise ProblemError(403, "only a page of this service may do that with its cookie")
 
 
-def token_of(
-    request: Request, context: Context, secret: str | None, known: Token | None = None
-) -> Token:
-    """The token with that secret.
-
-    Args:
-        request: that came with it.
-        context: of the application.
-        secret: None where there was none.
-        known: the token, where it was good a moment ago.
+def token_of(request: Request, context: Context, secret: str | None) -> Token:
+    """The token with that secret, None where a request came with none.
 
     Raises:
         ProblemError: 401 when it is not good, 429 after too many such.
     """
     if context.settings.no_auth:
         return ANYBODY
-    token = known
-    if token is None and secret is not None and is_secret(secret):
-        token = context.tokens.valid(secret)
-    if token is not None:
-        return token
+    if secret is not None and is_secret(secret):
+        token = context.store.tokens.valid(digest_of(secret))
+        if token is not None:
+            return token
     # Whoever has a good one is let in, however often others at this address have guessed.
     address = network_of(request.client.host if request.client else "?")
     wait = 0.0 if secret is None else context.failures.wait_s(address)

@@ -9,22 +9,20 @@ from typing import Any
 import anyio.to_thread
 from fastapi import Depends, FastAPI
 
-from nas.cli.app import version
+from nas import version
 from service import problems
 from service.access import Context, authenticate
+from service.bounds import RateLimit, Streams
 from service.catalog import Catalog
 from service.dashboard import router as dashboard
+from service.health import Metrics, Readiness
+from service.jobs.store import Store, open_store
 from service.lanes import READING, Lanes
-from service.limits import RateLimit, Streams
-from service.metrics import Metrics
 from service.middleware import Gate
 from service.problems import RESPONSES, ProblemDocument
-from service.readiness import Readiness
-from service.routes import datasets, events, health, jobs, networks, profiles, results, spaces
+from service.routes import catalog, health, jobs, networks, results
 from service.settings import Settings
 from service.space_reader import SpaceReader
-from service.store import Store, open_store
-from service.token_cache import TokenCache
 
 PREFIX = "/api/v1"
 
@@ -52,7 +50,6 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         settings=settings,
         store=store,
         catalog=Catalog(settings),
-        tokens=TokenCache(store.tokens.valid, settings.token_cache_s),
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
@@ -61,7 +58,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, events, results, spaces, datasets, profiles):
+    for module in (jobs, networks, results, catalog):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)

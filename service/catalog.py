@@ -1,7 +1,9 @@
-"""What is registered on the server: search spaces and data sets, by name.
+"""What is registered on the server: search spaces, data sets and device profiles, by name.
 
 Requests name these, never paths. Spaces are the shipped ones and the TOML files in ``HOME/spaces``;
-data sets are the built-in ones and the folders that ``nas data prepare`` made in ``HOME/data``.
+data sets are the built-in ones and the folders that ``nas data prepare`` made in ``HOME/data``,
+where the files of data sets that need one are as well; device profiles are the files that ``nas
+profile`` made in ``HOME/profiles``.
 """
 
 from __future__ import annotations
@@ -9,11 +11,16 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from latency.workload import Workload
+from nas.request.resolve import AttachedProfile
+from nas.request.spec import SYNTHETIC, SearchSpec
+from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import DataError, SpaceFileError, UnknownNameError
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
@@ -22,7 +29,6 @@ from service.settings import Settings
 from supernet.data.manifest import FILE_NAME, read_manifest
 from supernet.data.sources import SOURCES
 
-SYNTHETIC = "synthetic"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -53,6 +59,7 @@ class Catalog:
     def __init__(self, settings: Settings) -> None:
         self._spaces = settings.home / "spaces"
         self._data = settings.home / "data"
+        self._profiles = settings.home / "profiles"
 
     def space_names(self) -> list[str]:
         """Names of all spaces."""
@@ -97,19 +104,72 @@ class Catalog:
                     found[folder.name] = _prepared(folder)
         return [found[name] for name in sorted(found)]
 
-    def dataset(self, name: str) -> Dataset:
-        """The data set of that name.
+    def dataset(self, name: str, file: Path | None = None) -> Path | None:
+        """Where a data set is; `file` where that was named.
 
         Raises:
-            UnknownNameError: when there is none.
+            UnknownNameError: when there is none of that name.
             DataError: when it is damaged.
         """
+        if file is not None:
+            if name not in SOURCES:
+                raise _unknown("data set that is read from a file", name, SOURCES)
+            return file
         known = {dataset.name: dataset for dataset in self.datasets()}
         if name not in known:
             raise _unknown("data set", name, known)
         if known[name].problem is not None:
             raise DataError(f"the data set {name} cannot be used; prepare it anew")
-        return known[name]
+        return known[name].path
+
+    def data_names(self) -> list[str]:
+        """What there is in the folder of data."""
+        return _names(self._data)
+
+    def data(self, name: str) -> Path:
+        """A prepared folder, or the file of a data set.
+
+        Raises:
+            UnknownNameError: when there is none.
+            DataError: when the folder was not prepared, or is damaged.
+        """
+        if name not in self.data_names():
+            raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
+        path = (self._data / name).resolve()
+        return (self.dataset(name) or path) if path.is_dir() else path
+
+    def profile_names(self) -> list[str]:
+        """The device profiles."""
+        return _names(self._profiles)
+
+    def device_profile(
+        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+    ) -> AttachedProfile:
+        """The part of a device profile that a search is for.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            NasError: when it cannot be used or does not fit.
+        """
+        from nas.profiling.device_profile import read_device_profile  # brings along predictors
+
+        if name not in self.profile_names():
+            raise _unknown("device profile", name, self.profile_names())
+        return read_device_profile(self._profiles / name).attached(space, given, workload)
+
+    def attached(self, request: Mapping[str, Any], spec: SearchSpec) -> dict[str, str]:
+        """The files that the run folder of a search needs besides its spec.
+
+        Raises:
+            NasError: when the device profile is gone or was changed since it was asked for.
+        """
+        if spec.device_profile is None:
+            return {}
+        name, space = str(request["device_profile"]), spec.space
+        found = self.device_profile(name, space, space.name, Workload.from_mapping(space.workload))
+        if found.digest != spec.device_profile:
+            raise DataError(f"the device profile {name} has changed since; submit the search again")
+        return {DEVICE_PROFILE_FILE: found.text}
 
     def _own_spaces(self) -> list[Path]:
         try:
@@ -129,6 +189,15 @@ def _shipped(name: str) -> SearchSpace:
 def _inside(path: Path, root: Path) -> bool:
     """Whether a path is really in the folder it seems to be in."""
     return NAME.fullmatch(path.name) is not None and path.resolve().is_relative_to(root.resolve())
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder that requests may give."""
+    return (
+        sorted(one.name for one in folder.iterdir() if _inside(one, folder))
+        if folder.is_dir()
+        else []
+    )
 
 
 def _prepared(folder: Path) -> Dataset:

@@ -27,6 +27,11 @@ class Client:
     """
 
     def __init__(self, server: str, token: str | None) -> None:
+        if not server.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--server, or NAS_SERVER, is an address such as http://127.0.0.1:8321; "
+                f"given {server!r}"
+            )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._server = server.rstrip("/")
         try:
@@ -56,7 +61,7 @@ class Client:
         """Ask for something; see `ask`."""
         try:
             answer = self._http.request(method, path, **options)
-        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+        except httpx.TransportError as error:
             raise self._silent(error) from None
         if answer.is_error:
             raise _refusal(answer)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say, tell, tell_error
-from nas.cli.failures import FAILED
-from nas.cli.options import Device
-from nas.cli.progress import choose_screen
-from nas.cli.results import show_front
-from nas.cli.tables import table
-from nas.cli.wording import NOTHING
+from nas.console.failures import FAILED
+from nas.console.formatting import NOTHING
+from nas.console.output import out, print_json, say, tell, tell_error
+from nas.console.progress import choose_screen
+from nas.console.tables import show_front, table
 from nas.run.events import event_from_json
 from nas.search.doubts import doubts
 from nas.search.front import Front, FrontEntry, value_told
@@ -24,6 +22,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
 from service.commands import installed
+from service.schemas import JobRequest
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -43,22 +42,9 @@ TOKEN: Any = typer.Option(
 JOB: Any = typer.Argument(..., metavar="JOB", help="A job's id, as nas submit prints it.")
 
 
+@options.grouped(request=options.request_options(JobRequest))
 def submit(
-    space: str = options.SPACE,
-    preset: str = typer.Option("quick", metavar="smoke|quick|standard|paper", help="How much."),
-    objectives: str = typer.Option("quality,latency_ms", metavar="NAME,NAME", help="To minimise."),
-    limit: list[str] = typer.Option([], metavar="NAME=VALUE", help="Largest value. Repeatable."),
-    device: Device = typer.Option(Device.cpu, help="Where networks are trained and timed."),
-    seed: int = typer.Option(0, min=0, max=2**31 - 1, help="Seed of everything random."),
-    dataset: str = typer.Option(
-        None, metavar="NAME", help="A data set of the server.", show_default="the space's own"
-    ),
-    pick: str = options.PICK,
-    settings: list[str] = typer.Option(
-        [], "--set", metavar="NAME=VALUE", help="Override a number of the preset. Repeatable."
-    ),
-    title: str = typer.Option("", help="Your own words for it."),
-    priority: int = typer.Option(5, min=0, max=9, help="Larger ones go first."),
+    request: JobRequest,
     follow: bool = typer.Option(False, "--watch", "-w", help="Follow it until it ends."),
     quiet: bool = options.QUIET,
     server: str = SERVER,
@@ -68,21 +54,12 @@ def submit(
 
     Example: nas submit --space digits --preset smoke --watch
     """
-    request = {
-        **_space(space),
-        "preset": preset,
-        "objectives": [name.strip() for name in objectives.split(",")],
-        "limits": options.read_limits(limit),
-        "device": device.value,
-        "seed": seed,
-        "pick": options.read_pick(pick),
-        "settings": options.read_settings(settings),
-        "title": title,
-        "priority": priority,
-        **({} if dataset is None else {"dataset": dataset}),
-    }
+    asked = request.model_dump(mode="json", exclude_defaults=True)
+    name = str(request.space)
+    if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
+        asked |= {"space": None, "space_toml": read_text(Path(name))}
     with _client(server, token) as client:
-        job = str(client.ask("POST", "/jobs", json=request)["id"])
+        job = str(client.ask("POST", "/jobs", json=asked)["id"])
         if follow:
             tell(f"job {job}")
             _watch(client, job, quiet, json_lines=False)
@@ -172,13 +149,6 @@ def _client(server: str, token: str | None) -> Client:
         from service.client import Client
 
     return Client(server, token)
-
-
-def _space(name: str) -> dict[str, str]:
-    """A space by its name on the server, or the text of a file of one's own."""
-    if name.endswith(".toml") or "/" in name:
-        return {"space_toml": read_text(Path(name))}
-    return {"space": name}
 
 
 def _checked(job: str) -> str:

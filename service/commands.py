@@ -6,20 +6,19 @@ is explained.
 
 from __future__ import annotations
 
-import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.tables import table
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import table
 from nas.executors.base import ExecutorKind
 from nas.executors.opening import check_installed
 from search_spaces.errors import NasError, UsageError
@@ -27,7 +26,7 @@ from service.auth import Role, Token, digest_of, new_token, read_expiry
 from service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from service.store import Store
+    from service.jobs.store import Store
 
 HOME: Any = typer.Option(
     None,
@@ -60,9 +59,6 @@ def serve(
     host: str = typer.Option(None, help="Address to listen on.", show_default="127.0.0.1"),
     port: int = typer.Option(None, help="Port; 0 for any free one.", show_default="8321"),
     workers: int = typer.Option(1, min=0, help="Workers to start beside the API."),
-    api_processes: int = typer.Option(
-        None, min=1, max=64, help="Processes that answer requests.", show_default="1"
-    ),
     no_auth: bool = typer.Option(
         False, "--no-auth", help="Let everybody in; only on a loopback address."
     ),
@@ -71,15 +67,11 @@ def serve(
 
     Example: nas serve --port 8321
     """
-    given: dict[str, Any] = {"host": host, "port": port, "api_processes": api_processes}
-    settings = read_settings(home=home, no_auth=no_auth or None, **given)
-    with tempfile.TemporaryDirectory(prefix="nas-metrics-") as folder:
-        if settings.api_processes > 1:  # read when the library is imported, hence this early
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        with installed():
-            from service import serving
+    settings = read_settings(home=home, host=host, port=port, no_auth=no_auth or None)
+    with installed():
+        from service import serving
 
-        serving.serve(settings, workers, _announce)
+    serving.serve(settings, workers, _announce)
 
 
 def _announce(address: str, secret: str | None) -> None:
@@ -121,7 +113,7 @@ def worker(
         check_installed()
     with installed():
         from service.logs import log_to_stderr
-        from service.worker_process import run_worker
+        from service.worker.worker import run_worker
 
     log_to_stderr()
     run_worker(settings)
@@ -169,7 +161,7 @@ def list_tokens(
     with _store(home) as store:
         tokens = store.tokens.list()
     if as_json:
-        print_json([_token_json(token) for token in tokens])
+        print_json([asdict(token) for token in tokens])
         return
     made = table("", ["id", "name", "role", "made", "good until"])
     for token in tokens:
@@ -182,7 +174,7 @@ def revoke_token(
     identity: str = typer.Argument(..., metavar="ID", help="As nas token list shows it."),
     home: Path = HOME,
 ) -> None:
-    """Make a token worthless, within a second."""
+    """Make a token worthless."""
     with _store(home) as store:
         if not store.tokens.revoke(identity):
             raise UsageError(f"there is no good token {identity!r}; nas token list shows all")
@@ -193,9 +185,9 @@ def revoke_token(
 def _store(home: Path | None) -> Iterator[Store]:
     settings: Settings = read_settings(home=home)
     with installed():
-        from service.homes import make_home
-        from service.store import open_store
-        from service.store.migrate import upgrade
+        from service.jobs.migrate import upgrade
+        from service.jobs.store import open_store
+        from service.settings import make_home
     make_home(settings)
     store = open_store(settings.url, settings.database_timeout_s)
     upgrade(store.database)
@@ -203,17 +195,6 @@ def _store(home: Path | None) -> Iterator[Store]:
         yield store
     finally:
         store.database.close()
-
-
-def _token_json(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "role": token.role,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-    }
 
 
 def _until(token: Token) -> str:

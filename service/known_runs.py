@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from nas.growth import hypervolume_curve, reference
-from nas.live_front import LiveFront, find_network, front_so_far
-from nas.report.contents import RunContents
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.partial_front import PartialFront, hypervolume_history, partial_front, reference
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.run.layout import EVENTS_FILE
+from nas.run.layout import EVENTS_FILE, WORKERS_FOLDER
 from nas.search.front import Front, FrontEntry
 from search_spaces.errors import DamagedRunError
 from search_spaces.json_text import UNREADABLE
@@ -36,7 +35,7 @@ MOST_KEPT = 30_000  # networks of all runs together, each of one to five kilobyt
 STRIPES = 16
 
 _CONTENTS = (".json", ".jsonl", ".toml")
-_UNREAD = ("export", "workers")
+_UNREAD = ("export", WORKERS_FOLDER)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class RunView:
     """
 
     contents: RunContents
-    found: LiveFront
+    found: PartialFront
     curve: list[tuple[int, float]]
     path: Path
     observed: int = 0
@@ -121,11 +120,11 @@ def known_run(folder: RunFolder) -> RunView:
 def known_networks(folder: RunFolder, wanted: Sequence[str]) -> RunView:
     """The same with networks, as far as the run knows them, that are not in the sample."""
     view = known_run(folder)
-    missing = [one for one in wanted if find_network(view.contents, one) is None]
+    missing = [one for one in wanted if view.contents.network(one) is None]
     if not missing or view.observed <= len(view.contents.observed):
         return view
     whole = read_contents(folder)
-    found = [entry for one in missing if (entry := find_network(whole, one))]
+    found = [entry for one in missing if (entry := whole.network(one))]
     observed = (*view.contents.observed, *found)
     return replace(view, contents=replace(view.contents, observed=observed))
 
@@ -165,8 +164,8 @@ def _versions(folder: Path, root: Path) -> Iterator[tuple[str, int, int, int]]:
 def read_run(folder: RunFolder) -> RunView:
     """Read a run anew, and let go of what is not shown."""
     contents = read_contents(folder)
-    found = front_so_far(contents)
-    curve = hypervolume_curve(contents, found)
+    found = partial_front(contents)
+    curve = hypervolume_history(contents, found)
     if found.front is None and found.entries:
         corner = tuple(reference(contents, found))
         front = Front(found.objectives, corner, found.entries, curve[-1][1])

@@ -78,8 +78,7 @@ class Lanes:
     Attributes:
         changes: for whatever writes; submissions mostly wait for each other's transactions.
         spaces: for checking spaces that requests bring along, which other processes do.
-        tokens: for looking up tokens that were not good a moment ago, so that guessing takes no
-            thread from anybody who was let in.
+        tokens: for looking tokens up, so that guessing takes no thread from anybody who was let in.
     """
 
     changes: Lane = field(default_factory=lambda: Lane(16, 200, 10.0))

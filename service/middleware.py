@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.bodies import Bodies, GoneError
+from service.bounds import Bodies, GoneError, network_of
+from service.health import Metrics
 from service.lanes import SAFE
-from service.limits import network_of
-from service.metrics import Metrics
 from service.problems import ProblemError, problem_response, unexpected
 from service.settings import Settings, is_loopback
 

@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from search_spaces.errors import DamagedRunError, NasError, UsageError
-from service.jobs import JobStateError
-from service.store.database import DatabaseAwayError
-from service.store.submissions import IdempotencyError
+from service.jobs.database import DatabaseAwayError
+from service.jobs.states import JobStateError
+from service.jobs.submissions import IdempotencyError
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80
@@ -140,7 +140,7 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _field_error(error: Mapping[str, Any]) -> FieldError:
-    where, *path = (str(part) for part in error["loc"])
+    where, *path = (str(part) for part in error["loc"] if "[" not in str(part))  # pydantic's own
     field = "/" + "/".join(path) if where == "body" else ".".join(path) or where
     message = str(error["msg"]).removeprefix("Value error, ")
     given = error.get("input")

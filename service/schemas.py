@@ -2,105 +2,70 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nas.objectives import LATENCY, QUALITY, QualityMetric
-from service.jobs import Job, Kind, State
+from nas.executors.base import ExecutorKind
+from nas.request.fields import LINE, Shown, checked
+from nas.request.picks import HELP, WORDS, read_pick
+from nas.request.spec import SearchRequest
+from search_spaces.space import SearchSpace
+from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
-MAX_TOML = 100_000
 Choice = int | str
-Name = Annotated[str, Field(max_length=100)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Number = float | Whole | Name | bool | None
-Kept = Whole | Name
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
-Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Text = Annotated[str, Field(max_length=200, pattern=LINE)]
 
 
-class _Input(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+Pick = Annotated[
+    str,
+    Field(max_length=200, examples=[*WORDS, "latency_ms<=12"], description=HELP),
+    checked(lambda text: read_pick(text).text),
+]
+Priority = Annotated[
+    int,
+    Field(ge=0, le=9, description="Larger ones go first; above 5 for administrators only."),
+    Shown("Priority"),
+]
 
 
-class SpaceSource(_Input):
-    """A search space: one that is registered, or the text of one.
+class JobRequest(SearchRequest):
+    """A search, and how its job is worked on.
 
-    Attributes:
-        space: name of a registered space.
-        space_toml: a space of your own, as TOML; instead of `space`.
-        restrict: gene or slot → the choices to keep, for example
-            ``{"encoder.num_layers": [1, 2]}``.
-    """
-
-    space: Word | None = None
-    space_toml: Annotated[str, Field(max_length=MAX_TOML)] | None = None
-    restrict: Annotated[
-        dict[
-            Name,
-            Annotated[list[Kept], Field(min_length=1, max_length=200)],
-        ],
-        Field(max_length=200),
-    ] = {}
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.space is None) == (self.space_toml is None):
-            raise ValueError("give one of space and space_toml")
-        return self
-
-
-class JobRequest(SpaceSource):
-    """A search. ``{"space": "digits", "preset": "smoke", "seed": 1}`` is enough.
-
-    Attributes:
-        dataset: name of a registered data set; the space's own unless given.
-        preset: how much to do: ``smoke``, ``quick``, ``standard`` or ``paper``.
-        objectives: what to minimise: ``quality`` and any of ``latency_ms``, ``flops``, ``params``.
-        quality: what quality is.
-        limits: cost → largest value allowed.
-        device: where networks are trained and timed.
-        seed: of everything random.
-        pick: network to retrain: ``best``, ``knee`` or an id.
-        settings: numbers of the preset to override, as `nas search --list-settings` names them.
-        title: your own words.
-        priority: jobs with a larger one go first; above 5 for administrators only.
+    ``{"space": "digits", "preset": "smoke", "seed": 1}`` is enough.
     """
 
     model_config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]},
+        json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]}
     )
 
-    dataset: Word | None = None
-    preset: Literal["smoke", "quick", "standard", "paper"] = "quick"
-    objectives: Annotated[list[Name], Field(max_length=10)] = [QUALITY, LATENCY]
-    quality: QualityMetric = "loss"
-    limits: Annotated[dict[Name, float], Field(max_length=10)] = {}
-    device: Literal["cpu", "cuda"] = "cpu"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")] = "best"
-    settings: Annotated[dict[Name, Number], Field(max_length=100)] = {}
-    title: Text = ""
-    priority: Annotated[int, Field(ge=0, le=9)] = 5
+    title: Annotated[
+        str,
+        Field(max_length=200, pattern=LINE, description="Your own words for it."),
+        Shown("Title"),
+    ] = ""
+    priority: Priority = 5
+    executor: Annotated[
+        ExecutorKind | None,
+        Field(
+            description="Where networks are evaluated and timed: in the job's process, or by "
+            "workers of a Ray cluster where the server has one."
+        ),
+        Shown("Executor", usual="the server's own"),
+    ] = None
 
 
-class NetworkRequest(_Input):
-    """Which network of a finished search to do something about.
-
-    Attributes:
-        pick: ``best``, ``knee`` or an id.
-        priority: jobs with a larger one go first; above 5 for administrators only.
-    """
+class NetworkRequest(BaseModel):
+    """Which network of a finished search to do something about."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pick": "knee"}]})
 
-    pick: Annotated[str, Field(pattern=r"^(best|knee|[0-9a-f]{4,12})$")]
-    priority: Annotated[int, Field(ge=0, le=9)] = 5
+    pick: Pick
+    priority: Priority = 5
 
 
 class ExportRequest(NetworkRequest):
@@ -130,6 +95,8 @@ class ExportRequest(NetworkRequest):
 class Progress(BaseModel):
     """How far a job is."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     stage: str | None
     label: str | None
     done: int
@@ -142,6 +109,8 @@ class Progress(BaseModel):
 
 class JobOut(BaseModel):
     """A job."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: str
     kind: Kind
@@ -160,45 +129,19 @@ class JobOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    last_event: int
-    progress: Progress
+    last_event: int = Field(validation_alias="last_seq")
+    progress: Progress = Field(validation_alias="summary")
     request: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, job: Job, *, whole: bool = True) -> Self:
-        """What is told of a job; with what was requested only when it is looked at alone."""
-        summary = job.summary
-        return cls(
-            id=job.id,
-            kind=job.kind,
-            state=job.state,
-            cancel_requested=job.cancel_requested,
-            owner=job.owner,
-            run=job.run,
-            space=job.space,
-            dataset=job.dataset,
-            preset=job.preset,
-            title=job.title,
-            pick=job.pick,
-            priority=job.priority,
-            attempt=job.attempt,
-            error=job.error,
-            created_at=_moment(job.created_at),
-            started_at=_moment(job.started_at),
-            ended_at=_moment(job.ended_at),
-            last_event=job.last_seq,
-            progress=Progress(
-                stage=summary.stage,
-                label=summary.label,
-                done=summary.done,
-                total=summary.total,
-                message=summary.message,
-                measured=summary.measured,
-                front_size=summary.front_size,
-                hypervolume=summary.hypervolume,
-            ),
-            request=dict(job.request) if whole else None,
-        )
+    def of(cls, job: Job) -> Self:
+        """What is told of a job that is looked at alone."""
+        return cls.model_validate(job)
+
+    @classmethod
+    def listed(cls, job: Job) -> Self:
+        """What is told of a job in a list: not what was requested."""
+        return cls.of(job).model_copy(update={"request": None})
 
 
 class JobPage(BaseModel):
@@ -210,6 +153,8 @@ class JobPage(BaseModel):
 
 class SlotOut(BaseModel):
     """One place of a space where a choice is made."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     name: str
     gene: str
@@ -228,6 +173,20 @@ class SpaceOut(BaseModel):
     size: str
     digest: str
     genes: list[SlotOut] = []
+
+    @classmethod
+    def of(cls, space: SearchSpace, *, whole: bool = True) -> Self:
+        """What is told of a space; with its genes only when it is looked at alone."""
+        dataset = space.data.get("dataset")
+        return cls(
+            name=space.name,
+            task=space.task,
+            description=space.description,
+            dataset=dataset if isinstance(dataset, str) else None,
+            size=str(space.size),
+            digest=space.digest,
+            genes=[SlotOut.model_validate(slot) for slot in (space.slots if whole else ())],
+        )
 
 
 class DatasetOut(BaseModel):
@@ -251,5 +210,86 @@ class ProfileOut(BaseModel):
     networks: int
 
 
-def _moment(seconds: float | None) -> Any:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+class ArtifactOut(BaseModel):
+    """A file of a job's run; the checksum is the one its stage has recorded."""
+
+    path: str
+    size: int
+    sha256: str | None
+    stage: str | None
+
+
+class EntryOut(BaseModel):
+    """One network: what was measured of it and what was predicted.
+
+    `doubtful` names measured values that should not be believed, each with the reason.
+    """
+
+    id: str
+    architecture: dict[str, Any]
+    measured: dict[str, float]
+    predicted: dict[str, float]
+    doubtful: dict[str, str] = {}
+
+
+class ObjectiveOut(BaseModel):
+    """What was minimised; at the reference a network is of no use."""
+
+    name: str
+    metric: str
+    unit: str
+    goal: str
+    reference: float | None = None
+
+
+class FrontOut(BaseModel):
+    """The Pareto front; `final` is false while the search is still measuring."""
+
+    final: bool
+    objectives: list[ObjectiveOut]
+    front: list[EntryOut]
+    hypervolume: float | None
+
+
+class ArchitectureOut(EntryOut):
+    """A network, what it costs and what came of training it from scratch.
+
+    `problem` tells when it learnt less from scratch than it had inherited from the supernet.
+    """
+
+    on_front: bool
+    retrained: dict[str, Any] | None
+    problem: str | None
+
+
+class OmniLayerOut(BaseModel):
+    """Shares of one omni layer; `sources` are layers' numbers, 0 for the embeddings.
+
+    `attention` has for each head a row for each source of the queries, with the share of their
+    attention that each source of the keys gets; `pooling` is the share of features kept from each.
+    """
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    sources: list[int]
+    attention: list[list[list[float]]]
+    pooling: list[float]
+
+
+class OmniMapOut(BaseModel):
+    """The same for one image, patch by patch, for each source."""
+
+    example: int
+    layer: int
+    attention: list[list[float]]
+    pooling: list[list[float]]
+
+
+class OmniViewsOut(BaseModel):
+    """What the omni layers of a network look at."""
+
+    id: str
+    weights: Literal["trained from scratch", "inherited"]
+    examples: int
+    layers: list[OmniLayerOut]
+    maps: list[OmniMapOut]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import socket
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
 
@@ -14,15 +16,15 @@ from search_spaces.errors import UsageError
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
 from service.connections import protocol
-from service.crew import Crew, Post
-from service.homes import make_home
+from service.jobs.migrate import upgrade
+from service.jobs.store import Store, open_store
 from service.logs import log_to_stderr
-from service.settings import Settings
-from service.store import Store, open_store
-from service.store.migrate import upgrade
+from service.settings import Settings, environment_of_process, make_home
 
 FIRST = "admin"
-RELEASE_S = 3.0  # for processes of a service that was killed to let go of its port
+LOOK_S = 0.2  # between two looks at a worker's process
+STOP_S = 10.0  # for a worker to give its job back and end
+AGAIN_S = 1.0  # before a process that ended is started again
 
 
 def prepare(settings: Settings) -> tuple[Store, str | None]:
@@ -47,27 +49,26 @@ def serve(settings: Settings, workers: int, tell: Callable[[str, str | None], No
 
     Args:
         settings: of the service.
-        workers: how many to start; they end with this process, as further API processes do.
+        workers: how many to start; they end with this process.
         tell: called with the address and the first token once connections are accepted.
     """
-    listening = take_port(settings)  # before a token is made that nobody would see
+    listening = listen(settings.host, settings.port)  # before a token is made that nobody would see
     log_to_stderr()
     store, secret = prepare(settings)
     config = server_config(settings, store)
     bound = settings.model_copy(update={"port": listening.getsockname()[1]})
-    posts = [Post(settings, "service.worker_process")] * workers
-    crew = Crew([*posts, *[Post(bound, "service.api_process")] * (settings.api_processes - 1)])
+    supervisor = Supervisor(settings, workers)
     threading.Thread(target=warm_up, daemon=True).start()
     try:
         tell(bound.address, secret)
         uvicorn.Server(config).run(sockets=[listening])
     finally:
-        crew.dismiss()
+        supervisor.close()
 
 
 def warm_up() -> None:
     """Load what only some routes need, so that the first who asks does not wait for it."""
-    importlib.import_module("nas.live_front")
+    importlib.import_module("nas.results.partial_front")
 
 
 def server_config(settings: Settings, store: Store) -> uvicorn.Config:
@@ -88,41 +89,67 @@ def server_config(settings: Settings, store: Store) -> uvicorn.Config:
     )
 
 
-def take_port(settings: Settings) -> socket.socket:
-    """Take the service's port for this process, or for all its API processes.
-
-    The system spreads connections over the sockets of one port. Other services keep away from it,
-    and so do we from theirs; what is left of a service that was killed has a moment to go.
-
-    Raises:
-        UsageError: when it cannot be had.
-    """
-    host, port = settings.host, settings.port
-    if settings.api_processes == 1:
-        return listen(host, port)
-    deadline = time.monotonic() + RELEASE_S
-    while True:
-        try:
-            with listen(host, port) as alone:
-                port = alone.getsockname()[1]
-            return listen(host, port, shared=True)
-        except UsageError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Take a port, any free one for 0; a shared one together with others who say so.
+def listen(host: str, port: int) -> socket.socket:
+    """Take a port, any free one for 0.
 
     Raises:
         UsageError: when it cannot be had.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048, reuse_port=shared)
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise UsageError(
             f"nothing can listen on {host}, port {port}: {error.strerror}; choose another one with "
             "--port"
         ) from None
+
+
+class Supervisor:
+    """Keeps worker processes beside this one: restarts them on exit, stops them on shutdown.
+
+    Args:
+        settings: of the service; each process reads them from its stdin, and ends when that closes.
+        workers: how many.
+    """
+
+    def __init__(self, settings: Settings, workers: int) -> None:
+        self._settings = settings
+        self._leaving = threading.Event()
+        self._threads = [threading.Thread(target=self._keep_one) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Let all processes end in good order: workers give their jobs back."""
+        self._leaving.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep_one(self) -> None:
+        while not self._leaving.is_set():
+            process = self._start()
+            while process.poll() is None and not self._leaving.wait(LOOK_S):
+                pass
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._leaving.wait(AGAIN_S)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.worker.worker"],
+            stdin=subprocess.PIPE,
+            env=environment_of_process(trusted=True),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it ended already: it is started again
+            process.stdin.write(self._settings.model_dump_json().encode() + b"\n")
+            process.stdin.flush()
+        return process

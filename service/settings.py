@@ -1,8 +1,9 @@
-"""What an operator can set, from the environment and the command line."""
+"""What an operator can set, from the environment and the command line, and the home it names."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,17 @@ from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
+PRIVATE = ("runs", "logs", "cache", "trash")  # folders of the home
+SHARED = ("data", "spaces")  # people put things there, and read what others put there
+OTHERS = 0o077
 MIB, GIB = 2**20, 2**30
+SECRETS = ("NAS_DATABASE_URL", "NAS_TOKEN", "PGPASSWORD")
 HINTS = {
     "trusted_proxies": "; give addresses and networks with commas between them, for example "
     "127.0.0.1,10.0.0.0/8"
 }
+
+log = logging.getLogger("service.settings")
 
 
 def default_home() -> Path:
@@ -32,13 +39,12 @@ class Settings(BaseModel):
 
     Attributes:
         home: folder of the database, the runs, registered data sets and spaces, and timings.
-            All API processes and workers of a service need the same one.
+            The API and all workers of a service need the same one.
         database_url: SQLAlchemy's; a file in `home` unless given.
         database_timeout_s: seconds after which a database that does not answer counts as away, and
             a transaction that stands still is undone.
         host: address the API listens on.
         port: its port; 0 for any free one.
-        api_processes: processes that answer requests; one uses one core.
         no_auth: whether everybody is an administrator; only on a loopback address.
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
         trusted_proxies: addresses and networks of proxies whose X-Forwarded-For and
@@ -58,8 +64,6 @@ class Settings(BaseModel):
         requests_per_minute: of one token; others wait.
         failed_logins_per_minute: of one address.
         streams_per_token: event streams that one token may hold open.
-        token_cache_s: seconds for which an API process takes a token for good without asking the
-            database again; how long a revoked one may still work.
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
@@ -74,7 +78,6 @@ class Settings(BaseModel):
     database_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
-    api_processes: Annotated[int, Field(ge=1, le=64)] = 1
     no_auth: bool = False
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
@@ -92,10 +95,9 @@ class Settings(BaseModel):
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
-    token_cache_s: Annotated[float, Field(ge=0, le=60)] = 1.0
     executor: ExecutorKind = "local"
     ray_address: str | None = None
-    runner: str = "service.child"
+    runner: str = "service.worker.job_process"
 
     @property
     def searching(self) -> ExecutorSettings:
@@ -199,3 +201,38 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def environment_of_process(*, trusted: bool = False) -> dict[str, str]:
+    """The environment of a further process of ours, which has to find our packages.
+
+    Args:
+        trusted: whether it has a use for the secrets of the database and of tokens.
+    """
+    known = {name: text for name, text in os.environ.items() if trusted or name not in SECRETS}
+    root = str(Path(__file__).resolve().parents[1])
+    return known | {"PYTHONPATH": os.pathsep.join(filter(None, [root, known.get("PYTHONPATH")]))}
+
+
+def make_home(settings: Settings) -> None:
+    """Make the home folder and what is in it; a new one is its owner's alone.
+
+    A home that was there keeps its mode, since it may hold what others share. What is private in
+    it is closed to others; the database closes its own files.
+    """
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (*PRIVATE, *SHARED):
+        (settings.home / name).mkdir(mode=0o700, exist_ok=True)
+    for name in PRIVATE:
+        _close(settings.home / name)
+
+
+def _close(path: Path) -> None:
+    mode = path.stat().st_mode
+    if not mode & OTHERS:
+        return
+    try:
+        path.chmod(mode & ~OTHERS)
+        log.warning("was open to others on this machine and is closed now", extra={"path": path})
+    except PermissionError:
+        log.warning("is open to others on this machine; chmod go= it", extra={"path": path})

@@ -1,36 +1,48 @@
 """Has the spaces that requests bring along checked by other processes, which may be lost.
 
 What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds`). Should there be
-text within these bounds that still takes long, it costs a process (`service.space_process`), and
-whoever sent it an answer that says so; nobody else waits for it.
+text within these bounds that still takes long, it costs a process (``python -m
+service.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
+
+Such a process reads the service's settings from stdin, then one request a line, and writes an
+answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
+system ends the process that does. It ends when its stdin closes as well.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import select
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+from nas.request.resolve import blaming
+from nas.request.spec import SpaceSource
+from search_spaces.errors import NasError
 from search_spaces.toml_bounds import check_bounds
 from service.catalog import Catalog
 from service.problems import ProblemError
-from service.runner import ROOT, SECRETS
-from service.schemas import JobRequest, SpaceOut, SpaceSource
-from service.settings import Settings
-from service.specs import Search, blaming, read_search
+from service.schemas import JobRequest, SpaceOut
+from service.settings import Settings, environment_of_process
+from service.specs import Search, needs_limits, read_search, read_space, refusing
 
-MODULE = "service.space_process"
+MODULE = "service.space_reader"
 START_S = 60.0  # libraries have to be loaded
 WALL_S = 10.0  # for a process that gets no processor
 CPU_S, MEMORY_MB = 2, 256  # for one request
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
+KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
+_STATM = Path("/proc/self/statm")
 
 
 class LostError(Exception):
@@ -81,7 +93,7 @@ class SpaceReader:
             process.end()
 
     def _ask(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
-        with blaming("/space_toml"):
+        with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
         process = self._take()
         try:
@@ -125,14 +137,12 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        environment = {k: v for k, v in os.environ.items() if k not in SECRETS}
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**environment, **alone, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment_of_process() | alone,
             start_new_session=True,
         )
         told = settings.model_copy(update={"database_url": None})
@@ -179,3 +189,81 @@ class _Process:
                 raise LostError(self._process.wait())
             found += some
         return found
+
+
+# -- in the other process ------------------------------------------------------------------------
+
+
+def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """What comes of a request.
+
+    Args:
+        kind: ``space``, which is described, or ``search``, whose spec is made.
+        given: the request as JSON.
+        catalog: spaces and data sets of the server.
+
+    Returns:
+        ``found``, or what is wrong with it as the arguments of a `ProblemError` under ``problem``.
+    """
+    try:
+        if kind == "space":
+            space = read_space(SpaceSource(**given), catalog)
+            return {"found": SpaceOut.of(space).model_dump(mode="json")}
+        return {"found": read_search(JobRequest(**given), catalog).__dict__}
+    except ProblemError as error:
+        field = error.errors[0].field if error.errors else None
+        return {"problem": [error.status, error.detail, field]}
+    except NasError as error:
+        return {"problem": [422, str(error), None]}
+
+
+def mapped_bytes() -> int:
+    """Address space of this process; 0 where the system does not tell."""
+    if not _STATM.exists():
+        return 0
+    return int(_STATM.read_text().split()[0]) * resource.getpagesize()
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Use no more than `CPU_S` and `MEMORY_MB`, where the system can tell."""
+    mapped = mapped_bytes()
+    wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + CPU_S}
+    if mapped:
+        wanted[resource.RLIMIT_AS] = mapped + MEMORY_MB * 2**20
+    before = {what: resource.getrlimit(what) for what in wanted}
+    for what, most in wanted.items():
+        hard = before[what][1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, hard))
+    try:
+        yield
+    finally:
+        for what, limits in before.items():
+            resource.setrlimit(what, limits)
+
+
+def main() -> None:
+    """Answer until stdin closes."""
+    os.nice(5)  # who only looks at something goes first
+    catalog = Catalog(Settings.model_validate_json(sys.stdin.buffer.readline()))
+    output = sys.stdout.buffer
+    output.write(READY)
+    output.flush()
+    began = mapped_bytes()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        if needs_limits(request["given"]):
+            import nas.stages.feasibility  # noqa: F401  # what it takes is not the request's
+        try:
+            with limited():
+                told = answer(request["kind"], request["given"], catalog)
+        except MemoryError:
+            os._exit(TOO_MUCH)
+        told["spent"] = mapped_bytes() > began + KEPT_BYTES
+        output.write(json.dumps(told).encode() + b"\n")
+        output.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,15 +12,13 @@ from fastapi import Header, Response
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
 from nas.search.front import FrontEntry, pick, read_front
-from service import job_json
 from service.access import Context
 from service.auth import Role, Token
-from service.jobs import Job, Kind, State
+from service.jobs.states import Job, Kind, State
+from service.jobs.submissions import NoRoomError, QueueFullError, Quotas, Submission
 from service.problems import ProblemError
 from service.schemas import JobOut, JobRequest, NetworkRequest
 from service.settings import Settings
-from service.store.owners import NoRoomError, QueueFullError, Quotas
-from service.store.submissions import Submission
 
 HIGHEST_FOR_ALL = 5
 MAX_SPACE_BYTES = 64_000  # the longest that is shipped takes a tenth
@@ -106,7 +104,8 @@ def within_quotas() -> Iterator[None]:
 def told(job: Job, new: bool) -> Response:
     """The answer to a submission: 201, or 200 for a job that was there already."""
     headers = {"Location": f"/api/v1/jobs/{job.id}"}
-    return job_json.whole(job, 201 if new else 200, headers)
+    text = JobOut.of(job).model_dump_json()
+    return Response(text, 201 if new else 200, headers, media_type="application/json")
 
 
 def checked_priority(wanted: int, token: Token) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from search_spaces.architecture import AttentionKind, EncoderLayer
+from search_spaces.attention import Place
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import AttentionKernel, State
-from supernet.attention.kernels import Place, build_kernel
+from supernet.attention.kernels import build_kernel
 from supernet.layers import ElasticFeedForward, ElasticLayerNorm, ElasticLinear, ScaledDropout
 from supernet.plan import AttentionPlan, LayerPlan
 

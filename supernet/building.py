@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from search_spaces.architecture import Architecture
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TaskName
 from supernet.extraction import StandAlone, Supernet
 from supernet.models import FixedNetwork, build_classifier_supernet
 from supernet.sequence_models import (
@@ -15,25 +19,27 @@ from supernet.sequence_models import (
 )
 
 
+class Builders(NamedTuple):
+    """What makes the two forms of a task's model."""
+
+    supernet: Callable[[SearchSpace, float], Supernet]
+    network: Callable[[ModelSettings, Architecture, float], StandAlone]
+
+
+BUILDERS: dict[TaskName, Builders] = {
+    "classification": Builders(build_classifier_supernet, FixedNetwork),
+    "translation": Builders(build_translation_supernet, FixedTranslation),
+    "language_modelling": Builders(build_language_supernet, FixedLanguageModel),
+}
+
+
 def build_supernet(space: SearchSpace, dropout: float = 0.0) -> Supernet:
     """A model with the largest size of every gene, in which every network of the space lies."""
-    match space.task:
-        case "classification":
-            return build_classifier_supernet(space, dropout)
-        case "translation":
-            return build_translation_supernet(space, dropout)
-        case "language_modelling":
-            return build_language_supernet(space, dropout)
+    return BUILDERS[space.task].supernet(space, dropout)
 
 
 def build_network(
-    settings: ModelSettings, task: Task, architecture: Architecture, dropout: float = 0.0
+    settings: ModelSettings, task: TaskName, architecture: Architecture, dropout: float = 0.0
 ) -> StandAlone:
     """One network on its own, with exactly its parameters."""
-    match task:
-        case "classification":
-            return FixedNetwork(settings, architecture, dropout)
-        case "translation":
-            return FixedTranslation(settings, architecture, dropout)
-        case "language_modelling":
-            return FixedLanguageModel(settings, architecture, dropout)
+    return BUILDERS[task].network(settings, architecture, dropout)

@@ -17,7 +17,7 @@ Share = Annotated[float, Ge(0.0), Le(1.0)]
 class TrainingSettings:
     """Everything that decides a training besides model, data and seed.
 
-    The ranges are checked where settings come from outside (`nas.run.spec`).
+    The ranges are checked where settings come from outside (`nas.request.spec`).
 
     Attributes:
         epochs: passes over the training split, or over a part of it: see `epoch_updates`.

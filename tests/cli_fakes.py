@@ -51,7 +51,8 @@ CARD = {
 
 def run_search(folder: RunFolder) -> Iterator[Event]:
     """All stages; those with a record are skipped."""
-    for stage in [one.name for one in search_stages(folder.spec)]:
+    needed = [stage.name for stage in search_stages(folder.spec)]
+    for stage in needed:
         yield from run_stage(folder, stage, ["pareto.json"] if stage == "front" else [])
     yield from retrain(folder, folder.spec.pick)
 

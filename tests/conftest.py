@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import math
@@ -115,6 +116,22 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setenv("NAS_TIMING_PATIENCE_S", "0")
     monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 7))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_garbage() -> None:
+    """What is imported stays; the collector, which every timing calls, need not go through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def few_regressors() -> Iterator[None]:
+    """See `tests.profile_cases.few_regressors`."""
+    from tests import profile_cases
+
+    with profile_cases.few_regressors():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from nas.exporting.export import Exported, ExportRequest, export_network, write_checksums
+from nas.results.networks import OpenedData, TrainedNetwork, open_data, open_network
 from nas.run.folder import RunFolder
-from nas.trained import OpenedData, TrainedNetwork, open_data, open_network
 from supernet.building import build_supernet
 from supernet.export import formats
-from supernet.export.base import ExportFormat, ExportSource, Record
 from supernet.export.blueprint import Blueprint
-from supernet.export.generate import as_module
-from supernet.export.tensors import read_tensors, write_tensors
-from supernet.export.weights import network_of, plain_weights
+from supernet.export.contents import ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
+from supernet.export.modeling import as_module
+from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 from supernet.training.checkpoint import save
 from tests.trained_cases import SPACES, networks, trained
 
@@ -38,10 +38,10 @@ class PlainExport(ExportFormat):
         return ["plain.safetensors"]
 
     @torch.inference_mode()
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         file = folder / "plain.safetensors"
         network = network_of(blueprint, read_tensors(file), str(file))
-        return record.difference({"logits": network(*record.arguments)})
+        return reference.difference({"logits": network(*reference.arguments)})
 
     def usage(self, blueprint: Blueprint) -> str:
         return "Load `plain.safetensors`."

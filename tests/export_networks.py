@@ -16,12 +16,13 @@ from search_spaces.architecture import (
     EncoderLayer,
     EncoderStack,
 )
-from search_spaces.settings import ImageInput, ModelSettings, Task, TokenInput
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.weights import bare_network
 from supernet.extraction import StandAlone
 
-TASKS: tuple[Task, ...] = ("classification", "translation", "language_modelling")
+TASKS: tuple[TaskName, ...] = ("classification", "translation", "language_modelling")
 KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
 WORDS, LENGTH = 30, 40
 
@@ -35,7 +36,7 @@ def random_blueprint(seed: int) -> Blueprint:
     return Blueprint(task, _settings(rng, task), _architecture(rng, task))
 
 
-def _settings(rng: random.Random, task: Task) -> ModelSettings:
+def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
     omni = ["performer", "bigbird", "full", *(["linformer"] if task == "classification" else [])]
     values: dict[str, Any] = {
         "norm": rng.choice(["pre", "post"]),
@@ -55,7 +56,7 @@ def _settings(rng: random.Random, task: Task) -> ModelSettings:
     return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
 
 
-def _input(rng: random.Random, task: Task) -> ImageInput | TokenInput:
+def _input(rng: random.Random, task: TaskName) -> ImageInput | TokenInput:
     if task == "classification" and rng.random() < 0.5:
         return ImageInput(image_size=12, patch_size=2, channels=3)
     if task == "translation" and rng.random() < 0.5:
@@ -63,7 +64,7 @@ def _input(rng: random.Random, task: Task) -> ImageInput | TokenInput:
     return TokenInput(WORDS, WORDS - 4 if task == "translation" else None)
 
 
-def _architecture(rng: random.Random, task: Task) -> Architecture:
+def _architecture(rng: random.Random, task: TaskName) -> Architecture:
     encoder = decoder = None
     if task != "language_modelling":
         encoder = EncoderStack(rng.choice([8, 12]), tuple(_layers(rng, EncoderLayer, lambda: {})))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nas.objectives import OBJECTIVES
+from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.search.front import FrontEntry, build_front
 from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nas.run.events import Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from service.child import end_with_parent
+from service.worker.job_process import end_with_parent
 from tests.service_cases import do_job
 
 STEPS = 10

@@ -42,6 +42,9 @@ JOINTS = (
     "nas.retraining.stage",
     "nas.retraining.trial",
     "nas.retraining.tuning",
+    "nas.fairseq.checkpoint",
+    "nas.fairseq.export",
+    "nas.fairseq.plugin.nas_fairseq*",
 )
 # Those of them that load torch only when they are called.
 LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
@@ -50,13 +53,14 @@ LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
     "ray": ("nas.executors.ray*", "nas.retraining.tuning", "experiments.ray_chaos"),
-    "fairseq": ("supernet.export.fairseq_plugin.nas_fairseq*",),
-    "onnx": ("supernet.export.onnx_tracing",),
-    "onnxscript": ("supernet.export.onnx_tracing",),
+    "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
+    "onnx": ("supernet.export.onnx",),
+    "onnxscript": ("supernet.export.onnx",),
     "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),
     "optuna": ("nas.search.searchers.optuna_study",),
-    "sqlalchemy": ("service.store", "service.store.*"),
-    "alembic": ("service.store", "service.store.*"),
+    "sqlalchemy": ("service.jobs.*",),
+    "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
+    "pandas": ("nas.results.tables",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

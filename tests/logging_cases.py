@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 
 from nas.cli.listeners import Logger, Outcome, targets
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from search_spaces.loading import dump_space, load_space
 
 

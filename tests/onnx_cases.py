@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
-from search_spaces.settings import ModelSettings, Task
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.onnx import write_graphs
 from supernet.export.onnx_driver import Array, Decoder, State, session
@@ -29,7 +30,7 @@ def network_of(model: Supernet, architecture: Architecture) -> StandAlone:
     return network  # type: ignore[no-any-return]
 
 
-def write(network: StandAlone, settings: ModelSettings, task: Task, folder: Path) -> Path:
+def write(network: StandAlone, settings: ModelSettings, task: TaskName, folder: Path) -> Path:
     """The graphs of a network as files."""
     write_graphs(network, Blueprint(task, settings, network.architecture), folder)
     return folder

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nas.request.presets import budget_for
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
 from search_spaces.loading import dump_space, load_space
 
 ROOT = Path(__file__).resolve().parents[1]

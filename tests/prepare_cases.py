@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from search_spaces.settings import Task
-from supernet.data.grammar import generate
-from supernet.data.preparation import PrepareRequest
+from search_spaces.tasks import TaskName
 from supernet.data.prepare import Prepared, prepare
+from supernet.data.prepare.plan import PrepareRequest
+from supernet.data.synthetic import generate
 
 COUNTS = {"train": 200, "valid": 20, "test": 30}
 
@@ -38,7 +38,7 @@ def write_pairs(folder: Path) -> None:
                 (folder / f"{split}.{ending}").write_bytes(data)
 
 
-def request(folder: Path, task: Task = "translation", **changes: Any) -> PrepareRequest:
+def request(folder: Path, task: TaskName = "translation", **changes: Any) -> PrepareRequest:
     """The request for what `write_pairs` wrote."""
     given: dict[str, Any] = {"out": folder / "out", "source": (folder / "train.en",)}
     given |= {"vocab_size": 150}
@@ -50,7 +50,7 @@ def request(folder: Path, task: Task = "translation", **changes: Any) -> Prepare
     return PrepareRequest(task=task, **(given | changes))
 
 
-def run(folder: Path, task: Task = "translation", **changes: Any) -> Prepared:
+def run(folder: Path, task: TaskName = "translation", **changes: Any) -> Prepared:
     """Prepare what `request` asks for."""
     return prepare(request(folder, task, **changes), silent)
 

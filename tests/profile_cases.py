@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+
+import pytest
 
 from latency.device import DeviceFingerprint
+from latency.regressors import CANDIDATES
 from latency.workload import Workload
 from nas.objectives.size import network_costs
 from nas.profiling.device_profile import (
@@ -50,13 +55,22 @@ def fake_timer(
     return timer
 
 
-def made_workload(
-    workload: Workload = WORKLOAD, samples: int = 40, space: SearchSpace = SPACE
-) -> WorkloadProfile:
-    """A workload's profile with made-up times."""
-    steps = list(profile_workload(space, workload, samples, 0, (), fake_timer(space)))
-    assert isinstance(steps[-1], WorkloadProfile)
-    return steps[-1]
+@contextmanager
+def few_regressors() -> Iterator[None]:
+    """Latency predictors are chosen among two: for tests that do not ask how good they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(CANDIDATES) - {"linear", "gaussian_process"}:
+            patch.delitem(CANDIDATES, name)
+        yield
+
+
+@cache
+def made_workload(samples: int = 40) -> WorkloadProfile:
+    """A workload's profile with made-up times; fitting it takes seconds, so each is made once."""
+    with few_regressors():
+        *_, made = profile_workload(SPACE, WORKLOAD, samples, 0, (), fake_timer())
+    assert isinstance(made, WorkloadProfile)
+    return made
 
 
 def made_profile(*workloads: Workload, device: DeviceFingerprint = DEVICE) -> CarriedProfile:

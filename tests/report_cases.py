@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nas.report.contents import RunContents
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from tests.run_fixture import finished_run
 

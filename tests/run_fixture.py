@@ -18,10 +18,11 @@ from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
 from nas.objectives.size import network_costs
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, view_file
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
+from nas.run.layout import attention_file
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
 from nas.search.evolution import Generation
 from nas.search.front import FrontEntry, build_front, pick
 from nas.search.pruning.cuts import Cut
@@ -229,8 +230,8 @@ def look_into(folder: RunFolder, identity: str) -> None:
     patches = (0.01,) * 16
     found = OmniMap(0, 3, (patches,) * 3, ((0.2,) * 16, (0.1,) * 16, (0.7,) * 16))
     views = OmniViews(identity, "inherited", 64, (layer,), (found,))
-    folder.write_json(view_file(identity), views.to_json())
-    folder.finish(f"attention-{identity}", "digest", (view_file(identity),), 2.0)
+    folder.write_json(attention_file(identity), views.to_json())
+    folder.finish(f"attention-{identity}", "digest", (attention_file(identity),), 2.0)
 
 
 def export(folder: RunFolder, identity: str, form: str) -> None:

@@ -31,14 +31,14 @@ from nas.run.events import (
 from nas.run.folder import RunFolder
 from nas.search.front import pick, read_front
 from service.auth import Role, digest_of, new_token
-from service.jobs import Job, Kind, State
-from service.runner import Child, Outcome
+from service.jobs.migrate import upgrade
+from service.jobs.states import Job, Kind, State
+from service.jobs.store import Store, open_store
+from service.jobs.submissions import Submission
 from service.serving import listen, server_config
 from service.settings import Settings
-from service.store import Store, open_store
-from service.store.migrate import upgrade
-from service.store.submissions import Submission
-from service.worker import Worker
+from service.worker.runner import Child, Outcome
+from service.worker.worker import Worker
 from tests import run_fixture
 
 STALE_S = 20.0

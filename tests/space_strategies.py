@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 from hypothesis import strategies as st
 
 from search_spaces.architecture import ATTENTION_KINDS
-from search_spaces.settings import ModelSettings, Task, TokenInput
+from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
     LAYER_GENES,
@@ -18,9 +17,7 @@ from search_spaces.space import (
     SearchSpace,
     Slot,
 )
-from search_spaces.space_form import STACKS_OF_TASK
-
-TASKS: tuple[Task, ...] = get_args(Task)
+from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 
 
 def _subset(values: tuple[Choice, ...], most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
@@ -37,10 +34,10 @@ def _choices(gene: str, most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
 @st.composite
 def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     """A valid space with at most `max_layers` layers and `most` choices per gene."""
-    task = draw(st.sampled_from(TASKS))
+    task = draw(st.sampled_from(TASK_NAMES))
     memory = task == "language_modelling" and draw(st.booleans())
     slots = []
-    for stack in STACKS_OF_TASK[task]:
+    for stack in TASKS[task].stacks:
         depths = draw(_subset(tuple(range(1, max_layers + 1)), most))
         slots += [Slot(stack, "embed_dim", None, draw(_choices("embed_dim", most)))]
         slots += [Slot(stack, "num_layers", None, depths)]
@@ -58,7 +55,7 @@ def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     return SearchSpace("random", task, settings, tuple(slots))
 
 
-def settings_for(task: Task) -> ModelSettings:
+def settings_for(task: TaskName) -> ModelSettings:
     """Small settings that fit the task."""
     classes = 3 if task == "classification" else None
     tokens = TokenInput(50, share_embeddings=task == "translation")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.jobs import Action, Job, State
-from service.store import Store
-from service.store.tables import metadata
+from service.jobs.states import Action, Job, State
+from service.jobs.store import Store
+from service.jobs.tables import metadata
 from tests.service_cases import claim, fresh_store, must, postgres_url, submission
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -13,10 +13,10 @@ from search_spaces.loading import parse_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
-from supernet.data.datasets import SearchData, Split
-from supernet.data.grammar import generate, words
+from supernet.data.examples import SearchData, Split
 from supernet.data.prepared import PairSplit, PreparedData, StreamSplit
-from supernet.data.token_files import TokenRows
+from supernet.data.synthetic import generate, words
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import EOS, WordTokenizer
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task

@@ -181,7 +181,7 @@ def test_the_reference_alone_sets_the_unit() -> None:
     settled = machine.settled(unit_ms=None, count=0)
     assert machine.asked == [[]] * UNIT_SESSIONS and settled.reference_ms == 4.0
     assert machine.pauses == UNIT_SESSIONS - 1  # slow spells last, so they are spread
-    slow = Machine(reference_ms=4.0, seconds=4.0)
+    slow = Machine(reference_ms=4.0, seconds=5.0)
     assert slow.settled(unit_ms=None, count=0).sessions == LEAST_UNIT_SESSIONS
     assert Machine(reference_ms=4.0).settled(unit_ms=4.0, count=0).sessions == 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.attended_share import attended_share, share_of
-from experiments.attention_variants import VARIANTS
-from supernet.data.token_batches import pair_batches
+from experiments.decoder_linear import VARIANTS
+from experiments.decoder_measures import attended_share, share_of
+from supernet.data.text_batches import pair_batches
 from supernet.sequence_models import FixedTranslation
 from tests.task_cases import task_of
 

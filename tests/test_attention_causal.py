@@ -16,19 +16,20 @@ from supernet.attention.omni import LinformerKernel
 from tests import naive_attention as naive
 from tests.decoder_attention_cases import DECODER_CASES, DecoderCase, whole
 from tests.test_attention_contract import (
-    EDGES,
     MASKS,
     SETTINGS,
+    SHAPES,
+    Attention,
     assert_finite,
+    assert_finite_at_the_edges,
     assert_near,
+    assert_padding_changes_nothing,
+    at,
     corner,
     draw,
     mask_of,
+    prefix_of,
     run,
-)
-
-each_precision = pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["64", "32"]
 )
 
 
@@ -44,55 +45,54 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal_linear, "CHUNK_STATES", 7)
 
 
-@pytest.mark.parametrize("padding", MASKS)
-@each_precision
-def test_equals_the_naive_twin(
-    case: DecoderCase, padding: str, dtype: torch.dtype, tolerance: float
-) -> None:
-    real, span = MASKS[padding], case.span
-    mask = mask_of(23, span, real) if real else None
-    rows = mask_of(23, span, real or [(0, 23), (0, 23)])
-    kernel, exact = case.build(dtype=dtype), case.build()
-    qkv = draw(23, span, seed=len(padding), dtype=dtype)
-    fast = run(whole(kernel, mask, span), qkv, rows, kernel.parameters())
+def test_equals_the_naive_twin(case: DecoderCase) -> None:
+    span, exact, short = case.span, case.build(), case.build(dtype=torch.float32)
+    seen = naive.causal(span)
 
-    def twin(*qkv: Tensor) -> Tensor:
-        return case.twin(exact, *qkv, mask, span, seen=naive.causal(span), positions=None)
+    def twin(mask: Tensor | None) -> Attention:
+        return lambda *qkv: case.twin(exact, *qkv, mask, span, seen=seen, positions=None)
 
-    slow = run(twin, [x.double() for x in qkv], rows, exact.parameters())
-    assert_near(fast, slow, tolerance)
+    for padding, real in MASKS.items():
+        mask = mask_of(23, span, real) if real else None
+        rows = mask_of(23, span, real or [(0, 23), (0, 23)])
+        qkv = draw(23, span, seed=len(padding), dtype=torch.float32)
+        doubled = [x.double() for x in qkv]
+        slow = run(twin(mask), doubled, rows, exact.parameters())
+        with at(padding):
+            fast = run(whole(exact, mask, span), doubled, rows, exact.parameters())
+            assert_near(fast, slow, 1e-10)
+            fast = run(whole(short, mask, span), qkv, rows, short.parameters())
+            assert_near(fast, slow, 1e-5)
 
 
 class TestCausality:
-    @pytest.mark.parametrize("last", [0, 6, 7, 20])
-    def test_the_future_may_change(self, case: DecoderCase, last: int) -> None:
+    def test_the_future_may_change(self, case: DecoderCase) -> None:
         kernel, span = case.build(), case.span
-        until = (last + 1) * span
         one, other = draw(22, span), draw(22, span, seed=1)
-        mixed = [
-            torch.cat((x[:, :, :until], y[:, :, until:]), 2)
-            for x, y in zip(one, other, strict=True)
-        ]
-        short = [x[:, :, :until] for x in one]
-        expected = whole(kernel, None, span)(*one)[:, :, :until]
-        for changed in (mixed, short):
-            found = whole(kernel, None, span)(*changed)[:, :, :until]
-            assert_near([found.detach()], [expected.detach()], 1e-11)
-        if last < 20:
-            later = whole(kernel, None, span)(*mixed)[:, :, until:]
-            assert (later - whole(kernel, None, span)(*one)[:, :, until:]).abs().max() > 1e-3
+        expected = whole(kernel, None, span)(*one).detach()
+        for last in (0, 6, 7, 20):
+            until = (last + 1) * span
+            mixed = [
+                torch.cat((x[:, :, :until], y[:, :, until:]), 2)
+                for x, y in zip(one, other, strict=True)
+            ]
+            changed = whole(kernel, None, span)(*mixed).detach()
+            short = whole(kernel, None, span)(*(x[:, :, :until] for x in one)).detach()
+            with at(last):
+                assert_near([changed[:, :, :until], short], [expected[:, :, :until]] * 2, 1e-11)
+                if last < 20:
+                    assert (changed - expected)[:, :, until:].abs().max() > 1e-3
 
-    @pytest.mark.parametrize("position", [0, 9, 21])
-    def test_gradients_by_the_future_are_zero(self, case: DecoderCase, position: int) -> None:
+    def test_gradients_by_the_future_are_zero(self, case: DecoderCase) -> None:
         kernel, span = case.build(), case.span
-        qkv = [x.requires_grad_() for x in draw(22, span)]
-        own = slice(position * span, (position + 1) * span)
-        whole(kernel, None, span)(*qkv)[:, :, own].square().sum().backward()
-        until = (position + 1) * span
-        for x in qkv:
-            assert x.grad is not None and (x.grad[:, :, until:] == 0).all()
-        assert qkv[2].grad is not None
-        assert (qkv[2].grad[:, :, own].abs().sum(dim=(0, 1, 3)) > 0).all()
+        for position in (0, 9, 21):
+            qkv = [x.requires_grad_() for x in draw(22, span)]
+            own = slice(position * span, (position + 1) * span)
+            out = whole(kernel, None, span)(*qkv)[:, :, own]
+            gradients = torch.autograd.grad(out.square().sum(), qkv)
+            with at(position):
+                assert all((x[:, :, own.stop :] == 0).all() for x in gradients)
+                assert (gradients[2][:, :, own].abs().sum(dim=(0, 1, 3)) > 0).all()
 
     def test_all_states_of_a_position_see_each_other(self, case: DecoderCase) -> None:
         kernel, span = case.build(), case.span
@@ -115,20 +115,9 @@ class TestCausality:
 
 
 class TestPadding:
-    @pytest.mark.parametrize("around", [(0, 7), (6, 0), (5, 4), (0, 40), (40, 0)], ids=str)
-    @pytest.mark.parametrize("length", [1, 5, 21])
-    def test_changes_nothing(self, case: DecoderCase, around: tuple[int, int], length: int) -> None:
-        (before, after), span, kernel = around, case.span, case.build()
-        bare, padded = draw(length, span), draw(before + length + after, span, seed=1)
-        inside = slice(before * span, (before + length) * span)
-        for x, rubbish in zip(bare, padded, strict=True):
-            rubbish[:, :, inside] = x
-        mask = mask_of(before + length + after, span, [(before, before + length)] * 2)
-        alone = run(whole(kernel, None, span), bare, mask[:, inside], kernel.parameters())
-        among = run(whole(kernel, mask, span), padded, mask, kernel.parameters())
-        assert all((x[:, :, ~mask[0]] == 0).all() for x in among[:4])
-        assert_near([x[:, :, inside] for x in among[:4]], alone[:4], 1e-10)
-        assert_near(among[4:], alone[4:], 1e-10)
+    def test_changes_nothing(self, case: DecoderCase) -> None:
+        kernel, span = case.build(), case.span
+        assert_padding_changes_nothing(lambda mask: whole(kernel, mask, span), kernel, span)
 
     def test_in_front_would_change_without_the_mask(self, case: DecoderCase) -> None:
         kernel, span = case.build(), case.span
@@ -149,33 +138,24 @@ class TestPadding:
             assert_near([together[one].detach()], [alone.detach()], 1e-10)
 
 
-@pytest.mark.parametrize(("heads", "head_dim", "span"), [(1, 4, 1), (2, 8, 2), (4, 4, 3)])
-def test_elastic_equals_stand_alone(
-    case: DecoderCase, heads: int, head_dim: int, span: int
-) -> None:
-    span = min(span, case.span)
-    large = case.build(32)
-    small = build_kernel(case.kind, case.settings, heads * head_dim, span, "decoder").double()
-    own = dict(large.named_parameters())
-    with torch.no_grad():
-        for name, parameter in small.named_parameters():
-            parameter.copy_(corner(own[name], parameter))
-    qkv = draw(20, span, heads=heads, head_dim=head_dim)
-    mask = mask_of(20, span, [(0, 19), (2, 20)])
-    elastic = run(whole(large, mask, span), qkv, mask, large.parameters())
-    alone = run(whole(small, mask, span), qkv, mask, small.parameters())
-    assert_near([corner(*pair) for pair in zip(elastic, alone, strict=True)], alone, 1e-12)
+def test_elastic_equals_stand_alone(case: DecoderCase) -> None:
+    large, widest = case.build(32), case.span
+    for heads, head_dim, layers in SHAPES:
+        span = min(layers, widest)
+        small = build_kernel(case.kind, case.settings, heads * head_dim, span, "decoder").double()
+        prefix_of(small, large)
+        qkv = draw(20, span, heads=heads, head_dim=head_dim)
+        mask = mask_of(20, span, [(0, 19), (2, 20)])
+        elastic = run(whole(large, mask, span), qkv, mask, large.parameters())
+        alone = run(whole(small, mask, span), qkv, mask, small.parameters())
+        with at(heads, head_dim, span):
+            assert_near([corner(*pair) for pair in zip(elastic, alone, strict=True)], alone, 1e-12)
 
 
 class TestEdges:
-    @pytest.mark.parametrize("edge", EDGES)
-    @pytest.mark.parametrize("length", [1, 3, 20])
-    @pytest.mark.parametrize("with_mask", [False, True], ids=["bare", "mask"])
-    def test_finite(self, case: DecoderCase, edge: str, length: int, with_mask: bool) -> None:
+    def test_finite(self, case: DecoderCase) -> None:
         kernel, span = case.build(dtype=torch.float32), case.span
-        mask = mask_of(length, span, [(0, 0), (length // 2, length)]) if with_mask else None
-        qkv = [EDGES[edge](x) for x in draw(length, span, dtype=torch.float32)]
-        assert_finite(run(whole(kernel, mask, span), qkv, None, kernel.parameters()))
+        assert_finite_at_the_edges(lambda mask: whole(kernel, mask, span), kernel, span)
 
     def test_gradients_by_differences(self, case: DecoderCase) -> None:
         kernel, span = case.build(4), case.span
@@ -222,16 +202,15 @@ class TestPrecision:
 
 class TestChunks:
     @pytest.mark.parametrize("span", [1, 2, 3, 100])
-    @pytest.mark.parametrize("chunk", [1, 2, 7, 64, 1000])
-    def test_their_length_does_not_matter(
-        self, monkeypatch: pytest.MonkeyPatch, span: int, chunk: int
-    ) -> None:
+    def test_their_length_does_not_matter(self, monkeypatch: pytest.MonkeyPatch, span: int) -> None:
         q, k, v = draw(9, span)
-        monkeypatch.setattr(causal_linear, "CHUNK_STATES", chunk)
-        found = causal_linear.causal_sums(q, k, v, None, span)
         place = torch.arange(9 * span) // span
         weights = (q @ k.mT) * (place[:, None] >= place[None, :])
-        assert_near(found, [weights @ v, k.mT @ v], 1e-12)
+        for chunk in (1, 2, 7, 64, 1000):
+            monkeypatch.setattr(causal_linear, "CHUNK_STATES", chunk)
+            with at(chunk):
+                found = causal_linear.causal_sums(q, k, v, None, span)
+                assert_near(found, [weights @ v, k.mT @ v], 1e-12)
 
     @pytest.mark.parametrize("positions", [512, 2048])
     def test_no_tensor_grows_faster_than_the_sequence(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from search_spaces.architecture import AttentionKind
-from search_spaces.settings import ModelSettings, TokenInput
+from search_spaces.attention import OPERATORS
+from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
 from supernet.attention import AttentionKernel, build_kernel
+from supernet.attention.kernels import KERNELS
 from tests import naive_attention as naive
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -32,6 +36,10 @@ EDGES: dict[str, Callable[[Tensor], Tensor]] = {
     "large and equal": lambda x: torch.full_like(x, 1e4),
     "tiny": lambda x: x * 1e-20,
 }
+# Positions of padding before, real ones, and padding after: short, and beyond what a model takes.
+AROUND = [(0, 5, 7), (6, 21, 0), (5, 1, 4), (5, 21, 4), (0, 21, 40), (40, 1, 0), (40, 5, 0)]
+# Heads, their size, joined layers.
+SHAPES = [(1, 4, 1), (2, 8, 2), (4, 4, 3)]
 MAX_LENGTH = 24
 SETTINGS = ModelSettings(
     input=TokenInput(vocab_size=16),
@@ -104,6 +112,11 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
+def test_settings_costs_and_classes_name_the_same_operators() -> None:
+    named = {*get_args(LinearKernel), *get_args(OmniKernel)} - {"full"}
+    assert set(KERNELS) == set(OPERATORS) == named | {"softmax", "relative"}
+
+
 def draw(
     positions: int,
     span: int,
@@ -167,6 +180,58 @@ def assert_finite(tensors: Iterable[Tensor]) -> None:
     assert all(bool(torch.isfinite(x).all()) for x in tensors)
 
 
+@contextmanager
+def at(*where: object) -> Iterator[None]:
+    """Says in which turn of a loop something failed."""
+    try:
+        yield
+    except AssertionError as failure:
+        failure.add_note(f"at {where}")
+        raise
+
+
+def at_the_edges(qkv: Sequence[Tensor]) -> list[Tensor]:
+    """All edges of a batch as samples of a larger one, a block for each edge."""
+    return [torch.cat([change(x) for change in EDGES.values()]) for x in qkv]
+
+
+def assert_finite_at_the_edges(
+    attend: Callable[[Tensor | None], Attention], kernel: AttentionKernel, span: int
+) -> None:
+    for length in (1, 3, 20):
+        qkv = at_the_edges(draw(length, span, dtype=torch.float32))
+        mask = mask_of(length, span, [(0, length), (length // 2, length)] * len(EDGES))
+        empty = mask_of(length, span, [(0, 0), (length // 2, length)] * len(EDGES))
+        for masks in (None, mask, empty):
+            with at(length, masks):
+                assert_finite(run(attend(masks), qkv, None, kernel.parameters()))
+
+
+def assert_padding_changes_nothing(
+    attend: Callable[[Tensor | None], Attention], kernel: AttentionKernel, span: int
+) -> None:
+    for before, length, after in AROUND:
+        bare, padded = draw(length, span), draw(before + length + after, span, seed=1)
+        inside = slice(before * span, (before + length) * span)
+        for x, rubbish in zip(bare, padded, strict=True):
+            rubbish[:, :, inside] = x
+        mask = mask_of(before + length + after, span, [(before, before + length)] * 2)
+        alone = run(attend(None), bare, mask[:, inside], kernel.parameters())
+        among = run(attend(mask), padded, mask, kernel.parameters())
+        with at(before, length, after):
+            assert all((x[:, :, ~mask[0]] == 0).all() for x in among[:4])
+            assert_near([x[:, :, inside] for x in among[:4]], alone[:4], 1e-10)
+            assert_near(among[4:], alone[4:], 1e-10)
+
+
+def prefix_of(small: AttentionKernel, large: AttentionKernel) -> None:
+    """Give a kernel the corners of a larger one's parameters."""
+    own = dict(large.named_parameters())
+    with torch.no_grad():
+        for name, parameter in small.named_parameters():
+            parameter.copy_(corner(own[name], parameter))
+
+
 def corner(large: Tensor, small: Tensor) -> Tensor:
     """The prefix of a tensor in every dimension."""
     return large[tuple(slice(0, size) for size in small.shape)]
@@ -178,43 +243,29 @@ def case(request: pytest.FixtureRequest) -> Case:
     return chosen
 
 
-@pytest.mark.parametrize("padding", MASKS)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["64", "32"]
-)
-def test_equals_the_naive_twin(
-    case: Case, padding: str, dtype: torch.dtype, tolerance: float
-) -> None:
-    real, span = MASKS[padding], case.span
-    mask = mask_of(23, span, real) if real else None
-    rows = mask_of(23, span, real or [(0, 23), (0, 23)])
-    kernel, exact = case.build(dtype=dtype), case.build()
-    qkv = draw(23, span, seed=len(padding), dtype=dtype)
-    fast = run(masked(kernel, mask, span), qkv, rows, kernel.parameters())
-    slow = run(
-        lambda q, k, v: case.twin(exact, q, k, v, mask, span),
-        [x.double() for x in qkv],
-        rows,
-        exact.parameters(),
-    )
-    assert_near(fast, slow, tolerance)
+def test_equals_the_naive_twin(case: Case) -> None:
+    span, exact, short = case.span, case.build(), case.build(dtype=torch.float32)
+
+    def twin(mask: Tensor | None) -> Attention:
+        return lambda q, k, v: case.twin(exact, q, k, v, mask, span)
+
+    for padding, real in MASKS.items():
+        mask = mask_of(23, span, real) if real else None
+        rows = mask_of(23, span, real or [(0, 23), (0, 23)])
+        qkv = draw(23, span, seed=len(padding), dtype=torch.float32)
+        doubled = [x.double() for x in qkv]
+        slow = run(twin(mask), doubled, rows, exact.parameters())
+        with at(padding):
+            fast = run(masked(exact, mask, span), doubled, rows, exact.parameters())
+            assert_near(fast, slow, 1e-10)
+            fast = run(masked(short, mask, span), qkv, rows, short.parameters())
+            assert_near(fast, slow, 1e-5)
 
 
 class TestPadding:
-    @pytest.mark.parametrize("around", [(0, 7), (6, 0), (5, 4), (0, 40), (40, 0)], ids=str)
-    @pytest.mark.parametrize("length", [1, 5, 21])
-    def test_changes_nothing(self, case: Case, around: tuple[int, int], length: int) -> None:
-        (before, after), span, kernel = around, case.span, case.build()
-        bare, padded = draw(length, span), draw(before + length + after, span, seed=1)
-        inside = slice(before * span, (before + length) * span)
-        for x, rubbish in zip(bare, padded, strict=True):
-            rubbish[:, :, inside] = x
-        mask = mask_of(before + length + after, span, [(before, before + length)] * 2)
-        alone = run(masked(kernel, None, span), bare, mask[:, inside], kernel.parameters())
-        among = run(masked(kernel, mask, span), padded, mask, kernel.parameters())
-        assert all((x[:, :, ~mask[0]] == 0).all() for x in among[:4])
-        assert_near([x[:, :, inside] for x in among[:4]], alone[:4], 1e-10)
-        assert_near(among[4:], alone[4:], 1e-10)
+    def test_changes_nothing(self, case: Case) -> None:
+        kernel, span = case.build(), case.span
+        assert_padding_changes_nothing(lambda mask: masked(kernel, mask, span), kernel, span)
 
     def test_would_change_without_the_mask(self, case: Case) -> None:
         kernel, span = case.build(), case.span
@@ -235,22 +286,21 @@ class TestPadding:
 
 
 class TestElastic:
-    @pytest.mark.parametrize(("heads", "head_dim", "span"), [(1, 4, 1), (2, 8, 2), (4, 4, 3)])
-    def test_equals_stand_alone(self, case: Case, heads: int, head_dim: int, span: int) -> None:
-        span = min(span, case.span)
-        large = case.build(32)
-        small = build_kernel(case.kind, case.settings, heads * head_dim, span).double()
-        own = dict(large.named_parameters())
-        with torch.no_grad():
-            for name, parameter in small.named_parameters():
-                parameter.copy_(corner(own[name], parameter))
-        qkv = draw(20, span, heads=heads, head_dim=head_dim)
-        mask = mask_of(20, span, [(0, 19), (2, 20)])
-        elastic = run(masked(large, mask, span), qkv, mask, large.parameters())
-        alone = run(masked(small, mask, span), qkv, mask, small.parameters())
-        assert_near([corner(*pair) for pair in zip(elastic, alone, strict=True)], alone, 1e-12)
-        for mine, theirs in zip(elastic[4:], alone[4:], strict=True):
-            assert float(mine.abs().sum()) == pytest.approx(float(theirs.abs().sum()))
+    def test_equals_stand_alone(self, case: Case) -> None:
+        large, widest = case.build(32), case.span
+        for heads, head_dim, layers in SHAPES:
+            span = min(layers, widest)
+            small = build_kernel(case.kind, case.settings, heads * head_dim, span).double()
+            prefix_of(small, large)
+            qkv = draw(20, span, heads=heads, head_dim=head_dim)
+            mask = mask_of(20, span, [(0, 19), (2, 20)])
+            elastic = run(masked(large, mask, span), qkv, mask, large.parameters())
+            alone = run(masked(small, mask, span), qkv, mask, small.parameters())
+            corners = [corner(*pair) for pair in zip(elastic, alone, strict=True)]
+            with at(heads, head_dim, span):
+                assert_near(corners, alone, 1e-12)
+                for mine, theirs in zip(elastic[4:], alone[4:], strict=True):
+                    assert float(mine.abs().sum()) == pytest.approx(float(theirs.abs().sum()))
 
     def test_has_the_parameters_of_its_kind_and_nothing_else(self, case: Case) -> None:
         expected = {"relative": 7 * 16, "norm": 16}
@@ -261,23 +311,18 @@ class TestElastic:
 
 
 class TestEdges:
-    @pytest.mark.parametrize("edge", EDGES)
-    @pytest.mark.parametrize("length", [1, 3, 20])
-    @pytest.mark.parametrize("with_mask", [False, True], ids=["bare", "mask"])
-    def test_finite(self, case: Case, edge: str, length: int, with_mask: bool) -> None:
+    def test_finite(self, case: Case) -> None:
         kernel, span = case.build(dtype=torch.float32), case.span
-        mask = mask_of(length, span, [(0, length), (length // 2, length)]) if with_mask else None
-        qkv = [EDGES[edge](x) for x in draw(length, span, dtype=torch.float32)]
-        assert_finite(run(masked(kernel, mask, span), qkv, None, kernel.parameters()))
+        assert_finite_at_the_edges(lambda mask: masked(kernel, mask, span), kernel, span)
 
-    @pytest.mark.parametrize("length", [3, 20])
-    def test_no_key_gives_zeros(self, case: Case, length: int) -> None:
+    def test_no_key_gives_zeros(self, case: Case) -> None:
         kernel, span = case.build(dtype=torch.float32), case.span
-        mask = mask_of(length, span, [(0, 0), (0, length)])
-        qkv = draw(length, span, dtype=torch.float32)
-        out, *gradients = run(masked(kernel, mask, span), qkv, None, kernel.parameters())
-        assert_finite(gradients)
-        assert all((x[0] == 0).all() and (x[1] != 0).any() for x in (out, *gradients[:3]))
+        for length in (3, 20):
+            mask = mask_of(length, span, [(0, 0), (0, length)])
+            qkv = draw(length, span, dtype=torch.float32)
+            out, *gradients = run(masked(kernel, mask, span), qkv, None, kernel.parameters())
+            assert_finite(gradients)
+            assert all((x[0] == 0).all() and (x[1] != 0).any() for x in (out, *gradients[:3]))
 
     @pytest.mark.parametrize("positions", [3, 20])
     def test_gradients_by_differences(self, case: Case, positions: int) -> None:

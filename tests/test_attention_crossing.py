@@ -17,7 +17,7 @@ from nas.profiling.device_profile import CarriedProfile, WorkloadProfile, write_
 from nas.report.length_charts import crossing_sentence
 from nas.report.page import render
 from nas.report.profile_page import render_profile, write_profile_report
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
 from nas.run.layout import DEVICE_PROFILE_FILE
 from nas.search.uniform_networks import kind_of
 from search_spaces.loading import load_space, parse_space

@@ -7,7 +7,7 @@ import torch
 
 from supernet.attention import causal_linear
 from tests.decoder_attention_cases import DECODER_CASES, DecoderCase, in_pieces, whole
-from tests.test_attention_contract import assert_near, draw, mask_of, run
+from tests.test_attention_contract import assert_near, at, draw, mask_of, run
 
 
 @pytest.fixture(params=DECODER_CASES, ids=[case.name for case in DECODER_CASES])
@@ -16,36 +16,28 @@ def case(request: pytest.FixtureRequest) -> DecoderCase:
     return chosen
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["64", "32"]
-)
-@pytest.mark.parametrize(
-    "sizes", [[1] * 22, [9, 1, 1, 11], [20, 2], [1, 21], [3] * 7 + [1]], ids=str
-)
-def test_pieces_are_the_whole(
-    case: DecoderCase,
-    sizes: list[int],
-    dtype: torch.dtype,
-    tolerance: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pieces_are_the_whole(case: DecoderCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal_linear, "CHUNK_STATES", 7)
-    kernel, span = case.build(dtype=dtype), case.span
-    qkv = draw(22, span, dtype=dtype)
-    parallel = run(whole(kernel, None, span), qkv, None, kernel.parameters())
-    stepwise = run(in_pieces(kernel, sizes, span), qkv, None, kernel.parameters())
-    assert_near(stepwise, parallel, tolerance)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        kernel, span = case.build(dtype=dtype), case.span
+        qkv = draw(22, span, dtype=dtype)
+        parallel = run(whole(kernel, None, span), qkv, None, kernel.parameters())
+        for sizes in ([1] * 22, [9, 1, 1, 11], [20, 2], [1, 21], [3] * 7 + [1]):
+            stepwise = run(in_pieces(kernel, sizes, span), qkv, None, kernel.parameters())
+            with at(dtype, sizes):
+                assert_near(stepwise, parallel, tolerance)
 
 
-@pytest.mark.parametrize("sizes", [[8] + [1] * 14, [7, 8, 7]], ids=str)
-def test_prompts_of_different_lengths(case: DecoderCase, sizes: list[int]) -> None:
+def test_prompts_of_different_lengths(case: DecoderCase) -> None:
     """Padded in front; what follows counts on from each sample's own length."""
     kernel, span = case.build(), case.span
     mask = mask_of(22, span, [(0, 22), (5, 22)])
     qkv = draw(22, span)
     parallel = run(whole(kernel, mask, span), qkv, mask, kernel.parameters())
-    stepwise = run(in_pieces(kernel, sizes, span, mask), qkv, mask, kernel.parameters())
-    assert_near(stepwise, parallel, 1e-10)
+    for sizes in ([8] + [1] * 14, [7, 8, 7]):
+        stepwise = run(in_pieces(kernel, sizes, span, mask), qkv, mask, kernel.parameters())
+        with at(sizes):
+            assert_near(stepwise, parallel, 1e-10)
 
 
 def test_a_state_is_reordered_by_its_first_dimension(case: DecoderCase) -> None:

@@ -94,8 +94,8 @@ def test_a_list_that_cannot_be_read(text: str, message: str) -> None:
     ("arguments", "message"),
     [
         (["--format", "hat"], "HAT holds one network, and the front has 3; give one with --arch"),
-        (["--format", "text", "--arch", "zzz"], "no network of the front begins with 'zzz'"),
-        (["--format", "text", "--arch", ""], "no network of the front begins with ''"),
+        (["--format", "text", "--arch", "zzz"], "'zzz' is the id of no network of the front"),
+        (["--format", "text", "--arch", ""], "'' is the id of no network of the front"),
         (["--format", "text", "--space", "digits"], "the space digits has encoder"),
     ],
 )

@@ -89,6 +89,8 @@ def test_what_is_refused(run: RunFolder, options: list[str], words: str, tmp_pat
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     done = nas("verify", tmp_path / "nothing")
     assert done.exit_code == 2 and "there is no folder" in done.stderr
+    done = nas("verify", tmp_path)
+    assert done.exit_code == 2 and "is no export made by nas export" in done.stderr
 
 
 def test_nothing_is_trained_yet(tmp_path: Path) -> None:
@@ -124,4 +126,4 @@ def test_other_data_than_those_of_the_run(tmp_path: Path) -> None:
     prepare_cases.run(tmp_path, out=tmp_path / "other")
     folder = trained(tmp_path / "run")
     done = nas("export", folder.path, "--format", "safetensors", "--data", tmp_path / "other")
-    assert done.exit_code == 1 and "does not hold the data that this run was made" in done.stderr
+    assert done.exit_code == 2 and "does not hold the data that this run was made" in done.stderr

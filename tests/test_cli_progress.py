@@ -8,9 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from nas.cli import progress
-from nas.cli.progress import BarScreen, JsonScreen, LineScreen, Screen, choose_screen
-from nas.cli.wording import compact, decimal, duration, milliseconds, network
+from nas.console import progress
+from nas.console.formatting import compact, decimal, duration, milliseconds, network
+from nas.console.progress import BarScreen, JsonScreen, LineScreen, Screen, choose_screen
 from nas.run import events
 from search_spaces import load_space
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import options
 from nas.cli.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
-from search_spaces.errors import DivergedError, UnreachableLimitError
+from nas.run.threads import use_threads
+from search_spaces.errors import DataError, DivergedError, NasError, UnreachableLimitError
 from tests import cli_fakes
 from tests.cli_fakes import LARGE, MIDDLE, SMALL, last_json
 
@@ -158,19 +158,19 @@ def test_another_search_in_the_same_folder_is_refused() -> None:
     [
         (["--space", "digitz"], "did you mean digits?"),
         (["--space", "./none.toml"], "none.toml: there is no such file"),
-        (["--preset", "fast"], "no preset 'fast'"),
+        (["--preset", "fast"], "'fast' is not one of"),
         (["--objectives", "quality"], "at least one of"),
         (["--objectives", "quality,speed"], "unknown objective 'speed'"),
         (["--limit", "params"], "--limit takes NAME=VALUE"),
-        (["--limit", "params=many"], "'many' is no number"),
+        (["--limit", "params=many"], "--limit params is 'many'"),
         (["--limit", "params=1", "--limit", "params=2"], "given twice"),
         (["--limit", "params=-3"], "must be above 0"),
         (["--limit", "quality=0.1"], "no limit can be set on 'quality'"),
         (["--limit", "params=10"], "the smallest it can reach is"),
-        (["--set", "supernet.epoch=3"], "did you mean supernet.epochs"),
+        (["--set", "supernet.epoch=3"], "did you mean 'supernet.epochs'"),
         (["--set", "supernet=3"], "there is no setting 'supernet'"),
         (["--set", "supernet.epochs=0"], "supernet.epochs is '0'"),
-        (["--pick", "kneee"], "--pick takes knee, best, cheapest, a condition"),
+        (["--pick", "kneee"], "--pick takes best, knee, cheapest, a condition"),
         (["--device", "tpu"], "tpu"),
         (["--data", "nowhere"], "nowhere"),
         (["--seed", "-1"], "'--seed'"),
@@ -204,8 +204,11 @@ def test_a_failed_stage_is_one_sentence_and_1(monkeypatch: pytest.MonkeyPatch) -
     assert Path("here/spec.json").exists()
 
 
-def test_a_request_refused_at_the_start_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    cli_fakes.install(monkeypatch, failing(UnreachableLimitError("no network is that fast")))
+@pytest.mark.parametrize("error", [UnreachableLimitError("too fast"), DataError("do not fit")])
+def test_a_request_refused_at_the_start_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, error: NasError
+) -> None:
+    cli_fakes.install(monkeypatch, failing(error))
     assert search("--out", "here").exit_code == 2
     assert not Path("here").exists()
 
@@ -252,7 +255,7 @@ def test_an_interrupted_run_is_closed_before_the_command_ends(
         raise KeyboardInterrupt
 
     cli_fakes.install(monkeypatch, run)
-    monkeypatch.setattr("nas.cli.progress.LineScreen.show", interrupted)
+    monkeypatch.setattr("nas.console.progress.LineScreen.show", interrupted)
     assert search("--out", "here").exit_code == 130
     assert closed == [Path("here")]
 
@@ -325,7 +328,7 @@ def test_retrain_trains_another_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes knee")]
+    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes best")]
 )
 def test_retrain_refuses_an_unknown_network(pick: str, message: str) -> None:
     search("--out", "here")
@@ -347,15 +350,16 @@ def test_threads_are_set_before_torch_is_imported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("threadpoolctl.threadpool_limits", limits.append)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
-    options.use_threads(None)
+    use_threads(None)
     assert (limits, os.environ["OMP_NUM_THREADS"]) == ([], "1")
-    options.use_threads(3)
+    use_threads(3)
     assert (limits, os.environ["OMP_NUM_THREADS"]) == ([3], "3")
 
 
 def test_the_number_of_threads_belongs_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int | None] = []
-    monkeypatch.setattr(options, "use_threads", used.append)
+    for command in ("search", "retrain"):
+        monkeypatch.setattr(f"nas.cli.{command}.use_threads", used.append)
     assert search("--out", "here", "--threads", "3").exit_code == 0
     assert RunFolder.open(Path("here")).spec.budget.threads == 3
     assert nas("resume", "here").exit_code == nas("retrain", "here").exit_code == 0

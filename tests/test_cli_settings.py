@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import options
 from nas.cli.app import app
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
+from nas.request.presets import Budget, budget_for, setting_names
 from search_spaces.loading import load_space
 
 
@@ -19,7 +17,7 @@ def nas(*arguments: str) -> Result:
 def test_list_settings_needs_no_space() -> None:
     done = nas("search", "--list-settings")
     assert done.exit_code == 0
-    assert all(name in done.stdout for name in options.setting_names())
+    assert all(name in done.stdout for name in setting_names())
     assert nas("search").exit_code == 2
 
 

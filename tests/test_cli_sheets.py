@@ -12,14 +12,13 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.cli.consoles import out
-from nas.cli.options import setting_names
 from nas.cli.picking import step_table
-from nas.cli.scores import main_score
 from nas.cli.settings import settings_table
-from nas.cli.sheets import Folding
-from nas.cli.tables import front_table, gene_table, retrained_table, stage_table, table
+from nas.console.formatting import main_score
+from nas.console.output import out
+from nas.console.tables import Folding, front_table, gene_table, retrained_table, stage_table, table
 from nas.objectives import OBJECTIVES
+from nas.request.presets import setting_names
 from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (
     Architecture,

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
-from nas.cli.tables import gene_rows
+from nas.console.tables import gene_rows
 from nas.report import words
-from nas.run.presets import PRESETS
+from nas.request.presets import PRESETS
 from nas.stages.base import size_text
 from search_spaces import dump_space, load_space, space_names
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack

@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from nas import version
 from nas.cli import options, plugins
-from nas.cli.app import app, version
-from nas.run.presets import PRESETS
+from nas.cli.app import app
 from search_spaces import load_space, space_names
 from search_spaces.operators import smallest
 
@@ -171,7 +171,6 @@ def test_completions_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert options.complete_space("") == [*space_names(), "./mine.toml", "mine.toml"]
     assert options.complete_run("") == ["runs/one", "two"]
     assert options.complete_run("t") == ["two"]
-    assert options.complete_preset("") == list(PRESETS)
     assert options.complete_setting("supernet.em") == ["supernet.ema_decay="]
     assert options.complete_limit("p") == ["params=", "peak_memory_mb="]
     assert "quality,flops" in options.complete_objectives("q")

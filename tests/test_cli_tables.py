@@ -10,8 +10,8 @@ from rich.console import Console
 
 from nas.cli.picking import step_table
 from nas.cli.profile import accuracy_table
-from nas.cli.scores import test_score as tell
-from nas.cli.tables import front_table, retrained_table
+from nas.console.formatting import test_score as tell
+from nas.console.tables import front_table, retrained_table
 from nas.objectives import OBJECTIVES, objective
 from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (

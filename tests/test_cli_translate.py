@@ -15,12 +15,13 @@ from typer.testing import CliRunner, Result
 from nas.cli import translate as command
 from nas.cli.app import app
 from nas.cli.translate import BATCH_TOKENS, BEAM, LENPEN
+from nas.results.networks import choose_trained, open_data, open_network
 from nas.run.folder import RunFolder
-from nas.trained import choose_trained, open_data, open_network
 from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
 from supernet.sequence_models import TranslationModel
-from supernet.tasks.scores import DECODING_TOKENS, score
+from supernet.tasks.base import DECODING_TOKENS
+from supernet.tasks.evaluation import score
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.tasks.translation import TranslationTask
 from tests import prepare_cases
@@ -152,7 +153,7 @@ def test_other_data_of_that_size_are_warned_of(tmp_path: Path) -> None:
     done = nas("translate", folder.path, "--data", tmp_path / "other", given="birds\n")
     assert done.exit_code == 0 and "warning" in done.stderr and done.stdout.count("\n") == 1
     done = nas("evaluate", folder.path, "--data", tmp_path / "other")
-    assert done.exit_code == 1 and "does not hold the data" in done.stderr
+    assert done.exit_code == 2 and "does not hold the data" in done.stderr
     assert nas("evaluate", folder.path, "--data", tmp_path / "gone").exit_code == 0
 
 
@@ -197,10 +198,10 @@ def test_json_holds_every_score(run: RunFolder) -> None:
 def test_a_loss_that_is_no_number(
     made: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supernet.tasks.evaluation import Evaluation
+    from supernet.tasks.base import Evaluation
 
     broken = Evaluation(float("nan"), 0.0, 5)
-    monkeypatch.setattr("supernet.tasks.scores.evaluate", lambda *_, **__: broken)
+    monkeypatch.setattr("supernet.tasks.evaluation.evaluate", lambda *_, **__: broken)
     done = nas("evaluate", made["classification"].path, "--json")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "not a finite number; train it anew with a lower learning rate" in done.stderr

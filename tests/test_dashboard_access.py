@@ -79,7 +79,7 @@ def test_logging_out_forgets(alice: httpx.Client) -> None:
 
 def test_a_revoked_token_ends_the_login(tmp_path: Path) -> None:
     with (
-        Server(tmp_path, token_cache_s=0) as server,
+        Server(tmp_path) as server,
         browser(server, server.token("carol")) as client,
     ):
         said(client.get("/"))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from nas.live_front import live_front
+from nas.results.partial_front import live_front
 from nas.run.events import ArchitectureMeasured, StageStarted
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
-from service.jobs import Job, Kind
-from service.runner import Child, Outcome
-from service.worker import Worker
+from service.jobs.states import Job, Kind
+from service.worker.runner import Child, Outcome
+from service.worker.worker import Worker
 from tests import run_fixture
 from tests.service_cases import Server, do_job
 

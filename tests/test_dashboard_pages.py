@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests import dashboard_cases
 from tests.dashboard_cases import browser, front_of, said
 from tests.layering_rules import loaded
@@ -39,7 +39,7 @@ def test_files_are_sent_plain_to_those_who_unpack_nothing(alice: httpx.Client) -
 
 
 def test_pages_do_not_load_torch() -> None:
-    assert "torch" not in loaded("-c", "import service.dashboard.front_comparison")
+    assert "torch" not in loaded("-c", "import service.dashboard.run_views")
 
 
 # -- jobs -----------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from search_spaces.errors import UsageError
-from supernet.data.batching import batches, enlarge, num_batches
-from supernet.data.datasets import Split
+from supernet.data.examples import Split, batches, enlarge, num_batches
 
 
 def numbered(count: int = 23, image_size: int | None = None) -> Split:

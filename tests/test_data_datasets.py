@@ -13,7 +13,7 @@ from torch import Tensor
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import sources
-from supernet.data.datasets import (
+from supernet.data.examples import (
     Split,
     dataset_names,
     digest_of,

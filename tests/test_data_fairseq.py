@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 
+from nas.fairseq.binarised import (
+    FairseqDictionary,
+    detect_post_process,
+    dictionary_text,
+    read_indexed,
+    write_indexed,
+)
+from nas.fairseq.data import DataBin, is_data_bin, open_data_bin
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
-from supernet.data.fairseq_data import DataBin, is_data_bin, open_data_bin
-from supernet.data.fairseq_dictionary import (
-    FairseqDictionary,
-    detect_post_process,
-    dictionary_text,
-    readable,
-)
-from supernet.data.fairseq_files import read_indexed, write_indexed
-from supernet.data.token_batches import collate_pairs
-from supernet.data.token_files import TokenRows
-from supernet.data.tokenizer import MARKS, UNKNOWN
+from supernet.data.text_batches import collate_pairs
+from supernet.data.text_files import TokenRows
+from supernet.data.tokenizer import MARKS, UNKNOWN, join_words
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
@@ -123,9 +123,9 @@ def test_a_damaged_dictionary(tmp_path: Path, content: bytes, message: str) -> N
 
 
 def test_words_are_joined_as_they_were_split() -> None:
-    assert readable("no@@ where to g@@ o", "subword_nmt") == "nowhere to go"
-    assert readable("\u2581no where \u2581to", "sentencepiece") == "nowhere to"
-    assert readable("no@@ where", "none") == "no@@ where"
+    assert join_words("no@@ where to g@@ o", "subword_nmt") == "nowhere to go"
+    assert join_words("\u2581no where \u2581to", "sentencepiece") == "nowhere to"
+    assert join_words("no@@ where", "none") == "no@@ where"
     plain = [*MARKS, *(f"w{n}" for n in range(50))]
     assert detect_post_process(plain) == "none"
     assert detect_post_process([*plain, "un@@"]) == "subword_nmt"
@@ -161,7 +161,7 @@ def test_written_rows_are_byte_by_byte_as_they_should_be(
 def test_rows_with_gaps_are_written_as_they_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supernet.data.fairseq_files.ROWS_PER_CHUNK", 2)
+    monkeypatch.setattr("nas.fairseq.binarised.ROWS_PER_CHUNK", 2)
     write_rows(tmp_path / "x", ROWS)
     write_indexed(tmp_path / "y", read_indexed(tmp_path / "x", DICTIONARY), 24)
     assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "y.bin").read_bytes()

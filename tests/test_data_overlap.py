@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from search_spaces.errors import UsageError
-from supernet.data import overlap
-from supernet.data.overlap import Overlaps
+from supernet.data.prepare import plan
+from supernet.data.prepare.plan import Overlaps
 from tests.prepare_cases import pictures, png, run, write_folder, write_jsonl, write_pairs
 from tests.test_cli_data import translate
 
@@ -139,7 +139,7 @@ def test_training_examples_are_read_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the training split stays in memory; the files it waits in have no names."""
-    monkeypatch.setattr(overlap, "HASHES_PER_CHUNK", 7)
+    monkeypatch.setattr(plan, "HASHES_PER_CHUNK", 7)
     rng = np.random.default_rng(0)
     numbers = {split: rng.integers(0, 60, 100).tolist() for split in ("train", "valid", "test")}
     with Overlaps(tmp_path) as overlaps:

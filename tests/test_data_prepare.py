@@ -15,15 +15,8 @@ from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.settings import TokenInput
 from supernet.data.manifest import read_manifest
 from supernet.data.prepare import prepare
-from supernet.data.prepared import (
-    check_fits,
-    open_examples,
-    open_language,
-    open_language_test,
-    open_translation,
-    open_translation_test,
-)
-from supernet.data.text import read_lines
+from supernet.data.prepared import EXAMPLES, PAIRS, STREAM, check_fits
+from supernet.data.text_files import read_lines
 from supernet.data.tokenizer import EOS
 from tests.prepare_cases import COUNTS, request, run, write_pairs
 
@@ -42,7 +35,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("tokenizer", ["bpe", "unigram"])
 def test_pairs_come_back_as_text(folder: Path, joint: bool, tokenizer: str) -> None:
     run(folder, joint=joint, tokenizer=tokenizer, vocab_size=58)
-    data, test = open_translation(folder / "out"), open_translation_test(folder / "out")
+    data, test = PAIRS.open(folder / "out"), PAIRS.open_test(folder / "out")
     assert data.source_tokenizer is not None and data.target_tokenizer is not None
     assert (data.source_tokenizer is data.target_tokenizer) == joint
     assert [len(split) for split in (data.train, data.valid, test)] == list(COUNTS.values())
@@ -63,7 +56,7 @@ def test_manifest_tells_what_is_there(folder: Path) -> None:
     assert {name: split.examples for name, split in manifest.splits.items()} == COUNTS
     assert set(manifest.files) == set(files(folder / "out")) - {"manifest.json"}
     assert {file.name for file in manifest.inputs} == {p.name for p in folder.glob("*.*")}
-    data = open_translation(folder / "out")
+    data = PAIRS.open(folder / "out")
     assert manifest.splits["train"].counts["source_tokens"] == len(data.train.source.tokens) + 200
     assert data.digest == manifest.search_digest and str(folder) not in manifest.model_dump_json()
 
@@ -79,12 +72,12 @@ def test_equal_requests_give_equal_folders(folder: Path) -> None:
 
 def test_search_reads_no_byte_of_the_test_split(folder: Path) -> None:
     run(folder)
-    digest = open_translation(folder / "out").digest
+    digest = PAIRS.open(folder / "out").digest
     for path in (folder / "out").glob("test.*"):
         path.unlink()
-    assert open_translation(folder / "out").digest == digest
+    assert PAIRS.open(folder / "out").digest == digest
     with pytest.raises(DataError, match=r"test\.\w+\.\w+.* is missing"):
-        open_translation_test(folder / "out")
+        PAIRS.open_test(folder / "out")
 
 
 def test_only_training_is_filtered(folder: Path) -> None:
@@ -96,7 +89,7 @@ def test_only_training_is_filtered(folder: Path) -> None:
     train, test = manifest.splits["train"], manifest.splits["test"]
     assert (train.examples, train.dropped) == (201, {"ratio": 1, "blank": 1, "too_long": 1})
     assert (test.examples, test.truncated, test.dropped) == (34, 1, {})
-    rows = open_translation_test(folder / "out")
+    rows = PAIRS.open_test(folder / "out")
     assert max(test.longest.values()) == 60 and len(rows.source[33]) == 59
     assert rows.source_lines[33] == "the dog sees " * 90 and len(rows.source[31]) == 0
 
@@ -118,19 +111,19 @@ def test_rare_separators_end_no_line(folder: Path) -> None:
         path.write_bytes(b"\xef\xbb\xbf" + "a\u2028b\x0bc\u0085\r\nlast".encode())
     assert list(read_lines(folder / "test.en")) == ["a\u2028b\x0bc\u0085", "last"]
     run(folder)
-    assert len(open_translation_test(folder / "out")) == 2
+    assert len(PAIRS.open_test(folder / "out")) == 2
 
 
 def test_a_stream_has_every_line_and_its_end(folder: Path) -> None:
     (folder / "train.en").write_text("the dog\n\n  \nsees the cat\n", "utf-8")
     manifest = run(folder, "language_modelling", vocab_size=20).manifest
-    data = open_language(folder / "out")
+    data = STREAM.open(folder / "out")
     assert manifest.splits["train"].dropped == {"blank": 2} and data.source_tokenizer is not None
     assert (data.train.num_words, data.train.num_characters) == (5, 19)
     assert all(row[-1] == EOS for row in data.train.rows)
     rows = [row.tolist() for row in data.train.rows]
     assert data.source_tokenizer.decode(rows) == ["the dog", "sees the cat"]
-    assert len(open_language_test(folder / "out").rows) == 30
+    assert len(STREAM.open_test(folder / "out").rows) == 30
 
 
 def test_a_stream_that_is_scored_keeps_its_blank_lines(folder: Path) -> None:
@@ -141,8 +134,8 @@ def test_a_stream_that_is_scored_keeps_its_blank_lines(folder: Path) -> None:
     more = {"valid": (folder / "valid.en",), "test": (folder / "test.en",)}
     manifest = run(folder, "language_modelling", **more, allow_overlap=True).manifest
     for split, found in (
-        (manifest.splits["valid"], open_language(folder / "out").valid),
-        (manifest.splits["test"], open_language_test(folder / "out")),
+        (manifest.splits["valid"], STREAM.open(folder / "out").valid),
+        (manifest.splits["test"], STREAM.open_test(folder / "out")),
     ):
         assert split.dropped == {} and split.examples == len(found.rows) == len(lines)
         assert found.num_words == 8
@@ -300,16 +293,16 @@ def test_damaged_folders_are_refused(folder: Path, damage: str) -> None:
         case "format":
             manifest.write_text(json.dumps(found | {"format": 2}), "utf-8")
     with pytest.raises(DataError, match="prepare"):
-        open_translation(folder / "out")
+        PAIRS.open(folder / "out")
 
 
 def test_data_of_another_task_are_refused(folder: Path) -> None:
     run(folder)
-    for opened in (open_language, open_examples):
+    for opened in (STREAM.open, EXAMPLES.open):
         with pytest.raises(DataError, match="holds data for translation, but"):
             opened(folder / "out")
     with pytest.raises(DataError, match="there is no folder"):
-        open_translation(folder / "nowhere")
+        PAIRS.open(folder / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +315,7 @@ def test_data_of_another_task_are_refused(folder: Path) -> None:
 )
 def test_networks_must_be_large_enough(folder: Path, changes: Any, words: str) -> None:
     run(folder)
-    data, model = open_translation(folder / "out"), load_space("multi30k").model
+    data, model = PAIRS.open(folder / "out"), load_space("multi30k").model
     check_fits(data, model)
     changed = {"input" if name == "vocab" else name: value for name, value in changes.items()}
     with pytest.raises(DataError, match=words):
@@ -332,6 +325,6 @@ def test_networks_must_be_large_enough(folder: Path, changes: Any, words: str) -
 def test_shared_embeddings_need_a_joint_vocabulary(folder: Path) -> None:
     run(folder, joint=False, vocab_size=90)
     with pytest.raises(NasError, match="--joint"):
-        check_fits(open_translation(folder / "out"), load_space("wmt14").model)
+        check_fits(PAIRS.open(folder / "out"), load_space("wmt14").model)
     run(folder, out=folder / "joint")
-    check_fits(open_translation(folder / "joint"), load_space("wmt14").model)
+    check_fits(PAIRS.open(folder / "joint"), load_space("wmt14").model)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from search_spaces.errors import DataError, UsageError
-from supernet.data.cifar_batches import read_batches
-from supernet.data.prepared import ExampleSplit, open_examples, open_examples_test
+from supernet.data.prepare.image_files import read_batches
+from supernet.data.prepared import EXAMPLES, ExampleSplit
 from supernet.data.sources import CIFAR10_NAMES
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
 from tests.prepare_cases import (
     cifar_batch,
     pictures,
@@ -31,8 +31,8 @@ CLASSIFICATION: Any = "classification"
 def prepared(folder: Path, source: Path, **changes: Any) -> list[ExampleSplit]:
     """Train, valid and test of a prepared source."""
     run(folder, CLASSIFICATION, source=(source,), **changes)
-    data = open_examples(folder / "out")
-    return [data.train, data.valid, open_examples_test(folder / "out")]
+    data = EXAMPLES.open(folder / "out")
+    return [data.train, data.valid, EXAMPLES.open_test(folder / "out")]
 
 
 def images(split: ExampleSplit) -> list[bytes]:
@@ -57,7 +57,7 @@ def test_cifar_batches_are_read_without_unpickling(tmp_path: Path) -> None:
     held = dict(zip(images(train) + images(valid), [*train.labels, *valid.labels], strict=True))
     assert held == {p.tobytes(): n for p, n in zip(pixels[:100], labels[:100], strict=True)}
     assert (len(train), len(valid)) == (90, 10)
-    assert open_examples(tmp_path / "out").label_names == CIFAR10_NAMES
+    assert EXAMPLES.open(tmp_path / "out").label_names == CIFAR10_NAMES
 
 
 class Attack:
@@ -106,7 +106,7 @@ def test_npz_images(tmp_path: Path, with_test: bool) -> None:
     parts = [train, valid] if with_test else [train, valid, test]
     seen = [image for split in parts for image in images(split)]
     assert sorted(seen) == sorted(image.tobytes() for image in pixels)
-    assert isinstance(train.inputs, np.memmap) and open_examples(tmp_path / "out").label_names == (
+    assert isinstance(train.inputs, np.memmap) and EXAMPLES.open(tmp_path / "out").label_names == (
         *"012",
     )
 
@@ -124,7 +124,7 @@ def test_packed_jpegs(tmp_path: Path) -> None:
         np.abs(pixels.astype(int) - image).mean(axis=(1, 2, 3)).argmin() for image in test.inputs
     ]
     assert labels[near].tolist() == test.labels.tolist()
-    assert open_examples(tmp_path / "out").label_names == ("a", "b", "c")
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("a", "b", "c")
 
 
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
@@ -159,7 +159,7 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     assert [len(split) for split in (train, valid, test)] == [27, 3, 6]
     assert sorted(images(train) + images(valid)) == sorted(image.tobytes() for image in pixels)
     assert sorted(valid.labels) == [0, 1, 2] == sorted(set(test.labels.tolist()))
-    assert open_examples(tmp_path / "out").label_names == ("class0", "class1", "class2")
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("class0", "class1", "class2")
 
 
 def test_grey_pictures_have_one_channel(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_texts_are_bytes(tmp_path: Path) -> None:
     assert [len(split) for split in (train, valid, test)] == [33, 3, 4]
     for split in (train, valid, test):
         assert [given.index(text) % 2 for text in texts(split)] == split.labels.tolist()
-    assert open_examples(tmp_path / "out").label_names == ("no", "yes")
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("no", "yes")
 
 
 def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
         allow_overlap=True,
         **changes,
     )
-    data = open_examples(tmp_path / "out")
+    data = EXAMPLES.open(tmp_path / "out")
     assert data.longest == 5 and data.label_names == ("9", "10")
     assert data.train.labels.tolist() == [1, 0] * 20
 

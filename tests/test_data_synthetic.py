@@ -7,24 +7,20 @@ from itertools import pairwise
 import pytest
 
 from search_spaces.errors import UsageError
-from supernet.data.grammar import (
+from supernet.data.prepared import PairSplit
+from supernet.data.synthetic import (
     ADJECTIVES,
     ENDINGS,
     LETTERS,
     NOUNS,
+    SYNTHETIC_PAIRS,
+    SYNTHETIC_STREAM,
     VERB_ENDINGS,
     VERBS,
     generate,
     words,
 )
-from supernet.data.prepared import PairSplit
-from supernet.data.synthetic import (
-    synthetic_language,
-    synthetic_language_test,
-    synthetic_translation,
-    synthetic_translation_test,
-)
-from supernet.data.token_batches import padding_share, plan_pair_batches
+from supernet.data.text_batches import padding_share, plan_pair_batches
 from supernet.data.tokenizer import EOS, UNKNOWN
 
 SENTENCES = generate(400, 1)
@@ -95,17 +91,17 @@ def test_every_word_is_in_the_vocabulary_and_used() -> None:
 
 
 def test_splits_of_pairs_share_no_sentence() -> None:
-    data, test = synthetic_translation(0), synthetic_translation_test(0)
+    data, test = SYNTHETIC_PAIRS.open(0), SYNTHETIC_PAIRS.open_test(0)
     assert (len(data.train), len(data.valid), len(test)) == (6000, 300, 100)
     splits = [{row.tobytes() for row in split.source} for split in (data.train, data.valid, test)]
     assert sum(map(len, splits)) == len(set.union(*splits)) == 6400
     assert data.train.target_lines == () and len(data.valid.target_lines) == 300
-    assert data.digest == synthetic_translation(0).digest != synthetic_translation(1).digest
-    assert data.digest != synthetic_language(0).digest
+    assert data.digest == SYNTHETIC_PAIRS.open(0).digest != SYNTHETIC_PAIRS.open(1).digest
+    assert data.digest != SYNTHETIC_STREAM.open(0).digest
 
 
 def test_rows_are_the_text_and_fit() -> None:
-    data = synthetic_translation(0)
+    data = SYNTHETIC_PAIRS.open(0)
     tokenizer = data.target_tokenizer
     assert tokenizer is not None and tokenizer is data.source_tokenizer
     assert tuple(tokenizer.decode([row.tolist() for row in data.valid.target])) == (
@@ -117,12 +113,12 @@ def test_rows_are_the_text_and_fit() -> None:
 
 
 def test_batches_of_it_have_little_padding() -> None:
-    split: PairSplit = synthetic_translation(0).train
+    split: PairSplit = SYNTHETIC_PAIRS.open(0).train
     assert padding_share(split, plan_pair_batches(split, 2048)) < 0.1
 
 
 def test_text_to_model_ends_each_line() -> None:
-    data, test = synthetic_language(0), synthetic_language_test(0)
+    data, test = SYNTHETIC_STREAM.open(0), SYNTHETIC_STREAM.open_test(0)
     assert data.target_tokenizer is not None
     for split in (data.train, data.valid, test):
         assert all(row[-1] == EOS and EOS not in row[:-1] for row in split.rows)

@@ -11,16 +11,17 @@ import torch
 
 from search_spaces.errors import DataError, UsageError
 from supernet.data.prepared import PairSplit, StreamSplit
-from supernet.data.stream_batches import recurrent_batches, stream_batches
-from supernet.data.token_batches import (
+from supernet.data.text_batches import (
     PairBatch,
     collate_pairs,
     padding_share,
     pair_batches,
     plan_pair_batches,
+    recurrent_batches,
     source_batch,
+    stream_batches,
 )
-from supernet.data.token_files import TokenRows, read_rows, token_dtype, writing_rows
+from supernet.data.text_files import TokenRows, read_rows, token_dtype, writing_rows
 from supernet.data.tokenizer import (
     BOS,
     EOS,

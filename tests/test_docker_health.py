@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
+from service.jobs.database import DatabaseAwayError
+from service.jobs.store import open_store
 from service.settings import PREFIX, Settings, read_settings
-from service.store import open_store
-from service.store.database import DatabaseAwayError
 from tests.service_cases import postgres_url
 from tests.test_docker import DOCKERFILE, EXAMPLE, SERVICES
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from latency.predictor import PredictorReport
 from nas.cli.app import app
-from nas.exporting.facts import gather_facts
-from nas.live_front import front_so_far
-from nas.report.contents import RunContents
+from nas.exporting.model_card import gather_facts
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.partial_front import partial_front
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.doubts import doubts, key, predictions_off, predictor_off
 from nas.search.front import FrontEntry, read_front
@@ -211,7 +211,7 @@ def test_what_is_timed_in_sessions_clears_a_doubt(tmp_path: Path) -> None:
 
 def test_a_doubtful_value_wins_no_limit_while_a_search_goes_on(tmp_path: Path) -> None:
     folder = live(tmp_path / "run", limits={"latency_ms": 1e6})
-    before = front_so_far(read_contents(folder)).entries
+    before = partial_front(read_contents(folder)).entries
     verified = {one.id for one in read_contents(folder).verified}
     chosen = next(one for one in before if one.id in verified)
     file = folder.path / "verification.jsonl"
@@ -220,7 +220,7 @@ def test_a_doubtful_value_wins_no_limit_while_a_search_goes_on(tmp_path: Path) -
         if line["id"] == chosen.id:
             line["doubtful"] = {"latency_ms": WHY}
     rewrite(file, lines)
-    assert chosen.id not in {one.id for one in front_so_far(read_contents(folder)).entries}
+    assert chosen.id not in {one.id for one in partial_front(read_contents(folder)).entries}
 
 
 # -- elsewhere ------------------------------------------------------------------------------------

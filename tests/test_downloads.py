@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import Request
 
-from service.downloads import CHUNK, Download
+from service.files import CHUNK, Download
 from service.problems import ProblemError
 from tests import dashboard_cases
 from tests.service_cases import Server

@@ -15,8 +15,9 @@ from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.data.listops import SYMBOLS
 from supernet.data.tokenizer import SentencePieceTokenizer, WordTokenizer, learn
-from supernet.export.base import ExportSource, Reading, Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportSource
 from supernet.export.huggingface import (
     HuggingFaceExport,
     auto_class,
@@ -24,7 +25,7 @@ from supernet.export.huggingface import (
     tokenizer_source,
 )
 from supernet.export.package import write_package
-from supernet.export.tensors import read_tensors, write_tensors
+from supernet.export.weights import read_tensors, write_tensors
 from tests.export_cases import export_to, hub_without_net, module_of, opened, run_of, seal
 from tests.export_networks import random_blueprint, random_inputs, random_network
 
@@ -91,11 +92,11 @@ def test_networks_of_every_kind_load(hub: Any, seed: int, tmp_path: Path) -> Non
     blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
     network = random_network(blueprint, seed)
     with torch.inference_mode():
-        logits = network(*Record(inputs, {}).arguments)
+        logits = network(*ReferenceOutputs(inputs, {}).arguments)
     images = "pixel_values" if inputs.get("inputs", torch.zeros(1)).dim() == 4 else ""
     kind = {"kind": "images", "black": [0.0] * 3, "white": [1.0] * 3, "image_size": 12}
-    reading = Reading(kind if images else {"kind": "numbers"})
-    source = ExportSource(blueprint, network, Record(inputs, {"logits": logits}), reading)
+    reading = Preprocessing(kind if images else {"kind": "numbers"})
+    source = ExportSource(blueprint, network, ReferenceOutputs(inputs, {"logits": logits}), reading)
     write_package(source, HuggingFaceExport(), tmp_path)
     model = load(hub, auto_class(blueprint), tmp_path)
     record = read_tensors(tmp_path / "check.safetensors")
@@ -185,8 +186,8 @@ def test_a_memory_carries_over_segments(hub: Any, tmp_path: Path) -> None:
         state = state.next_segment()
         parts.append(logits)
     inputs = random_inputs(blueprint, 0)
-    record = Record(inputs, {"logits": network(*Record(inputs, {}).arguments)})
-    source = ExportSource(blueprint, network, record, Reading({"kind": "numbers"}))
+    record = ReferenceOutputs(inputs, {"logits": network(*ReferenceOutputs(inputs, {}).arguments)})
+    source = ExportSource(blueprint, network, record, Preprocessing({"kind": "numbers"}))
     write_package(source, HuggingFaceExport(), tmp_path)
     model = load(hub, "AutoModelForCausalLM", tmp_path)
     assert torch.allclose(model(input_ids=text).logits, torch.cat(parts, dim=1), atol=1e-4)
@@ -197,7 +198,7 @@ def test_a_memory_carries_over_segments(hub: Any, tmp_path: Path) -> None:
 # -- tokenizers -----------------------------------------------------------------------------------
 
 
-def tokenizer_of(hub: Any, folder: Path, reading: Reading, seed: int) -> Any:
+def tokenizer_of(hub: Any, folder: Path, reading: Preprocessing, seed: int) -> Any:
     (folder / "tokenization_nas.py").write_text(tokenizer_source(reading))
     config = tokenizer_config(random_blueprint(seed))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -216,7 +217,7 @@ def test_sentencepiece_tokenizers(hub: Any, tmp_path: Path, joint: bool) -> None
     files = {"source.model": source.model, "target.model": (source if joint else target).model}
     names = ["source.model"] * 2 if joint else list(files)
     facts = {"kind": "sentencepiece", "source": names[0], "target": names[1]}
-    tokenizer = tokenizer_of(hub, tmp_path, Reading(facts, files), 1)
+    tokenizer = tokenizer_of(hub, tmp_path, Preprocessing(facts, files), 1)
     other = source if joint else target
     assert tokenizer(LINES)["input_ids"] == [[*row, 2] for row in source.encode(LINES)]
     assert tokenizer(text_target=LINES)["input_ids"] == [[*row, 2] for row in other.encode(LINES)]
@@ -229,7 +230,7 @@ def test_word_tokenizers_mark_the_begin_of_texts(hub: Any, tmp_path: Path) -> No
     words = WordTokenizer(["a", "cat"])
     facts = {"kind": "words", "source": "words.json", "target": "words.json"}
     files = {"words.json": json.dumps(words.symbols).encode()}
-    tokenizer = tokenizer_of(hub, tmp_path, Reading(facts, files), 2)
+    tokenizer = tokenizer_of(hub, tmp_path, Preprocessing(facts, files), 2)
     assert tokenizer("a dog cat")["input_ids"] == [1, 4, 3, 5]
     assert tokenizer.decode([1, 4, 5, 2], skip_special_tokens=True) == "a cat"
     saved = tmp_path / "saved"
@@ -238,7 +239,7 @@ def test_word_tokenizers_mark_the_begin_of_texts(hub: Any, tmp_path: Path) -> No
 
 
 def test_byte_tokenizers(hub: Any, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(hub, tmp_path, Reading({"kind": "bytes"}), 0)
+    tokenizer = tokenizer_of(hub, tmp_path, Preprocessing({"kind": "bytes"}), 0)
     expected = [byte + 1 for byte in "aä".encode()]
     assert tokenizer(["aä", "b"], padding=True)["input_ids"] == [expected, [99, 0, 0]]
     assert tokenizer.decode(expected) == "aä"
@@ -246,7 +247,7 @@ def test_byte_tokenizers(hub: Any, tmp_path: Path) -> None:
 
 def test_symbol_tokenizers(hub: Any, tmp_path: Path) -> None:
     (tmp_path / "symbols.json").write_text(json.dumps(SYMBOLS))
-    reading = Reading({"kind": "symbols", "symbols": list(SYMBOLS)})
+    reading = Preprocessing({"kind": "symbols", "symbols": list(SYMBOLS)})
     tokenizer = tokenizer_of(hub, tmp_path, reading, 0)
     assert tokenizer("[MAX 1 9 ]")["input_ids"] == [SYMBOLS.index(s) for s in "[MAX 1 9 ]".split()]
     with pytest.raises(ValueError, match="'2x' is no symbol"):

@@ -21,8 +21,8 @@ from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
-from supernet.export.base import Record
 from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import open_format
 from supernet.export.package import check_parity
 from supernet.tasks.opening import open_task
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.export
 onnx = pytest.importorskip("onnx", reason="the extra export")
 pytest.importorskip("onnxruntime", reason="the extra export")
 
-from supernet.export import onnx_tracing  # noqa: E402
+from supernet.export import onnx as onnx_export  # noqa: E402
 from tests import onnx_cases as cases  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -74,7 +74,7 @@ def test_a_graph_says_what_it_is(exported: Path, classifiers: RunFolder) -> None
     about = {one.key: one.value for one in model.metadata_props}
     assert about["architecture"] == arch_of(classifiers) and about["graph"] == "classifier"
     (opset,) = [one.version for one in model.opset_import if not one.domain]
-    assert opset == int(about["opset"]) == onnx_tracing.OPSET
+    assert opset == int(about["opset"]) == onnx_export.OPSET
     (images,) = model.graph.input
     assert images.name == "images" and images.type.tensor_type.shape.dim[0].dim_param == "batch"
 
@@ -95,7 +95,7 @@ def test_weights_are_there_once(exported: Path) -> None:
 def test_weights_beside_the_graph_are_found(
     classifiers: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_tracing, "EMBEDDED_BYTES", 0)
+    monkeypatch.setattr(onnx_export, "EMBEDDED_BYTES", 0)
     made = export_to(classifiers, "onnx", tmp_path / "big")
     assert made.facts["files"] == ["classifier.onnx", "classifier.onnx.data"]
     assert verify_export(made.path).difference < TOLERANCE
@@ -237,8 +237,8 @@ def test_a_memory_of_earlier_segments(tmp_path: Path) -> None:
     blueprint = Blueprint("language_modelling", settings, architecture)
     inputs = {"tokens": cases.texts(3, 9, 9), "context": cases.texts(3, 30, 9)}
     with torch.inference_mode():
-        record = Record(inputs, {"logits": one(inputs["tokens"], inputs["context"])})
-        forgetful = Record(inputs, {"logits": one(inputs["tokens"])})
+        record = ReferenceOutputs(inputs, {"logits": one(inputs["tokens"], inputs["context"])})
+        forgetful = ReferenceOutputs(inputs, {"logits": one(inputs["tokens"])})
     assert open_format("onnx").parity(tmp_path, blueprint, record) < TOLERANCE
     assert open_format("onnx").parity(tmp_path, blueprint, forgetful) > 100 * TOLERANCE
 

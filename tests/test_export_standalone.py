@@ -14,7 +14,7 @@ from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
-from supernet.export.tensors import read_tensors, write_tensors
+from supernet.export.weights import read_tensors, write_tensors
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.export_cases import export_to, module_of, opened, run_of, seal
 
@@ -115,7 +115,7 @@ def test_a_text_is_continued(runs: dict[str, RunFolder], tmp_path: Path) -> None
     module = module_of(tmp_path / "out")
     network = module.load_network()
     written = module.continue_text(network, [1], count=5)
-    logits = network(torch.tensor([[1, *written]]))[0, :-1, 1 : module.VOCABULARY]
+    logits = network(torch.tensor([[1, *written]]))[0, :-1, 1 : network.num_words]
     assert written == (logits.argmax(dim=-1) + 1).tolist()
 
 

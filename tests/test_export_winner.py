@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nas.exporting.export import verify_export
+from nas.results.networks import open_data, open_network
 from nas.run.folder import RunFolder
-from nas.trained import open_data, open_network
 from supernet.beam_search import BeamSettings
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.export_cases import export_to, hub_without_net

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from nas.exporting.export import verify_export
-from nas.inherited import open_inherited
+from nas.results.networks import open_inherited
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
-from supernet.export.base import Record
+from supernet.export.contents import ReferenceOutputs, read_reference
 from supernet.export.formats import open_format
-from supernet.export.record import read_record
-from supernet.export.tensors import read_tensors, write_tensors
+from supernet.export.weights import read_tensors, write_tensors
 from supernet.training.checkpoint import save
 from tests.export_cases import arch_of, export_to, know_plain, run_of, seal
 
@@ -134,7 +133,8 @@ def test_inherited_needs_a_network_of_the_run(run: RunFolder, given: str | None)
 def test_a_file_that_is_missing_is_named(run: RunFolder, tmp_path: Path, name: str) -> None:
     export_to(run, "plain", tmp_path / "out")
     (tmp_path / "out" / name).unlink()
-    with pytest.raises(DataError, match=name):
+    error = UsageError if name == "checksums.json" else DataError  # without it, it is no export
+    with pytest.raises(error, match=name):
         verify_export(tmp_path / "out")
 
 
@@ -148,7 +148,7 @@ def test_a_changed_file_is_named(run: RunFolder, tmp_path: Path) -> None:
 def test_only_exports_are_verified(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         verify_export(tmp_path / "nothing")
-    with pytest.raises(DataError, match="is no export"):
+    with pytest.raises(UsageError, match="is no export"):
         verify_export(tmp_path)
 
 
@@ -220,7 +220,7 @@ def test_inherited_outputs_are_those_of_the_supernet(run: RunFolder, tmp_path: P
     """The record comes from the supernet itself, not from what was cut out of it."""
     exported = export_to(run, "plain", tmp_path / "out", arch=arch_of(run), inherited=True)
     supernet = open_inherited(run, arch_of(run), "cpu")
-    record = read_record(tmp_path / "out" / "check.safetensors")
+    record = read_reference(tmp_path / "out" / "check.safetensors")
     with torch.inference_mode():
         logits = supernet.model(*record.arguments, supernet.architecture)
     assert torch.equal(logits, record.outputs["logits"])
@@ -228,7 +228,7 @@ def test_inherited_outputs_are_those_of_the_supernet(run: RunFolder, tmp_path: P
 
 
 def test_numbers_that_are_none_are_infinitely_far() -> None:
-    record = Record({}, {"logits": torch.zeros(2)})
+    record = ReferenceOutputs({}, {"logits": torch.zeros(2)})
     assert record.difference({"logits": torch.tensor([0.0, torch.nan])}) == float("inf")
     assert record.difference({"logits": torch.tensor([0.0, -0.5])}) == 0.5
     with pytest.raises(DataError, match="expects logits of the shape"):

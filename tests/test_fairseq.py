@@ -17,20 +17,19 @@ import torch
 
 from nas.exporting.export import ExportRequest, export_network
 from nas.fairseq.backend import find_program, import_checkpoints, run_job
+from nas.fairseq.binarised import write_data_bin
+from nas.fairseq.checkpoint import read_trained, write_checkpoint
 from nas.fairseq.folder import FairseqJob, prepare_job
+from nas.fairseq.plugin import USER_DIR
+from nas.results.networks import open_data, open_network, translate_text
 from nas.run.folder import RunFolder
-from nas.trained import open_data, open_network, translate_text
 from search_spaces.errors import NasError
 from search_spaces.notation import from_text
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
 from supernet.building import build_network
-from supernet.data.fairseq_dictionary import readable
-from supernet.data.fairseq_write import write_data_bin
-from supernet.data.tokenizer import BOS, EOS, PAD
+from supernet.data.tokenizer import BOS, EOS, PAD, join_words
 from supernet.export.blueprint import Blueprint
-from supernet.export.fairseq_checkpoint import read_trained, write_checkpoint
-from supernet.export.fairseq_plugin import USER_DIR
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
 from tests.data_bin_cases import random_lines
@@ -180,7 +179,7 @@ def test_the_script_decodes_as_translate_does(world: World) -> None:
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PATH": paths})
     text = (world.job.path / "results" / "generate-valid.txt").read_text("utf-8")
     lines = ours(world, world.lines["valid"][0], 4)
-    assert hypotheses(text) == [readable(line, "subword_nmt") for line in lines]
+    assert hypotheses(text) == [join_words(line, "subword_nmt") for line in lines]
 
 
 def test_an_export_decodes_to_the_same_on_its_own(world: World, tmp_path: Path) -> None:

@@ -16,16 +16,16 @@ from typer.testing import CliRunner, Result
 from nas.cli.app import app
 from nas.fairseq import backend as fairseq_backend
 from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
+from nas.fairseq.checkpoint import write_checkpoint
+from nas.fairseq.data import DataBin, open_data_bin
 from nas.fairseq.folder import SETTINGS, prepare_job
+from nas.fairseq.plugin import USER_DIR
 from nas.run.folder import RunFolder
 from nas.stages.retrain import retrain
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 from supernet.building import build_network
-from supernet.data.fairseq_data import DataBin, open_data_bin
-from supernet.data.synthetic import synthetic_translation
+from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.export.blueprint import Blueprint
-from supernet.export.fairseq_checkpoint import write_checkpoint
-from supernet.export.fairseq_plugin import USER_DIR
 from supernet.training.checkpoint import load
 from tests.data_bin_cases import small_splits, write_data_bin
 from tests.trained_cases import LANGUAGE, TRANSLATION, begun, networks, with_front
@@ -71,7 +71,7 @@ def test_the_command_has_the_papers_settings(run: RunFolder) -> None:
 def test_the_data_are_written_in_fairseqs_form(run: RunFolder) -> None:
     folder = prepare_job(run, "best").path / "data-bin"
     data = open_data_bin(DataBin.find(folder, run.spec.space), 64)
-    made = synthetic_translation(0)
+    made = SYNTHETIC_PAIRS.open(0)
     assert data.source_tokenizer is data.target_tokenizer and made.source_tokenizer is not None
     assert data.source_tokenizer.symbols == made.source_tokenizer.symbols
     for split in ("train", "valid"):
@@ -103,7 +103,7 @@ def test_a_second_time_keeps_what_was_trained(run: RunFolder) -> None:
 def test_the_plugin_brings_all_it_needs_along(run: RunFolder) -> None:
     lib = prepare_job(run, "best").path / USER_DIR.name / "lib"
     code = (
-        "import sys; from supernet.export import fairseq_checkpoint as own; "
+        "import sys; from nas.fairseq import checkpoint as own; "
         "from supernet import building; import supernet.decoding_state; "
         f"assert own.__file__.startswith({str(lib)!r}), own.__file__"
     )
@@ -111,7 +111,11 @@ def test_the_plugin_brings_all_it_needs_along(run: RunFolder) -> None:
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(lib)!r}); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=lib)
     assert done.returncode == 0, done.stderr
-    assert not (lib / "nas").exists() and (lib / "NOTICE").exists()
+    assert {path.name for path in (lib / "nas" / "fairseq").glob("*.py")} == {
+        "__init__.py",
+        "checkpoint.py",
+    }
+    assert not (lib / "nas" / "run").exists() and (lib / "NOTICE").exists()
 
 
 def test_other_tasks_are_refused(tmp_path: Path) -> None:

@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.errors import ArchitectureError, DataError, UnknownNameError, UsageError
-from search_spaces.loading import load_space, parse_space
-from search_spaces.notation import to_text
-from supernet.building import build_network
-from supernet.export.blueprint import Blueprint
-from supernet.export.fairseq_checkpoint import (
+from nas.fairseq.checkpoint import (
     average_weights,
     network_of_checkpoint,
     packed_blueprint,
@@ -25,6 +20,11 @@ from supernet.export.fairseq_checkpoint import (
     read_trained,
     write_checkpoint,
 )
+from search_spaces.errors import ArchitectureError, DataError, UnknownNameError, UsageError
+from search_spaces.loading import load_space, parse_space
+from search_spaces.notation import to_text
+from supernet.building import build_network
+from supernet.export.blueprint import Blueprint
 from supernet.sequence_models import FixedTranslation
 from supernet.training.checkpoint import save
 from tests.trained_cases import LANGUAGE, TRANSLATION, networks

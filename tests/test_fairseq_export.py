@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.fairseq.binarised import FairseqDictionary
+from nas.fairseq.checkpoint import read_checkpoint
 from search_spaces.errors import DataError, UsageError
-from supernet.data.fairseq_dictionary import FairseqDictionary
-from supernet.data.token_files import TokenRows
-from supernet.export.fairseq_checkpoint import read_checkpoint
+from supernet.data.text_files import TokenRows
 from supernet.extraction import Supernet
-from supernet.tasks import scores
+from supernet.tasks import translation
 from supernet.tasks.opening import open_task
-from supernet.tasks.translation import TranslationTask
+from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import load, save
 from tests.data_bin_cases import WORDS, small_splits, write_data_bin
 from tests.pipeline_cases import work
@@ -106,11 +106,11 @@ def test_bleu_is_counted_on_joined_words(tmp_path: Path, monkeypatch: pytest.Mon
     run = trained(tmp_path / "run", data=str(folder), dataset="bin")
     task = open_task(run.spec.space, "bin", str(folder), 0)
     assert isinstance(task, TranslationTask)
-    monkeypatch.setattr(scores, "StepwiseTranslator", lambda *_: None)
-    monkeypatch.setattr(scores, "translate_lines", lambda _, given, *__, **___: list(given))
+    monkeypatch.setattr(translation, "StepwiseTranslator", lambda *_: None)
+    monkeypatch.setattr(translation, "translate_lines", lambda _, given, *__, **___: list(given))
     model = torch.nn.Module()
-    model.__class__ = scores.TranslationModel  # of which nothing is asked here
-    found = scores.split_bleu(task, _as_supernet(model), None, task.valid, "cpu")  # type: ignore[arg-type]
+    model.__class__ = translation.TranslationModel  # of which nothing is asked here
+    found = split_bleu(task, _as_supernet(model), None, task.valid, "cpu")  # type: ignore[arg-type]
     assert found.score == pytest.approx(100.0) and found.reference_length == 5
 
 

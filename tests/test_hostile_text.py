@@ -12,17 +12,16 @@ from typer.testing import CliRunner, Result
 
 from nas.cli import plugins
 from nas.cli.app import app
-from nas.cli.consoles import err, out, print_json, say, tell, tell_error
 from nas.cli.listeners.results import stage_results
-from nas.cli.sheets import Folding
-from nas.cli.tables import table
-from nas.live_front import front_so_far
+from nas.console.output import err, out, print_json, say, tell, tell_error
+from nas.console.tables import Folding, table
 from nas.report.charts import bars, chart, hover
 from nas.report.markup import Html
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.partial_front import partial_front
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.front_comparison import Compared, comparison
+from service.dashboard.run_views import Compared, comparison
 from service.known_runs import RunView
 from tests import run_fixture
 from tests.cli_fakes import own_entry_points
@@ -39,7 +38,7 @@ COMMANDS = own_entry_points()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("home"), token_cache_s=0) as running:
+    with Server(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
@@ -182,7 +181,7 @@ def test_plotly_gets_no_markup_but_ours() -> None:
 
 def test_the_legend_shows_a_title_as_it_is(tmp_path: Path) -> None:
     contents = read_contents(run_fixture.finished_run(tmp_path / "run"))
-    view = RunView(contents, front_so_far(contents), [], tmp_path)
+    view = RunView(contents, partial_front(contents), [], tmp_path)
     drawn = charts(comparison([Compared("1", "<b>R&D</b> 'x'", view)]))
     names = {trace.get("name") for one in drawn.values() for trace in one["data"]}
     assert "1. &lt;b&gt;R&amp;D&lt;/b&gt; 'x'" in names

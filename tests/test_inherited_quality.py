@@ -10,7 +10,7 @@ import torch
 from nas.run.evaluator import inherited_quality
 from supernet.beam_search import BeamSettings
 from supernet.tasks.evaluation import evaluate
-from supernet.tasks.scores import split_bleu
+from supernet.tasks.translation import split_bleu
 from tests.task_cases import KINDS, SPACES, networks_of, supernet_of, task_of
 
 
@@ -47,7 +47,7 @@ def test_bleu_is_counted_by_what_it_lacks() -> None:
 def test_perfect_translations_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of("translation")
     lines = list(task.valid.target_lines)
-    monkeypatch.setattr("supernet.tasks.scores.translate_lines", lambda *_, **__: lines)
+    monkeypatch.setattr("supernet.tasks.translation.translate_lines", lambda *_, **__: lines)
     (one,) = networks_of(SPACES["translation"], 1)
     found = inherited_quality(task, supernet_of(SPACES["translation"]), one, "bleu", "cpu")
     assert found["quality"] == 0.0 and found["valid_bleu"] == 100.0

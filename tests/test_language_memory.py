@@ -14,8 +14,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from supernet.attention.softmax import last_keys
 from supernet.data.prepared import StreamSplit
-from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_batches
-from supernet.data.token_files import TokenRows
+from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
+from supernet.data.text_files import TokenRows
 from supernet.extraction import extract
 from supernet.plan import decoder_of
 from supernet.sequence_models import FixedLanguageModel, LanguageModel, build_language_supernet

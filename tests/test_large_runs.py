@@ -13,17 +13,16 @@ import httpx
 import numpy as np
 import pytest
 
-from nas import growth
-from nas.growth import hypervolume_curve
-from nas.live_front import front_so_far
-from nas.report.contents import RunContents
-from nas.report.reading import read_contents
+from nas.results import partial_front as history
+from nas.results.contents import RunContents
+from nas.results.partial_front import hypervolume_history, partial_front
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import pick, points_of
 from nas.search.pareto import hypervolume, non_dominated
 from service import known_runs
 from service.dashboard import run_views
-from service.dashboard.front_comparison import Compared, comparison
+from service.dashboard.run_views import Compared, comparison
 from service.known_runs import MOST_DRAWN, Kept, RunView, known_networks, known_run, sample
 from tests import dashboard_cases, large_run
 from tests.dashboard_cases import said
@@ -106,7 +105,7 @@ def test_what_is_left_out_is_told(view: RunView) -> None:
 
 @pytest.mark.parametrize("cost", ["latency_ms", "params", "flops"])
 def test_the_line_of_the_front_is_exact(view: RunView, contents: RunContents, cost: str) -> None:
-    front = front_so_far(contents).entries
+    front = partial_front(contents).entries
     points = np.array([[one.value(cost), one.value("quality")] for one in front])
     edge = points[non_dominated(points)]
     edge = edge[np.lexsort((-edge[:, 1], edge[:, 0]))]
@@ -116,7 +115,7 @@ def test_the_line_of_the_front_is_exact(view: RunView, contents: RunContents, co
 
 
 def test_the_whole_front_is_kept(view: RunView, contents: RunContents) -> None:
-    assert view.found.entries == front_so_far(contents).entries
+    assert view.found.entries == partial_front(contents).entries
     assert view.contents.front is not None
     assert view.contents.front.entries == view.found.entries
 
@@ -185,7 +184,7 @@ def dashboard_event() -> Any:
 def test_a_network_that_is_not_drawn_is_found(tmp_path: Path, reads: list[RunFolder]) -> None:
     whole = large_run.large_run(tmp_path / "run", FEWER)
     view = known_run(whole)
-    lines = whole.read_journal("observations.jsonl", mend=False)
+    lines = whole.read_journal("observations.jsonl")
     known = {one.id for one in (*view.contents.observed, *view.found.entries)}
     other = next(line["id"] for line in lines if line["id"] not in known)
     before = len(reads)
@@ -199,26 +198,26 @@ def test_a_network_that_is_not_drawn_is_found(tmp_path: Path, reads: list[RunFol
 def test_the_curve_takes_a_volume_only_where_the_front_has_grown(
     contents: RunContents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = front_so_far(contents)
+    found = partial_front(contents)
     plain = plain_curve(contents)
-    calls = counted(monkeypatch, growth, "hypervolume")
-    curve = hypervolume_curve(contents, found)
+    calls = counted(monkeypatch, history, "hypervolume")
+    curve = hypervolume_history(contents, found)
     np.testing.assert_allclose(curve, plain, rtol=1e-12)
-    assert len(calls) <= growth.MOST_POINTS
+    assert len(calls) <= history.MOST_POINTS
     # A search that goes on for long without finding anything costs nothing more.
     again = (*found.measured, *found.measured[::-1])
     calls.clear()
-    volumes = [v for _, v in hypervolume_curve(contents, replace(found, measured=again))]
-    assert len(calls) <= growth.MOST_POINTS // 2 + 1
+    volumes = [v for _, v in hypervolume_history(contents, replace(found, measured=again))]
+    assert len(calls) <= history.MOST_POINTS // 2 + 1
     assert len(set(volumes[len(volumes) // 2 :])) == 1
 
 
 def plain_curve(contents: RunContents) -> list[tuple[int, float]]:
     """The slow twin: the volume of all networks up to each mark."""
-    found = front_so_far(contents)
-    corner = np.array(growth.reference(contents, found))
+    found = partial_front(contents)
+    corner = np.array(history.reference(contents, found))
     points = points_of(found.measured, found.objectives) / corner
-    marks = np.unique(np.round(np.linspace(1, len(points), growth.MOST_POINTS))).astype(int)
+    marks = np.unique(np.round(np.linspace(1, len(points), history.MOST_POINTS))).astype(int)
     every = marks.tolist()
     return [(n, hypervolume(points[:n], np.ones(len(corner)))) for n in every]
 

@@ -89,7 +89,7 @@ def test_of_three_timings_two_that_agree_are_believed(tmp_path: Path, machine: M
     assert value.value == pytest.approx(machine.ms(networks()[0])) and not value.doubtful
     assert meter(tmp_path).measure(networks()).values[0] == value
     profile = meter(tmp_path)._profile
-    assert len(profile.readings(odd)) == 6  # all sessions stand beside the value
+    assert len(profile.readings(odd)) == 9  # all sessions stand beside the value
 
 
 def test_timings_that_never_agree_are_doubtful_and_forgotten(

@@ -9,9 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import latency_predictors
-from experiments.hat_latencies import FEATURES, LATENCIES, physical_terms, read_latencies
-from experiments.latency_predictors import Plan, drift, main, study
+from experiments import harness, latency_predictors
+from experiments.latency_predictors import (
+    FEATURES,
+    LATENCIES,
+    STUDY,
+    Plan,
+    drift,
+    physical_terms,
+    read_latencies,
+    study,
+)
 from latency.predictor import LatencyPredictor
 from search_spaces.errors import DataError, UsageError
 
@@ -92,7 +100,7 @@ def test_terms_beat_the_columns_where_cost_is_products(file: Path) -> None:
 
 
 def test_json_has_the_promised_form(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--csv", str(file), "--json", *QUICK]) == 0
+    assert STUDY.main(["--csv", str(file), "--json", *QUICK]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"mape", "kendall_tau", "baselines"}
     assert set(printed["baselines"]) == {"linear", "decoder_depth"}
@@ -108,11 +116,11 @@ def test_without_options_all_files_are_read_and_results_kept(
     for name in ("one", "two"):
         write(tmp_path / f"{name}.csv", made_up(60))
     monkeypatch.setattr(latency_predictors, "FOLDER", tmp_path)
-    monkeypatch.setattr(latency_predictors, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(latency_predictors, "DEFAULT", Plan((10,), 20, 1))
-    assert main(["--json"]) == 0
+    assert STUDY.main(["--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"one", "two"}
-    kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    kept = json.loads((tmp_path / "latency_predictors.json").read_text(encoding="utf-8"))
     assert set(kept["one"]) == {"rows", "chosen", "within", "drift"}
 
 
@@ -120,12 +128,12 @@ def test_a_folder_without_files_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(latency_predictors, "FOLDER", tmp_path)
-    assert main([]) == 1
+    assert STUDY.main([]) == 2
     assert "name one with --csv FILE" in capsys.readouterr().err
 
 
 def test_the_table_shows_every_row(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--csv", str(file), *QUICK]) == 0
+    assert STUDY.main(["--csv", str(file), *QUICK]) == 0
     shown = capsys.readouterr().out
     for words in ("board", "predictor", "decoder depth", "trees log of terms", "within ±1 std"):
         assert words in shown
@@ -136,7 +144,7 @@ def test_a_missed_target_is_said_and_fails(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(latency_predictors, "TARGETS", {"wild": 5.0, "calm": 5.0})
     wild = write(tmp_path / "wild.csv", made_up(90, noise=0.5))
     calm = write(tmp_path / "calm.csv", made_up(90))
-    assert [main(["--csv", str(path), *QUICK]) for path in (wild, calm)] == [1, 0]
+    assert [STUDY.main(["--csv", str(path), *QUICK]) for path in (wild, calm)] == [1, 0]
 
 
 def test_slow_spells_show_as_drift(tmp_path: Path) -> None:
@@ -201,7 +209,7 @@ def test_a_bad_file_is_one_sentence(
     path = tmp_path / "bad.csv"
     if content is not None:
         path.write_bytes(content)
-    assert main(["--csv", str(path), "--json"]) == 1
+    assert STUDY.main(["--csv", str(path), "--json"]) == 2
     output = capsys.readouterr()
     assert said in output.err and output.err.count("\n") == 1 and output.out == ""
 

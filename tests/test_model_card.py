@@ -10,8 +10,7 @@ import pytest
 from latency.device import DeviceFingerprint
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
-from nas.exporting.facts import gather_facts
-from nas.exporting.model_card import model_card
+from nas.exporting.model_card import gather_facts, model_card
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost

@@ -11,9 +11,10 @@ from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.run.omni_views import OmniViews, check_omni, read_views, sees_several_layers, view_file
+from nas.run.layout import attention_file
+from nas.run.omni_views import OmniViews, check_omni, read_views, sees_several_layers
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import TINY, finished
@@ -56,14 +57,14 @@ def test_views_are_read_as_they_were_written(run: RunFolder) -> None:
 )
 def test_a_damaged_file_is_named(run: RunFolder, path: Any, value: Any) -> None:
     look_into(run, ID)
-    rewrite(run, view_file(ID), path, value)
+    rewrite(run, attention_file(ID), path, value)
     with pytest.raises(DamagedRunError, match=f"attention/{ID}.json.*--attention {ID}"):
         read_views(run, ID)
 
 
 def test_an_empty_file_is_damaged(run: RunFolder) -> None:
     look_into(run, ID)
-    (run.path / view_file(ID)).write_text("")
+    (run.path / attention_file(ID)).write_text("")
     with pytest.raises(DamagedRunError):
         read_views(run, ID)
 
@@ -126,7 +127,7 @@ def test_a_run_without_weights_is_told_so(run: RunFolder) -> None:
     run.forget(f"retrain-{identity}", ())
     shown = nas("show", str(run.path), "--attention", identity)
     assert (shown.exit_code, "deleted to make room" in shown.stderr) == (2, True)
-    assert not (run.path / view_file(identity)).exists()
+    assert not (run.path / attention_file(identity)).exists()
 
 
 # -- real weights ---------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def test_views_follow_better_weights_and_damage(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", DEEP)
     other = next(e.id for e in read_front(run).entries if not run.record(f"retrain-{e.id}"))
     assert nas("show", str(run.path), "--attention", other).exit_code == 0
-    (run.path / view_file(other)).write_text("{}")
+    (run.path / attention_file(other)).write_text("{}")
     assert nas("show", str(run.path), "--attention", other).exit_code == 0
     assert nas("retrain", str(run.path), "--pick", other, "--quiet").exit_code == 0
     assert nas("show", str(run.path), "--attention", other).exit_code == 0

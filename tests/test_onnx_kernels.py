@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from supernet.attention.bigbird import BigBirdKernel
 from supernet.attention.linear import CosformerKernel, NormLinearKernel
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
-from supernet.export.onnx_kernels import graph_form
+from supernet.export.onnx_kernels import traceable
+from tests.test_attention_contract import at
 
 HEADS, WIDTH, LONGEST = 2, 4, 96
 MAKE: dict[str, Callable[[], AttentionKernel]] = {
@@ -63,41 +65,43 @@ def empty(state: State) -> State:
     return tuple(part[:, :, :0] if keys else torch.zeros_like(part) for part in state)
 
 
-@pytest.mark.parametrize("positions", [1, 5, 17, 40, 96])
-@pytest.mark.parametrize("span", [1, 3])
 @pytest.mark.parametrize("name", MAKE)
-def test_whole_sequences(name: str, span: int, positions: int) -> None:
+def test_whole_sequences(name: str) -> None:
     kernel = kernel_of(name)
-    parts, mask = qkv(positions * span), padding(positions * span, span)
-    expected = kernel(*parts, key_mask_BM=mask, span=span)
-    found = graph_form(kernel)(*parts, key_mask_BM=mask, span=span)
-    real = mask[:, None, :, None].expand_as(expected)
-    torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
+    form = traceable(kernel)
+    for span, positions in product((1, 3), (1, 5, 17, 40, 96)):
+        parts, mask = qkv(positions * span), padding(positions * span, span)
+        expected = kernel(*parts, key_mask_BM=mask, span=span)
+        found = form(*parts, key_mask_BM=mask, span=span)
+        real = mask[:, None, :, None].expand_as(expected)
+        with at(span, positions):
+            torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_whole_sequences_without_padding(name: str) -> None:
     kernel, parts = kernel_of(name), qkv(40)
     expected = kernel(*parts, key_mask_BM=None)
-    torch.testing.assert_close(graph_form(kernel)(*parts, key_mask_BM=None), expected)
+    torch.testing.assert_close(traceable(kernel)(*parts, key_mask_BM=None), expected)
 
 
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-@pytest.mark.parametrize("span", [1, 3])
 @pytest.mark.parametrize("name", DECODERS)
-def test_texts_in_parts(name: str, span: int, cuts: tuple[int, ...]) -> None:
-    kernel, parts = kernel_of(name), qkv(sum(cuts) * span)
-    expected, after = kernel.causal(*parts, span=span)
-    form, state, found = graph_form(kernel), empty(after), []
-    start = 0
-    for cut in cuts:
-        new = [part[:, :, start * span : (start + cut) * span] for part in parts]
-        out, state = form.causal(*new, span=span, state=state)
-        found.append(out)
-        start += cut
-    torch.testing.assert_close(torch.cat(found, dim=2), expected, rtol=1e-9, atol=1e-9)
-    for mine, theirs in zip(state, after, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+def test_texts_in_parts(name: str) -> None:
+    kernel = kernel_of(name)
+    form = traceable(kernel)
+    for span, cuts in product((1, 3), CUTS):
+        parts = qkv(sum(cuts) * span)
+        expected, after = kernel.causal(*parts, span=span)
+        state, found, start = empty(after), [], 0
+        for cut in cuts:
+            new = [part[:, :, start * span : (start + cut) * span] for part in parts]
+            out, state = form.causal(*new, span=span, state=state)
+            found.append(out)
+            start += cut
+        with at(span, cuts):
+            torch.testing.assert_close(torch.cat(found, dim=2), expected, rtol=1e-9, atol=1e-9)
+            for mine, theirs in zip(state, after, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -106,7 +110,7 @@ def test_a_form_that_forgets_is_another_kernel(name: str) -> None:
     kernel, parts = kernel_of(name), qkv(12)
     expected, after = kernel.causal(*parts)
     last = [part[:, :, 11:] for part in parts]
-    out, _ = graph_form(kernel).causal(*last, state=empty(after))
+    out, _ = traceable(kernel).causal(*last, state=empty(after))
     assert not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
 
 
@@ -115,7 +119,7 @@ def test_memories_are_the_kernels_own(name: str) -> None:
     kernel, (q, k, v) = kernel_of(name), qkv(15)
     mask, positions = padding(15, 1), torch.arange(15)[None]
     results: list[Any] = []
-    for one in (kernel, graph_form(kernel)):
+    for one in (kernel, traceable(kernel)):
         memory = one.memory(k, v, key_mask_BM=mask)
         results.append(one.read(q, memory, positions))
     torch.testing.assert_close(*results)
@@ -124,10 +128,10 @@ def test_memories_are_the_kernels_own(name: str) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_parameters_are_shared(name: str) -> None:
     kernel = kernel_of(name)
-    mine = {id(parameter) for parameter in graph_form(kernel).parameters()}
+    mine = {id(parameter) for parameter in traceable(kernel).parameters()}
     assert mine == {id(parameter) for parameter in kernel.parameters()}
 
 
 def test_a_kernel_without_a_form_is_named() -> None:
     with pytest.raises(UsageError, match="the attention kernel Identity has no form for ONNX"):
-        graph_form(nn.Identity())
+        traceable(nn.Identity())

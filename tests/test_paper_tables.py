@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from experiments import hat_networks, paper_tables
-from experiments.hat_networks import hat_rows, read_network
-from experiments.mformer_networks import cifar_rows, spread, spread_heads, wmt_rows
-from experiments.paper_rows import MISSED, PaperTable, Row
+from experiments import paper_tables
+from experiments.paper_tables import (
+    MISSED,
+    STUDY,
+    PaperTable,
+    Row,
+    cifar_rows,
+    hat_rows,
+    read_network,
+    spread,
+    spread_heads,
+    wmt_rows,
+)
 from search_spaces.errors import DataError
 from tests.test_hat_format import TITAN
 
@@ -25,8 +34,8 @@ ROW = Row(
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with the one network above; the table asks for no other."""
-    only = {TITAN_FILE: hat_networks.RELEASED[TITAN_FILE]}
-    monkeypatch.setattr(hat_networks, "RELEASED", only)
+    only = {TITAN_FILE: paper_tables.RELEASED[TITAN_FILE]}
+    monkeypatch.setattr(paper_tables, "RELEASED", only)
     folder = tmp_path / "hat_architectures"
     folder.mkdir()
     (folder / TITAN_FILE).write_text(TITAN.replace("[-1, 1, 2]", "[-1, 1, 1]"), encoding="utf-8")
@@ -99,7 +108,7 @@ def test_spreading_keeps_sums() -> None:
 
 
 def test_command_prints_tables(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paper_tables.main(["--data", str(data)]) == 0
+    assert STUDY.main(["--data", str(data)]) == 0
     printed = capsys.readouterr().out
     assert "Transformer-Big" in printed
     assert "not fitted" in printed
@@ -109,12 +118,12 @@ def test_command_prints_tables(data: Path, capsys: pytest.CaptureFixture[str]) -
 def test_command_fails_on_a_missed_row(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = data / "hat_architectures" / TITAN_FILE
     path.write_text(path.read_text().replace("[3072, 3072, 3072]", "[3072, 3072, 2048]"))
-    assert paper_tables.main(["--json", "--data", str(data)]) == 1
+    assert STUDY.main(["--json", "--data", str(data)]) == 1
     assert json.loads(capsys.readouterr().out)["missed"] == ["Titan Xp 126.0 ms"]
 
 
 def test_command_without_data_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert paper_tables.main(["--data", str(tmp_path)]) == 1
+    assert STUDY.main(["--data", str(tmp_path)]) == 2
     assert "--data" in capsys.readouterr().err

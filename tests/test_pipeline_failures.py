@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from nas.executors.base import Failure
-from nas.outcomes import FAILED, hopeless, read_failed, too_few
 from nas.report import write_report
+from nas.results.failures import FAILED, read_failed
 from nas.run.events import EvaluationFailed, Event
 from nas.run.folder import RunFolder
 from nas.stages.base import Run
+from nas.stages.outcomes import too_few_observations, too_many_failures
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
 from tests.pipeline_cases import done_twice, finished, logged, results, tiny, work
@@ -207,10 +208,12 @@ GOOD = {"quality": 1.0}
 def test_when_it_makes_no_sense_to_go_on(
     lines: list[dict[str, object]], error: type[NasError] | None
 ) -> None:
-    assert type(hopeless(lines)) is (error or type(None))
+    assert type(too_many_failures(lines)) is (error or type(None))
 
 
 def test_a_ranker_needs_some(tmp_path: Path) -> None:
-    assert isinstance(too_few([GOOD] * 7 + [BAD], 8), EvaluationError)
-    assert too_few([GOOD] * 8 + [BAD], 8) is None
-    assert too_few([GOOD] * 7, 8) is None  # a small budget is told of by the ranker itself
+    assert isinstance(too_few_observations([GOOD] * 7 + [BAD], 8), EvaluationError)
+    assert too_few_observations([GOOD] * 8 + [BAD], 8) is None
+    assert (
+        too_few_observations([GOOD] * 7, 8) is None
+    )  # a small budget is told of by the ranker itself

@@ -12,7 +12,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
-from supernet.data.datasets import load_search_data
+from supernet.data.examples import load_search_data
 from tests.pipeline_cases import TINY, edited, finished, logged, named, results, tiny, work
 
 ONE_LAYER = (
@@ -120,7 +120,7 @@ def test_data_that_change_are_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     before = results(run)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "supernet.tasks.opening.load_search_data",
+            "supernet.tasks.classification.load_search_data",
             lambda *arguments: replace(load_search_data(*arguments), digest="another"),
         )
         assert named(work(run), "StageStarted") == []  # nothing needs the data any more

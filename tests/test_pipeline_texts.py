@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from rich.console import Console
 
-from nas.cli.run_state import read_state
-from nas.cli.tables import front_table, retrained_table
+from nas.console.tables import front_table, retrained_table
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
+from nas.results.state import read_state
 from nas.run.folder import RunFolder
 from nas.search.front import pick, read_front
 from nas.stages.base import Run
@@ -270,7 +270,8 @@ def test_networks_that_translate_nothing_right_are_no_reason_to_fail(
 ) -> None:
     """All have a BLEU of zero: there is nothing to learn from, and nothing to gain."""
     monkeypatch.setattr(
-        "supernet.tasks.scores.translate_lines", lambda _, lines, *__, **___: ["?"] * len(lines)
+        "supernet.tasks.translation.translate_lines",
+        lambda _, lines, *__, **___: ["?"] * len(lines),
     )
     run = request(tmp_path / "run", "by BLEU")
     work(run)

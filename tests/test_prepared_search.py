@@ -17,7 +17,7 @@ from nas.cli.app import app
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
-from supernet.data.datasets import load_search_data, load_test_split
+from supernet.data.examples import load_search_data, load_test_split
 from tests.pipeline_cases import NUMBERS, edited, finished, logged, named, tiny, work
 from tests.prepare_cases import pictures, run, write_folder, write_jsonl, write_pairs
 

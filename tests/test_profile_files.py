@@ -12,6 +12,7 @@ from search_spaces.errors import DataError, UsageError
 from tests.test_cli_profile import OUT, FakeDevice, Killed, here, profile, timer_sessions
 
 __all__ = ["here"]
+pytestmark = pytest.mark.usefixtures("few_regressors")
 PAGE = Path("board.html")
 
 

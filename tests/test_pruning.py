@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nas.run.vetoes import everything
+from nas.request.protected_choices import everything
 from nas.search.evolution import EvolutionSettings, Scores, archive, evolve
 from nas.search.pareto import hypervolume
 from nas.search.pruning.evidence import Candidate, _wilson_high, candidates, draw, elite, lift

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,19 @@ import pytest
 
 from experiments import ray_chaos, scaling
 from experiments.ray_chaos import Kill, Outcome, evaluations, plan, row
-from experiments.scaling import Study, Throughput, physical_cores
+from experiments.scaling import STUDY, met, physical_cores
 
 KILL = Kill("driver", 12, 0.01, "local")
-GOOD = Study(
-    2, [Throughput(n, 10, 1.0, 0.95, 1.0, 0.1) for n in (1, 2)], 100, 5.0, 7.0, 5.1, 100, 0.1
-)
+GOOD = {
+    "cores": 2,
+    "throughputs": [{"workers": n, "ratio": 0.95} for n in (1, 2)],
+    "evaluations": 100,
+    "local_ms": 5.0,
+    "ray_ms": 7.0,
+    "worker_ms": 5.1,
+    "equal": 100,
+    "load": 0.1,
+}
 
 
 def test_a_plan_is_seeded_and_even() -> None:
@@ -54,12 +61,12 @@ def test_a_line_of_the_table_says_what_was_killed_and_whether_it_mattered() -> N
         ({}, True),
         ({"equal": 99}, False),
         ({"ray_ms": 15.1}, False),
-        ({"throughputs": [Throughput(2, 10, 1.0, 0.89, 1.0, 0.1)]}, False),
-        ({"throughputs": [Throughput(4, 10, 1.0, 0.5, 1.0, 0.1)]}, True),  # more than cores
+        ({"throughputs": [{"workers": 2, "ratio": 0.89}]}, False),
+        ({"throughputs": [{"workers": 4, "ratio": 0.5}]}, True),  # more than cores
     ],
 )
 def test_what_counts_as_success(change: dict[str, object], good: bool) -> None:
-    assert replace(GOOD, **change).good is good  # type: ignore[arg-type]
+    assert met(GOOD | change) is good
 
 
 def test_what_the_worker_measured_is_read_from_its_log(tmp_path: Path) -> None:
@@ -78,13 +85,14 @@ def test_threads_of_one_core_are_counted_once(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_kills_leave_the_same_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["ray_chaos", "--times", "3", "--seed", "1"])
-    assert ray_chaos.main() == 0
+def test_kills_leave_the_same_front() -> None:
+    assert ray_chaos.STUDY.main(["--times", "3", "--seed", "1"]) == 0
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_evaluations_through_ray_are_equal(tmp_path: Path) -> None:
-    found = scaling.study(tmp_path, [1, 2], 60, 4)
-    assert found.equal == 60 and [one.workers for one in found.throughputs] == [1, 2]
+def test_evaluations_through_ray_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--evaluations", "60", "--per-worker", "4", "--repeats", "1"]
+    STUDY.main(["--workers", "1,2", *few, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["equal"] == 60 and [one["workers"] for one in found["throughputs"]] == [1, 2]

@@ -14,9 +14,9 @@ import torch
 from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
 from nas.executors.opening import open_executor
+from nas.request.presets import budget_for
 from nas.run.events import Note
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
 from nas.run.supernet_training import supernet_trainer
 from nas.stages import declare
 from nas.stages.base import Run

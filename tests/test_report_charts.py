@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from latency.profile import read_profile
-from nas.report.contents import RunContents
 from nas.report.network_pictures import MOST_SHOWN, _spread, picture
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
 from search_spaces.loading import load_space

@@ -9,7 +9,7 @@ import pytest
 
 from nas.report import write_report
 from nas.report.page import CHAPTERS, render
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError
 from tests import report_cases

@@ -14,20 +14,23 @@ import plotly.graph_objects
 import pytest
 
 from nas.report import write_report
-from nas.report.contents import RunContents
-from nas.report.page import CHAPTERS, render
-from nas.report.reading import read_contents
+from nas.report.page import render
 from nas.report.summary_section import search_command
+from nas.request.presets import budget_for
+from nas.request.protected_choices import read_vetoes
+from nas.request.spec import SearchSpec, build_spec
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import SearchSpec, build_spec
-from nas.run.vetoes import read_vetoes
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space
 from tests import report_cases
 from tests.report_cases import charts, trace, words_of
 from tests.run_fixture import empty_run, retrain, rewrite
 
+SECTIONS = (
+    "front networks omni features importances ranker latency pruning time training reproduce"
+).split()
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
 finished, run, contents = report_cases.finished, report_cases.run, report_cases.contents
@@ -38,8 +41,7 @@ finished, run, contents = report_cases.finished, report_cases.run, report_cases.
 
 def test_a_finished_run_has_every_section_and_lacks_nothing(contents: RunContents) -> None:
     page = render(contents)
-    for anchor in CHAPTERS:
-        assert f'<section id="{anchor}">' in page
+    assert re.findall(r'<section id="([^"]*)">', page) == SECTIONS
     assert 'class="missing"' not in page
     assert 'class="warning"' not in page
 
@@ -153,13 +155,23 @@ def test_a_refusal_is_told_with_its_reason(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pick", "reason"),
+    [("cheapest", "the lowest cost"), ("params<=1e9", "asked for with params ≤ 1e+09")],
+)
+def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, reason: str) -> None:
+    contents = read_contents(run)
+    spec = contents.spec.model_copy(update={"pick": pick})
+    assert f"({reason};" in words_of(render(replace(contents, spec=spec)))
+
+
+@pytest.mark.parametrize(
     "values",
     [
         {},
         {"objectives": ("quality", "flops", "params"), "limits": {"params": 20000.0}},
         {"preset": "smoke", "pick": "best", "seed": 11, "data": "a folder/x.npz"},
         {"limits": {"flops": 1234567.0, "latency_ms": 0.1 + 0.2}},
-        {"quality": "bleu", "dataset": "synthetic"},
+        {"quality": "bleu", "dataset": "synthetic", "searcher": "nsga2"},
         {"keep": {"encoder.attention": ("linear", "omni"), "encoder.2.ffn_dim": (64,)}},
     ],
 )
@@ -191,6 +203,7 @@ def spec_of(command: str) -> SearchSpec:
         device=given["device"][0],
         objectives=tuple(given["objectives"][0].split(",")),
         quality=given.get("quality", ["loss"])[0],
+        searcher=given.get("searcher", ["rank-evolve"])[0],
         limits={name: float(text) for name, text in limits.items()},
         preset=given["preset"][0],
         budget=budget_for(space, given["preset"][0], overrides),

@@ -65,9 +65,7 @@ def test_a_file_belongs_to_one_entry() -> None:
 @pytest.mark.parametrize("name", PRINTABLE)
 def test_studies_print_what_they_keep(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = HOME / "results" / f"{name}.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["results_tables", str(file), "--markdown"])
-        assert main() == 0
+    assert main([str(file), "--markdown"]) == 0
     text = capsys.readouterr().out
     (entry,) = entries(f"## An entry\n\n{text}")
     assert entry.rows and missing(entry, printed(tables_of(file))) == []

@@ -21,6 +21,8 @@ from search_spaces.errors import UsageError
 from tests.pipeline_cases import NUMBERS, TINY, finished, named, tiny, work
 from tests.profile_cases import made_profile
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 TIMED = ("quality", "latency_ms")
 KEPT = ["declare", "supernet"]
 OUT = Path("board.json")

@@ -25,7 +25,7 @@ from search_spaces.errors import (
     RunConflictError,
     UsageError,
 )
-from supernet.data.datasets import load_test_split
+from supernet.data.examples import load_test_split
 from supernet.data.sources import SOURCES
 from supernet.models import FixedNetwork
 from supernet.training.checkpoint import load
@@ -70,7 +70,7 @@ class Door:
             self.calls.append("epoch")
             return trained(trainer)
 
-        monkeypatch.setattr("supernet.tasks.opening.load_test_split", spy)
+        monkeypatch.setattr("supernet.tasks.classification.load_test_split", spy)
         monkeypatch.setattr(Trainer, "_train_epoch", epoch)
 
 
@@ -80,7 +80,7 @@ class Door:
 def test_no_search_stage_opens_the_test_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supernet.tasks.opening.load_test_split", closed)
+    monkeypatch.setattr("supernet.tasks.classification.load_test_split", closed)
     for name, source in SOURCES.items():
         monkeypatch.setitem(SOURCES, name, replace(source, test=closed))
     run = tiny(tmp_path / "run")
@@ -91,16 +91,14 @@ def test_no_search_stage_opens_the_test_split(
     assert (run.path / "pareto.json").exists() and not list(run.path.glob("retrained/*/result*"))
 
 
-OPENERS = re.compile(r"load_test_split|(open|synthetic)_\w+_test")
-# A task keeps a way to its test split, and opens it when it is asked to.
-DOORS = re.compile(r"_?open_test")
+OPENERS = re.compile(r"load_test_split|_?open_(\w+_)?test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
-MAKERS = {"supernet/data/prepare_examples.py", "supernet/data/text_requests.py"}
-TASKS = ("classification", "translation", "language_modelling")
+MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
 DEFINED = {
-    f"supernet/data/{name}.py"
-    for name in ("datasets", "sources", "prepared", "synthetic", "fairseq_data")
+    "nas/fairseq/data.py",
+    "supernet/tasks/base.py",  # where a task opens it when it is asked to
+    *(f"supernet/data/{name}.py" for name in ("examples", "prepared", "synthetic")),
 }
 
 
@@ -116,10 +114,6 @@ def names(path: Path) -> set[str]:
                 | ast.Constant(value=str(name))
             ) if OPENERS.fullmatch(name):
                 found.add(name)
-            case ast.Attribute(attr=str(name)) | ast.Constant(value=str(name)) if DOORS.fullmatch(
-                name
-            ):
-                found.add(name)
             case ast.Attribute(attr="test"):
                 found.add("test")
     return found
@@ -131,30 +125,29 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         for path in (ROOT / package).rglob("*.py"):
             if found := names(path):
                 users[path.relative_to(ROOT).as_posix()] = found
-    pairs, streams = (
-        {f"open_{kind}_test", f"synthetic_{kind}_test"} for kind in ("translation", "language")
-    )
     door = {
         "nas/retraining/stage.py": {"open_test"},
         "nas/fairseq/backend.py": {"open_test"},  # the last step for weights from elsewhere
-        "nas/trained.py": {"open_test"},  # `nas evaluate`: the user asks for it
+        "nas/results/networks.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
-        "supernet/tasks/opening.py": {"load_test_split", "open_data_bin_test"} | pairs | streams,
-        "supernet/data/datasets.py": {"test"},
-        "supernet/export/specialise.py": {"test"},  # that of an `if`, in Python's syntax tree
-        "supernet/data/sources.py": {"open_examples_test"},
+        "supernet/tasks/classification.py": {"_open_test", "load_test_split", "open_test"},
+        "supernet/tasks/translation.py": {"_open_test", "open_test"},
+        "supernet/tasks/language_modelling.py": {"_open_test", "open_test"},
+        "nas/fairseq/data.py": {"open_data_bin_test"},
+        "supernet/data/examples.py": {"test"},
+        "supernet/data/sources.py": {"open_test"},
+        "supernet/tasks/base.py": {"_open_test"},
     }
-    kept = {f"supernet/tasks/{task}.py": {"_open_test"} for task in TASKS}
-    assert users == door | kept | {maker: {"test"} for maker in MAKERS}
+    assert users == door | {maker: {"test"} for maker in MAKERS}
 
 
 def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
     defined = set()
-    for path in (ROOT / "supernet").rglob("*.py"):
+    for path in (path for room in ("supernet", "nas") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and OPENERS.fullmatch(node.name):
                 defined.add(path.relative_to(ROOT).as_posix())
-    assert defined == DEFINED - {"supernet/data/sources.py"}
+    assert defined == DEFINED
 
 
 def test_who_prepares_a_test_split_does_not_search() -> None:
@@ -164,11 +157,11 @@ def test_who_prepares_a_test_split_does_not_search() -> None:
         for package in ("nas", "supernet", "latency")
         for path in (ROOT / package).rglob("*.py")
         if re.search(
-            r"supernet\.data\.(prepare|prepare_examples|text_requests) import",
+            r"supernet\.data\.prepare(\.examples|\.text)? import",
             path.read_text("utf-8"),
         )
     }
-    assert users == {"nas/cli/data.py", "supernet/data/prepare.py"}
+    assert users == {"nas/cli/data.py", "supernet/data/prepare/__init__.py"}
 
 
 @pytest.mark.parametrize(
@@ -177,8 +170,8 @@ def test_who_prepares_a_test_split_does_not_search() -> None:
         "from a import load_test_split",
         "b.load_test_split()",
         "getattr(b, 'load_test_split')",
-        "from a import open_examples_test as opened",
-        "b.synthetic_language_test(0)",
+        "from a import open_data_bin_test as opened",
+        "b.STREAM.open_test(0)",
         "s.test(r)",
         "task.open_test()",
         "getattr(task, 'open_test')",

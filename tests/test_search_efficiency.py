@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.efficiency_figure import draw
-from experiments.front_measure import Measure
-from experiments.search_efficiency import curves, factor, longest, needed
+from experiments.search_efficiency import Measure, curves, draw, factor, longest, needed
 
 FRONT = np.array([[0.0, 10.0], [1.0, 0.0]])
 BAD = np.array([[2.0, 20.0]])
@@ -47,12 +45,12 @@ def test_the_figure_is_the_same_twice(tmp_path):
 
 def test_a_level_that_is_not_reached_is_over_what_was_spent():
     runs = {
-        "rank-evolve": [BAD] * 3,
+        "rank-evolve": [np.vstack([BAD] * 8)] * 3,
         "ranknas 2": [FRONT],
         "ranknas 4": [np.vstack([FRONT, FRONT])],
     }
-    whole = longest(runs)
-    assert whole == {"rank-evolve": 1.0, "ranknas": 4.0}
+    whole = longest(curves(Measure.of(FRONT), runs))
+    assert whole == {"rank-evolve": 8.0, "ranknas": 4.0}
     assert factor([8.0, 12.0, np.inf], 100.0, 4.0) == "3.0"
     assert factor([8.0, np.inf, np.inf], 100.0, 4.0) == "over 25.0"
     assert factor([8.0], 100.0, np.inf) == "–"

@@ -12,7 +12,7 @@ import pytest
 
 from search_spaces.errors import UsageError
 from service.auth import PREFIX, Role, is_secret, new_token
-from service.limits import network_of
+from service.bounds import network_of
 from service.problems import LONGEST_TEXT, clipped
 from service.settings import Settings, read_settings
 from tests import service_api_cases
@@ -31,7 +31,7 @@ def guess(server: Server, **headers: str) -> int:
 
 
 def test_guessing_locks_nobody_out(tmp_path: Path) -> None:
-    with Server(tmp_path, failed_logins_per_minute=3, token_cache_s=0) as server:
+    with Server(tmp_path, failed_logins_per_minute=3) as server:
         good = server.client("alice")
         assert [guess(server) for _ in range(5)] == [401] * 3 + [429] * 2
         assert good.get("/jobs").status_code == 200

@@ -11,7 +11,7 @@ import pytest
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.auth import Role
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server, problem
 
@@ -44,23 +44,29 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
     ("given", "field", "words"),
     [
         ({"space": "digit"}, "/space", "did you mean 'digits'"),
-        ({"space": "../digits"}, "/space", "pattern"),
+        ({"space": "../digits"}, "/space", "no space named"),
         ({"space": "digits", "spaces": 1}, "/spaces", "not permitted"),
         ({}, "/", "one of space and space_toml"),
         ({"space": "digits", "space_toml": "x"}, "/", "one of space and space_toml"),
         ({"space_toml": "[space\n"}, "/space_toml", "line 1"),
         ({"space_toml": "x = " + "[" * 50 + "]" * 50}, "/space_toml", "nested"),
         ({"space_toml": "a.b.c.d.e.f.g.h.i = 1"}, "/space_toml", "nested"),
-        ({"space": "digits", "restrict": {"encoder.num_layers": [9]}}, "/restrict", "restricted"),
+        (
+            {"space": "digits", "restrict": {"encoder.num_layers": [9]}},
+            "/restrict",
+            "has no choice",
+        ),
         ({"space": "digits", "preset": "fast"}, "/preset", "smoke"),
         ({"space": "digits", "dataset": "mnist"}, "/dataset", "no data set named"),
-        ({"space": "digits", "dataset": "/etc"}, "/dataset", "pattern"),
+        ({"space": "digits", "dataset": "/etc"}, "/dataset", "no data set named"),
         ({"space": "digits", "objectives": ["speed"]}, "/objectives", "unknown objective"),
         ({"space": "digits", "limits": {"params": 1}}, "/limits", "smallest it can reach is"),
         ({"space": "digits", "limits": {"size": 1}}, "/limits", "no limit can be set"),
         ({"space": "digits", "quality": "bleu"}, "/quality", "is for translation"),
         ({"space": "digits", "seed": -1}, "/seed", "greater than or equal"),
-        ({"space": "digits", "pick": "first"}, "/pick", "pattern"),
+        ({"space": "digits", "pick": "first"}, "/pick", "--pick takes best, knee, cheapest"),
+        ({"space": "digits", "pick": "params>=3"}, "/pick", "less is better"),
+        ({"space": "digits", "pick": "valid_bleu>=30"}, "/pick", "BLEU is measured with"),
         ({"space": "digits", "priority": 10}, "/priority", "less than or equal"),
         ({"space": "digits", "title": "a\nb"}, "/title", "pattern"),
         (
@@ -68,6 +74,13 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
             "/settings/supernet.epoch",
             "did you mean 'supernet.epochs'",
         ),
+        ({"space": "digits", "data": "../x"}, "/data", "no folder or file of data named"),
+        ({"space": "digits", "device_profile": "board.json"}, "/device_profile", "no device prof"),
+        ({"space": "digits", "workload": "batch=0"}, "/workload", "integer from 1"),
+        ({"space": "digits", "keep": {"encoder.atention": ["omni"]}}, "/keep", "did you mean"),
+        ({"space": "digits", "searcher": "grid"}, "/searcher", "rank-evolve"),
+        ({"space": "digits", "executor": "ray"}, "/executor", "no Ray cluster"),
+        ({"space": "digits", "threads": 0}, "/threads", "greater than or equal"),
         ({"space": "digits", "settings": {"supernet.epochs": "x"}}, "/settings", "integer"),
     ],
 )
@@ -86,12 +99,21 @@ def test_every_part_of_a_request_reaches_the_spec(server: Server, alice: httpx.C
         "settings": {"supernet.epochs": 3, "retrain.average_last": 2},
         "pick": "knee",
         "title": "small",
+        "searcher": "ranknas",
+        "keep": {"encoder.attention": ["omni"]},
+        "workload": "batch=3",
+        "data": "synthetic",
+        "threads": 1,
+        "executor": "local",
     }
     job = alice.post("/jobs", json=given).json()
     spec = json.loads(server.store.jobs.spec(job["run"]))
     assert (spec["seed"], spec["preset"], spec["pick"]) == (1, "smoke", "knee")
     assert (spec["objectives"], spec["limits"]) == (["quality", "params"], {"params": 2e4})
     assert (spec["budget"]["supernet"]["epochs"], job["title"]) == (3, "small")
+    assert (spec["searcher"], spec["keep"]) == ("ranknas", {"encoder.attention": ["omni"]})
+    assert (spec["dataset"], spec["budget"]["threads"]) == ("synthetic", 1)
+    assert "batch = 3" in spec["space_toml"]
     assert "num_layers = [\n    1,\n    2,\n]" in spec["space_toml"]
 
 

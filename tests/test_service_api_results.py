@@ -15,7 +15,7 @@ import pytest
 from nas.run.omni_views import sees_several_layers
 from search_spaces import load_space
 from search_spaces.architecture import Architecture
-from service.jobs import State
+from service.jobs.states import State
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server, problem
 

@@ -14,7 +14,7 @@ from search_spaces.loading import dump_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import largest, smallest
 from service.auth import Role
-from service.store.database import DatabaseAwayError
+from service.jobs.database import DatabaseAwayError
 from tests import service_api_cases
 from tests.run_fixture import DEVICE
 from tests.service_cases import SMOKE, Server, problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.bodies import MAX_DEPTH, MOST_KEYS, MOST_VALUES, check_json
+from service.bounds import MAX_DEPTH, MOST_KEYS, MOST_VALUES, check_json
 from service.problems import ProblemError
 from tests import service_api_cases
 from tests.service_cases import problem

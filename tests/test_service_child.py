@@ -14,11 +14,12 @@ from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.errors import UsageError
-from service import child, commands
-from service.artifacts import find_artifact, list_artifacts
-from service.jobs import Kind
-from service.runner import _orders
+from service import commands
+from service.files import find_artifact, list_artifacts
+from service.jobs.states import Kind
 from service.settings import Settings, read_settings
+from service.worker import job_process
+from service.worker.runner import _orders
 from tests.pipeline_cases import finished, logged, tiny
 
 LOCAL = {"executor": "local", "ray_address": None}
@@ -38,7 +39,7 @@ def test_an_export_is_checked_told_of_and_listed_with_its_checksums(run: RunFold
     identity, before = trained(run), len(logged(run))
     orders = {"format": "torch", "weights": "trained"}
     for _ in range(2):  # again replaces it
-        events = list(child.work(run, Kind.export, identity, orders))
+        events = list(job_process.work(run, Kind.export, identity, orders))
         assert [type(event).__name__ for event in events] == [
             "StageStarted",
             "Progress",
@@ -72,9 +73,9 @@ def test_what_workers_of_a_cluster_log_is_not_listed(run: RunFolder) -> None:
 def test_inherited_weights_are_exported_where_they_are_asked_for(run: RunFolder) -> None:
     other = next(e.id for e in read_front(run).entries if not run.record(f"retrain-{e.id}"))
     with pytest.raises(UsageError):
-        list(child.work(run, Kind.export, other, {"format": "torch", "weights": "trained"}))
+        list(job_process.work(run, Kind.export, other, {"format": "torch", "weights": "trained"}))
     orders = {"format": "torch", "weights": "inherited"}
-    list(child.work(run, Kind.export, other, orders))
+    list(job_process.work(run, Kind.export, other, orders))
     facts = json.loads((run.path / "export" / other / "torch" / "export.json").read_text())
     assert facts["id"] == other
 
@@ -87,8 +88,8 @@ def test_a_search_goes_where_its_worker_sends_it(
         "nas.stages.pipeline.run_search", lambda folder, where: seen.append(where) or []
     )
     folder = tiny(tmp_path / "run")
-    child.work(folder, Kind.search, "", LOCAL)
-    child.work(folder, Kind.search, "", {"executor": "ray", "ray_address": "10.0.0.1:6379"})
+    job_process.work(folder, Kind.search, "", LOCAL)
+    job_process.work(folder, Kind.search, "", {"executor": "ray", "ray_address": "10.0.0.1:6379"})
     assert [(one.kind, one.ray_address) for one in seen] == [
         ("local", None),
         ("ray", "10.0.0.1:6379"),

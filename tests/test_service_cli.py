@@ -16,7 +16,7 @@ from nas.cli import plugins
 from nas.cli.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
-from service.runner import Outcome
+from service.worker.runner import Outcome
 from tests.cli_fakes import own_entry_points
 from tests.service_cases import Server
 
@@ -25,7 +25,7 @@ COMMANDS = own_entry_points()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("home"), token_cache_s=0) as running:
+    with Server(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
@@ -68,6 +68,12 @@ def test_a_job_is_submitted_listed_watched_and_shown(server: Server) -> None:
     assert "succeeded" in watched.stderr
     shown = nas("front", job)
     assert "Pareto front of quality and latency_ms" in shown.stdout
+
+
+@pytest.mark.parametrize("pick", ["cheapest", "latency_ms<=1e9,params<=1e9"])
+def test_every_form_of_a_pick_is_submitted(server: Server, pick: str) -> None:
+    job = server.store.jobs.get(submitted("--pick", pick))
+    assert job is not None and job.request["pick"] == pick
 
 
 def test_scripts_get_json_and_csv(server: Server) -> None:
@@ -122,7 +128,7 @@ def test_a_job_is_cancelled(server: Server) -> None:
     [
         (("jobs", "--token", "wrong"), "NAS_TOKEN"),
         (("jobs", "--server", "http://127.0.0.1:1"), "does not answer"),
-        (("jobs", "--server", "nowhere"), "does not answer"),
+        (("jobs", "--server", "nowhere"), "an address such as http://127.0.0.1:8321"),
         (("submit", "--space", "digitz"), "did you mean 'digits'"),
         (("submit", "--space", "./none.toml"), "no such file"),
         (("front", "0" * 20), "no job"),

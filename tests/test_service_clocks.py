@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from service.jobs import Job, LeaseLostError, State
-from service.store import Store
-from service.store.leases import LeaseStore
-from service.store.signs import Signs
+from service.jobs.leases import LeaseStore, Signs
+from service.jobs.states import Job, LeaseLostError, State
+from service.jobs.store import Store
 from tests import store_cases
 from tests.service_cases import STALE_S, Clock, must
 from tests.store_cases import submit

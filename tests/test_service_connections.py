@@ -15,10 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service import connections, room
-from service.connections import HEAD_BYTES, HEADERS
-from service.limits import network_of
-from service.room import Room, most_connections
+from service import connections
+from service.bounds import network_of
+from service.connections import HEAD_BYTES, HEADERS, Room, most_connections
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server
 
@@ -256,7 +255,7 @@ def test_a_guest_that_is_served_stays_and_a_newcomer_goes() -> None:
 
 @pytest.mark.parametrize(("files", "most"), [(1024, 448), (64, 8), (10**6, 2000), (-1, 2000)])
 def test_room_is_a_matter_of_files(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
-    monkeypatch.setattr(room.resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (files, files))
     assert most_connections() == most
 
 

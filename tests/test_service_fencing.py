@@ -14,11 +14,11 @@ import pytest
 
 from nas.run.events import StageStarted
 from nas.run.folder import RunFolder, locked
-from nas.run.layout import EVENTS_FILE, LOCK_FILE
+from nas.run.layout import ATTEMPTS_FOLDER, EVENTS_FILE, LOCK_FILE
 from search_spaces.errors import RunConflictError
-from service import child
-from service.fencing import MARKS, FencedFolder
 from service.settings import Settings
+from service.worker import job_process
+from service.worker.job_process import FencedFolder
 from tests.pipeline_cases import tiny
 from tests.service_cases import fresh_store
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from nas.run.events import StageStarted
 from nas.run.folder import locked
 from search_spaces.errors import RunConflictError
-from service.fencing import FencedFolder
+from service.worker.job_process import FencedFolder
 folder = FencedFolder.of(Path(sys.argv[1]), "job", 1)
 with folder.locked():
     folder.log(StageStarted("one", "One"))
@@ -98,18 +98,18 @@ def test_an_attempt_writes_nothing_once_there_is_a_newer_one(path: Path, write: 
     older, other = FencedFolder.of(path, "job", 1), FencedFolder.of(path, "another", 1)
     with older.locked():
         WRITES[write](older)
-        before = sorted(one.name for one in path.rglob("*") if MARKS not in one.parts)
+        before = sorted(one.name for one in path.rglob("*") if ATTEMPTS_FOLDER not in one.parts)
         FencedFolder.of(path, "job", 2)
         with pytest.raises(RunConflictError, match="attempt 2"):
             WRITES[write](older)
     WRITES[write](other)
-    assert sorted(one.name for one in path.rglob("*") if MARKS not in one.parts) == before
+    assert sorted(one.name for one in path.rglob("*") if ATTEMPTS_FOLDER not in one.parts) == before
 
 
 def test_an_attempt_that_comes_late_does_not_begin(path: Path) -> None:
     newer = FencedFolder.of(path, "job", 2)
     with newer.locked():
-        assert [one.name for one in (path / MARKS).iterdir()] == ["job-2"]
+        assert [one.name for one in (path / ATTEMPTS_FOLDER).iterdir()] == ["job-2"]
     with pytest.raises(RunConflictError, match="attempt 2"):
         FencedFolder.of(path, "job", 1)
     with newer.locked():
@@ -132,20 +132,22 @@ def test_a_run_that_was_moved_away_is_not_begun_in_its_place(path: Path) -> None
 def test_the_process_of_a_job_says_that_its_run_is_busy(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(child, "end_with_parent", lambda: None)
+    monkeypatch.setattr(job_process, "end_with_parent", lambda: None)
     orders = {"executor": "local", "ray_address": None, "job": "job", "attempt": 1}
     with locked(path):
-        assert child.main([str(path), "search", "", json.dumps(orders)]) == child.BUSY
+        assert job_process.main([str(path), "search", "", json.dumps(orders)]) == job_process.BUSY
     FencedFolder.of(path, "job", 2)
-    assert child.main([str(path), "search", "", json.dumps(orders)]) == child.BUSY
-    assert child.main([str(path / "none"), "search", "", json.dumps(orders)]) == child.BUSY
+    assert job_process.main([str(path), "search", "", json.dumps(orders)]) == job_process.BUSY
+    assert (
+        job_process.main([str(path / "none"), "search", "", json.dumps(orders)]) == job_process.BUSY
+    )
     assert "attempt 2" in capsys.readouterr().err
 
 
 def test_the_run_of_a_frozen_process_is_neither_moved_nor_deleted(
     path: Path, frozen: subprocess.Popen[str]
 ) -> None:
-    from service.retention import delete_job, make_room
+    from service.jobs.retention import delete_job, make_room
     from tests.service_cases import submission
 
     home = path.parents[1]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.jobs import Action, Job
-from service.store import Store, open_store
-from service.store.database import DatabaseAwayError
+from service.jobs.database import DatabaseAwayError
+from service.jobs.states import Action, Job
+from service.jobs.store import Store, open_store
 from tests import store_cases
 from tests.service_cases import claim, must, submission
 from tests.store_cases import submit
@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 FROZEN = """
 import os, signal, sys
-from service.store import open_store
-from service.store.leases import _next_waiting
+from service.jobs.store import open_store
+from service.jobs.leases import _next_waiting
 store = open_store(sys.argv[1], float(sys.argv[2]))
 with store.database.writing() as connection:
     print(_next_waiting(connection, 10).id, flush=True)

@@ -17,13 +17,13 @@ from search_spaces.json_text import finite_number, parse_json
 from service.app import PREFIX
 from service.auth import Role
 from service.dashboard import router as dashboard
-from service.routes import datasets, events, jobs, networks, profiles, results, spaces
+from service.routes import catalog, jobs, networks, results
 from tests import run_fixture, store_cases
 from tests.dashboard_cases import browser
 from tests.service_cases import SMOKE, Server, postgres_url, problem
 
 NESTED = "[" * 100_000 + "]" * 100_000
-API = (jobs, networks, events, results, spaces, datasets, profiles)
+API = (jobs, networks, results, catalog)
 NUL, HALF = "a\0b", "a\ud800b"
 
 

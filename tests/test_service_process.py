@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SMOKE = {"space": "digits", "preset": "smoke", "seed": 1}
 PATIENCE_S = 120.0
-WORKER, JOB, API = "service.worker_process", "tests.fake_job", "service.api_process"
+WORKER, JOB = "service.worker.worker", "tests.fake_job"
 
 
 class Service:
@@ -136,36 +136,6 @@ def test_a_real_search_from_the_request_to_the_front(tmp_path: Path) -> None:
     again = service.client.post(f"/jobs/{job}/retrain", json={"pick": front["front"][-1]["id"]})
     assert service.until(again.json()["id"], succeeded)["kind"] == "retrain"
     service.kill(signal.SIGTERM)
-
-
-@pytest.mark.slow
-def test_several_processes_answer_as_one(tmp_path: Path) -> None:
-    service = Service(tmp_path, "--api-processes", "3", "--workers", "0")
-    job = service.submit()
-    ids, asked = set(), 60
-    for _ in range(asked):  # a new connection each time: any of the processes may get it
-        answer = httpx.get(service.client.base_url.join(f"jobs/{job}"), headers=service.headers)
-        ids.add(answer.json()["id"])
-    text = service.client.get(service.url + "/metrics").text
-    counted = re.findall(r'nas_requests_total\{.*"/jobs/\{job_id\}".*\} (\S+)', text)
-    assert (ids, sum(map(float, counted))) == ({job}, asked)
-    assert 'nas_jobs{state="queued"} 1.0' in text
-    assert len(service.children(API)) == 2
-    service.kill(signal.SIGTERM)
-    assert service.gone(API)
-
-
-@pytest.mark.slow
-def test_killed_processes_of_the_api_come_back_or_go(tmp_path: Path) -> None:
-    service = Service(tmp_path, "--api-processes", "2", "--workers", "0")
-    (other,) = service.children(API)
-    os.kill(other, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while service.children(API) in ([], [other]) and time.monotonic() < deadline:
-        os.sched_yield()
-    assert len(service.children(API)) == 1
-    service.kill()
-    assert service.gone(API)
 
 
 @pytest.mark.slow

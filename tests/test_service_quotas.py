@@ -9,10 +9,10 @@ import pytest
 
 from search_spaces.loading import dump_space, load_space
 from service.auth import Role
-from service.jobs import Action, Job, Kind
-from service.store import Store
-from service.store.listing import Filter
-from service.store.owners import NoRoomError, QueueFullError, Quotas
+from service.jobs.job_store import Filter
+from service.jobs.states import Action, Job, Kind
+from service.jobs.store import Store
+from service.jobs.submissions import NoRoomError, QueueFullError, Quotas
 from tests import store_cases
 from tests.service_cases import SMOKE, Server, claim, must, problem, submission
 from tests.store_cases import submit
@@ -164,8 +164,7 @@ def test_a_space_is_short_without_its_comments_too(
 
 
 def test_the_home_that_was_there_keeps_its_mode_and_closes_what_is_private(tmp_path: Path) -> None:
-    from service.homes import make_home
-    from service.settings import Settings
+    from service.settings import Settings, make_home
 
     tmp_path.chmod(0o755)
     (tmp_path / "runs").mkdir(mode=0o755)

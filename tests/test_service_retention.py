@@ -12,11 +12,11 @@ import pytest
 
 from nas.run.folder import locked
 from nas.run.layout import LOCK_FILE
-from service.jobs import Action, Job, JobStateError, Kind, State
-from service.retention import delete_job, disk_bytes, make_room
+from service.jobs.database import DatabaseFullError
+from service.jobs.retention import delete_job, disk_bytes, make_room
+from service.jobs.states import Action, Job, JobStateError, Kind, State
+from service.jobs.store import Store
 from service.settings import GIB, Settings
-from service.store import Store
-from service.store.database import DatabaseFullError
 from tests.service_cases import claim, fresh_store, must, submission
 
 

@@ -18,9 +18,9 @@ import pytest
 from search_spaces import load_space
 from search_spaces.errors import UsageError
 from search_spaces.loading import dump_space
-from service.artifacts import find_artifact
 from service.auth import Role, new_token, read_expiry
-from service.limits import RateLimit, Streams
+from service.bounds import RateLimit, Streams
+from service.files import find_artifact
 from service.logs import JsonFormatter
 from service.settings import read_settings
 from tests import service_api_cases
@@ -76,7 +76,7 @@ def test_guessing_tokens_is_slowed_down(tmp_path: Path) -> None:
 
 
 def test_a_token_that_ended_opens_nothing(tmp_path: Path) -> None:
-    with Server(tmp_path, token_cache_s=0) as server:
+    with Server(tmp_path) as server:
         check_ended_tokens(server)
 
 

@@ -16,14 +16,20 @@ from typing import Any
 import pytest
 
 from experiments import service_siege
-from experiments.service_siege import line_of, summary
-from experiments.siege.attack import REFUSALS, Attack, Finding, refused, survived
-from experiments.siege.catalogue import ATTACKS, CAMPS
+from experiments.service_siege import ATTACKS, CAMPS, Verdict, besiege, line_of, summary, unanswered
 from experiments.siege.clients import READS, SUBMIT, Line, Seen, clients, submit
-from experiments.siege.databases import Database
-from experiments.siege.ground import ADMIN, MALLORY, ROLES, Target
-from experiments.siege.judging import Verdict, besiege, unanswered
-from experiments.siege.memory import Watch, command_of, descendants, megabytes
+from experiments.siege.ground import (
+    ADMIN,
+    MALLORY,
+    REFUSALS,
+    ROLES,
+    Attack,
+    Finding,
+    Target,
+    refused,
+    survived,
+)
+from experiments.siege.probes import Database, Watch, command_of, descendants, megabytes
 from experiments.siege.wire import CLOSED, TAKEN, portions, pour
 from service.auth import Role
 from tests.service_cases import Server
@@ -266,5 +272,5 @@ def test_memory_is_that_of_all_processes_together() -> None:
 
 @pytest.mark.slow
 def test_the_command_besieges_a_service_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert service_siege.main(["--only", "nested-json", "nul", "--seconds", "20"]) == 0
+    assert service_siege.STUDY.main(["--only", "nested-json", "nul", "--seconds", "20"]) == 0
     assert "2 of 2 attacks met all marks" in capsys.readouterr().out

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy import Connection
 
 from service.auth import Role, digest_of, new_token
-from service.jobs import State
-from service.store import Store
-from service.store.database import DatabaseFullError
-from service.store.reserve import Reserve
-from service.store.tables import runs
+from service.jobs.database import DatabaseFullError, Reserve
+from service.jobs.states import State
+from service.jobs.store import Store
+from service.jobs.tables import runs
 from tests import store_cases
 from tests.service_cases import fresh_store
 from tests.store_cases import in_state, submit

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +13,9 @@ from typing import Any
 import pytest
 
 from experiments.instant_job import BUSY, STEPS, done_steps, work
-from experiments.load_clients import Request, ask_for
-from experiments.service_fuzz import answered, fuzz
-from experiments.service_load import check_job
+from experiments.service_load import ask_for, check_job, requests_for, rows_of
 from service.auth import Role
-from service.store.listing import Filter
+from service.jobs.job_store import Filter
 from tests.service_cases import Server
 
 
@@ -86,29 +87,41 @@ def test_what_is_wrong_with_a_job_is_found(
 def test_clients_of_the_load_ask_and_note_what_they_got(tmp_path: Path) -> None:
     with Server(tmp_path, requests_per_minute=1_000_000) as server:
         port = int(server.url.rpartition(":")[2])
-        drawn = [
-            Request("list", "GET", "/jobs"),
-            Request("submit", "POST", "/jobs", {"space": "digits", "preset": "smoke"}),
-            Request("wrong", "GET", "/jobs/nothing"),
-        ]
-        wanted: dict[str, Any] = {"clients": 3, "seconds": 0.5, "think_s": 0.01, "seed": 1}
-        found = ask_for(port, server.token(), lambda draw: draw.choice(drawn), **wanted)
-        refused = ask_for(port, "nas_guess", lambda draw: drawn[0], **wanted)
+        job = (
+            server.client().post("/jobs", json={"space": "digits", "preset": "smoke"}).json()["id"]
+        )
+        found = ask_for(port, server.token(), [job], 3, 0.5, 0.01)
+        refused = ask_for(port, "nas_guess", [job], 3, 0.2, 0.01)
         count = len(server.store.jobs.list(Filter(), 200))
-    statuses = {(one.kind, one.status) for one in found}
-    assert statuses == {("list", 200), ("submit", 201), ("wrong", 422)}
-    assert count == sum(one.kind == "submit" for one in found) > 0
+    assert {one.request for one in found} <= {name for name, _ in requests_for(job)}
+    assert {one.status for one in found} <= {200, 201}
+    assert count == 1 + sum(one.request == "submit" for one in found)
     assert {one.status for one in refused} <= {401, 429}
+    rows = rows_of(found)
+    assert sum(row["count"] for row in rows) == len(found)
+    assert all(0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] for row in rows)
+
+
+# Refusing a request that looks right, and taking one that looks wrong, is up to what it says.
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_schema_conformance,response_headers_conformance"
+)
 
 
 @pytest.mark.slow
 def test_generated_requests_are_answered_as_described(tmp_path: Path) -> None:
     with Server(tmp_path, requests_per_minute=1_000_000) as server:
-        client = server.client("root", Role.admin)
-        server.finished(client)
+        server.finished(server.client("root", Role.admin))
         secret = server.token("root", Role.admin)
-        passed, text = fuzz(server.url, secret, examples=3, seed=1)
-        counts = answered(int(server.url.rpartition(":")[2]), secret)
-    assert passed, text
-    assert sum(counts.values()) > 200
-    assert max(counts) < 500
+        command = [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/api/v1/openapi.json"),
+            *("--header", f"Authorization: Bearer {secret}", "--checks", CHECKS),
+            *("--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "/events$"),
+            *("--max-examples", "3", "--seed", "1", "--continue-on-failure", "--no-color"),
+            *("--warnings", "off", "--generation-database", "none"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    generated = re.search(r"(\d[\d,]*) generated", done.stdout)
+    assert generated is not None and int(generated[1].replace(",", "")) > 200, done.stdout

@@ -12,15 +12,13 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from search_spaces.errors import UsageError
-from service.jobs import Summary
-from service.progress import summarise
-from service.store import open_store
-from service.store.database import Database
-from service.store.jobs import JobStore
-from service.store.listing import Filter
-from service.store.migrate import current, downgrade, upgrade
-from service.store.tables import metadata
-from service.tail import read_new
+from service.jobs.database import Database
+from service.jobs.job_store import Filter, JobStore
+from service.jobs.migrate import current, downgrade, upgrade
+from service.jobs.states import Summary
+from service.jobs.store import open_store
+from service.jobs.tables import metadata
+from service.worker.event_reader import read_new, summarise
 from tests.service_cases import postgres_url
 
 # -- migrations -----------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.attempt import Attempt
-from service.jobs import Job, LeaseLostError, State
-from service.runner import Outcome
-from service.store import open_store
-from service.store.database import DatabaseAwayError
-from service.watchdog import Watchdog
-from service.worker import Worker
+from service.jobs.database import DatabaseAwayError
+from service.jobs.states import Job, LeaseLostError, State
+from service.jobs.store import open_store
+from service.worker.attempt import Attempt, Watchdog
+from service.worker.runner import Outcome
+from service.worker.worker import Worker
 from tests import worker_cases
 from tests.service_cases import Clock, Done, Endless, claim, fresh_store, must, postgres_url
 from tests.worker_cases import Shop

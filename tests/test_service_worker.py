@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.spec import build_spec
-from service.jobs import Action, Job, Kind, State
-from service.runner import Outcome
-from service.store.database import DatabaseAwayError
-from service.worker import Worker, worker_name
+from service.jobs.database import DatabaseAwayError
+from service.jobs.states import Action, Job, Kind, State
+from service.worker.runner import Outcome
+from service.worker.worker import Worker, worker_name
 from tests import worker_cases
 from tests.service_cases import (
     STALE_S,
@@ -145,7 +145,7 @@ def test_a_run_that_stays_held_keeps_no_worker_from_other_jobs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process of a frozen worker holds it; both jobs are one owner's."""
-    monkeypatch.setattr("service.attempt.HELD_S", 0.0)
+    monkeypatch.setattr("service.worker.attempt.HELD_S", 0.0)
     held, other = shop.submit(), shop.submit()
 
     class Held(InstantRunner):

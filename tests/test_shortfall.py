@@ -8,7 +8,7 @@ import pytest
 
 from nas.cli.results import final_lines
 from nas.report.page import render
-from nas.report.reading import read_contents
+from nas.results.reader import read_contents
 from nas.retraining import shortfall as module
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.events import Note

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names, toml_source
 from search_spaces.errors import SpaceFileError, UnknownNameError
 from search_spaces.operators import sample
-from search_spaces.space_checks import LARGEST
+from search_spaces.space_form import LARGEST
 from search_spaces.toml_bounds import check_bounds
 from search_spaces.toml_source import MAX_BYTES, TomlSource
 from tests.memory_cases import SPACE as WITH_MEMORY

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import Budget, SearchSpec, build_budget, build_spec
+from nas.request.presets import PRESETS, Budget, budget_for, build_budget
+from nas.request.spec import SearchSpec, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
 from supernet.training_settings import TrainingSettings
@@ -269,7 +269,7 @@ def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     made = spec_of(tmp_path / "run", TINY)
     (tmp_path / "spec.json").write_text(json.dumps(made.model_dump(mode="json")))
     code = (
-        "import json, sys; from nas.run.spec import build_spec;"
+        "import json, sys; from nas.request.spec import build_spec;"
         "print(build_spec(**json.load(open(sys.argv[1]))).digest, 'torch' in sys.modules)"
     )
     done = subprocess.run(

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments import causal_speed, decoding_speed
-from experiments.plain_decoding import CachedDecoderLayer, PlainDecoding
-from experiments.plain_translation import plain_translation
-from experiments.step_ratio import largest_network, translation_step_ratio
+from experiments import network_speed
+from experiments.network_speed import largest_network, translation_step_ratio
+from experiments.plain_networks import CachedDecoderLayer, PlainDecoding, plain_translation
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
@@ -118,14 +117,14 @@ def test_both_translation_steps_are_timed() -> None:
 
 def test_all_decoders_write_the_same_texts() -> None:
     space = square_space(replace(TEXT, max_length=64))
-    texts = [decoder() for decoder in decoding_speed.beam_decoders(space, 2).values()]
+    texts = [decoder() for decoder in network_speed.beam_decoders(space, 2).values()]
     assert len(texts) == 3 and texts[0] == texts[1] == texts[2] and len(texts[0][0]) > 1
 
 
 @torch.inference_mode()
 def test_a_step_is_timed_at_its_position() -> None:
     space = square_space(replace(TEXT, max_length=20))
-    last, beyond = decoding_speed.decoding_steps(space, "linear", (19, 20))
+    last, beyond = network_speed.decoding_steps(space, "linear", (19, 20))
     last()
     with pytest.raises(UsageError, match="max_length is 20"):
         beyond()
@@ -139,13 +138,13 @@ class TestPeakBytes:
             del one
             return two @ torch.empty(100, 50)
 
-        assert 800_000 <= causal_speed.peak_bytes(call) < 800_100  # and the number that is added
+        assert 800_000 <= network_speed.peak_bytes(call) < 800_100  # and the number that is added
 
     def test_of_freed_tensors(self) -> None:
-        assert causal_speed.peak_bytes(lambda: [len(torch.empty(1000)) for _ in range(9)]) == 4000
+        assert network_speed.peak_bytes(lambda: [len(torch.empty(1000)) for _ in range(9)]) == 4000
 
     def test_linear_attention_grows_with_the_length(self) -> None:
         kernel = CosformerKernel(512)
-        calls = [causal_speed.forward_and_backward(kernel, n, 8, 16) for n in (256, 512)]
-        short, long = (causal_speed.peak_bytes(call) for call in calls)
+        calls = [network_speed.forward_and_backward(kernel, n, 8, 16) for n in (256, 512)]
+        short, long = (network_speed.peak_bytes(call) for call in calls)
         assert 1.9 * short < long < 2.1 * short

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from nas.cli.run_state import read_state
-from nas.report.reading import read_contents
 from nas.report.summary_section import reproduce_section
+from nas.results.reader import read_contents
+from nas.results.state import read_state
 from nas.run.folder import RunFolder
 from nas.run.stages import OF_NETWORKS, REPORT, SEARCH_STAGES, Stage, search_stages, stage_label
 from service.dashboard.run_views import RunView, stages
-from service.jobs import Job, State
+from service.jobs.states import Job, State
 from tests.run_fixture import empty_run, finished_run
 
 ROOT = Path(__file__).resolve().parents[1]

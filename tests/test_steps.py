@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nas.steps import landmarks, steps, steps_json
+from nas.cli.picking import landmarks, steps, steps_json
 from tests.test_front import THREE, entry, front
 
 

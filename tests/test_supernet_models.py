@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.plain_network import PlainNetwork, plain_twin
+from experiments.plain_networks import PlainNetwork, plain_twin
 from search_spaces.architecture import AttentionKind
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space

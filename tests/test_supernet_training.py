@@ -13,8 +13,7 @@ import torch.nn.functional as F
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
-from supernet.data.batching import batches
-from supernet.data.datasets import SearchData, Split
+from supernet.data.examples import SearchData, Split, batches
 from supernet.models import FixedNetwork
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder

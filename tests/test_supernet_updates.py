@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from supernet.data.datasets import Split
+from supernet.data.examples import Split
 from supernet.models import EncoderClassifier
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.beam_search import BeamSettings
-from supernet.data.token_files import TokenRows
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
 from supernet.tasks import language_modelling, translation
 from supernet.tasks.bleu import corpus_bleu
-from supernet.tasks.evaluation import evaluate
+from supernet.tasks.evaluation import evaluate, score
 from supernet.tasks.language_modelling import LanguageModellingTask
-from supernet.tasks.scores import MOST_NATS, score
+from supernet.tasks.texts import MOST_NATS
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from tests.task_cases import (
     SEGMENT,

@@ -9,10 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.cli.app import app
+from search_spaces import tasks
 from search_spaces.errors import DataError, UnknownNameError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.settings import TokenInput
-from supernet.data.grammar import generate
+from supernet.building import BUILDERS
+from supernet.data.synthetic import generate
+from supernet.tasks import opening
 from supernet.tasks.opening import open_task
 from supernet.training_settings import TrainingSettings
 from tests.task_cases import SPACES, TEXTS, each_kind
@@ -106,3 +109,8 @@ def test_networks_with_too_few_words_are_refused_the_data(kind: str) -> None:
 def test_a_data_set_for_classification_that_nobody_knows() -> None:
     with pytest.raises(UnknownNameError, match="digits"):
         open_task(SPACES["classification"], "digitz", None, 0)
+
+
+def test_traits_models_and_classes_name_the_same_tasks() -> None:
+    assert set(tasks.TASKS) == set(opening.TASKS) == set(BUILDERS) == set(tasks.TASK_NAMES)
+    assert all(cls.kind == name for name, cls in opening.TASKS.items())

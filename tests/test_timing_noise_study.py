@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from experiments.timing_noise import BURST_S, Searched, Study, Timing, schedule, show
+from experiments.timing_noise import (
+    BURST_S,
+    STUDY,
+    Searched,
+    Timing,
+    met,
+    numbers_of,
+    schedule,
+    show,
+)
+from tests.study_cases import printed
 
 WINNER = Searched(2.0, "abc", 1.9, 2.05, 30.0, 4.0, 3)
 TIMINGS = tuple(Timing(f"n{i}", "search 0", 1.05, False, 1.0) for i in range(99))
 
 
-def study(*more: Timing, winner: Searched = WINNER) -> Study:
-    return Study("some device", (winner,), (*TIMINGS, *more), 20.0)
-
-
-def printed(made: Study) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    show(made.to_json(), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def study(*more: Timing, winner: Searched = WINNER) -> dict[str, Any]:
+    return numbers_of("some device", (winner,), (*TIMINGS, *more), 20.0)
 
 
 def test_bursts_and_pauses_are_as_long_as_asked_for_and_repeatable() -> None:
@@ -37,20 +39,21 @@ def test_bursts_and_pauses_are_as_long_as_asked_for_and_repeatable() -> None:
 
 
 def test_the_marks_are_one_in_a_hundred_and_every_winner() -> None:
-    assert study().holds and study().share_off == 0
+    assert met(study()) and study()["share_off"] == 0
     off = Timing("odd", "held 0", 1.2, False, 1.0)
-    assert study(off).holds  # one of a hundred
-    assert not study(off, off).holds
-    assert study(replace(off, doubtful=True), replace(off, doubtful=True)).holds
-    assert not study(winner=replace(WINNER, quiet_ms=2.07)).holds
-    assert not study(winner=replace(WINNER, winner="", error="none is sure")).holds
+    assert met(study(off))  # one of a hundred
+    assert not met(study(off, off))
+    assert met(study(replace(off, doubtful=True), replace(off, doubtful=True)))
+    assert not met(study(winner=replace(WINNER, quiet_ms=2.07)))
+    assert not met(study(winner=replace(WINNER, winner="", error="none is sure")))
 
 
 def test_what_is_printed() -> None:
-    text = printed(study(Timing("odd", "held 0", 1.2, False, 1.0)))
+    text = printed(show(study(Timing("odd", "held 0", 1.2, False, 1.0))))
     assert "100 timings were accepted, 1 of them more than 10 % from the quiet value: 1.00%" in text
     assert "1 of 1 winners are within their limit" in text and "1.025" in text
-    assert "no winner: none is sure" in printed(study(winner=replace(WINNER, error="none is sure")))
+    error = replace(WINNER, error="none is sure")
+    assert "no winner: none is sure" in printed(show(study(winner=error)))
 
 
 def test_a_burner_ends_with_who_started_it() -> None:
@@ -63,7 +66,5 @@ def test_a_burner_ends_with_who_started_it() -> None:
 
 @pytest.mark.slow
 def test_the_study_runs(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
-    from experiments.timing_noise import main
-
-    main(["--searches", "1", "--profiles", "1", "--preset", "smoke"])
+    STUDY.main(["--searches", "1", "--profiles", "1", "--preset", "smoke"])
     assert "timings were accepted" in capsys.readouterr().out

@@ -13,10 +13,10 @@ from nas.retraining.tuning_record import (
     asked_trials,
     best_of,
     key_of,
-    request_file,
     summary,
 )
 from nas.run.folder import RunFolder
+from nas.run.layout import tuning_file
 from search_spaces.errors import DamagedRunError
 from tests.pipeline_cases import tiny
 
@@ -42,7 +42,7 @@ def test_a_request_is_noted_and_taken_back(run: RunFolder) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": 0}', '{"trials": "3"}'])
 def test_a_request_that_makes_no_sense_is_damage(run: RunFolder, text: str) -> None:
     ask_for_trials(run, ID, 20)
-    (run.path / request_file(ID)).write_text(text, "utf-8")
+    (run.path / tuning_file(ID)).write_text(text, "utf-8")
     with pytest.raises(DamagedRunError, match=r"tuning\.json"):
         asked_trials(run, ID)
 

@@ -24,8 +24,7 @@ from nas.run.stages import Stage
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from supernet.tasks import evaluation, translating
-from supernet.tasks.evaluation import evaluate
-from supernet.tasks.scores import score
+from supernet.tasks.evaluation import evaluate, score
 from supernet.training.parallel import ProcessGroup
 from tests.pipeline_cases import spec_of
 from tests.task_cases import SPACES, networks_of, supernet_of, task_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nas.run.vetoes import deepest_layers, everything, places, read_vetoes, spelled
+from nas.request.protected_choices import deepest_layers, everything, places, read_vetoes, spelled
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.loading import load_space
 

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from nas.executors import board
-from nas.executors.board import STATE_FILE, Board, read_workers
+from nas.executors.board import Board, read_workers
 from nas.run.folder import RunFolder
+from nas.run.layout import WORKERS_STATE_FILE
 from tests.run_fixture import empty_run
 
 
@@ -34,7 +35,7 @@ def test_each_worker_is_told_as_it_is_now(made: Board, run: RunFolder) -> None:
     assert (first.name, first.doing, first.network) == ("worker-0", "starting", None)
     assert (second.host, second.pid, second.network, second.done) == ("far", 7, "abc", 3)
     made.clear()
-    assert read_workers(run.path) == [] and not (run.path / STATE_FILE).exists()
+    assert read_workers(run.path) == [] and not (run.path / WORKERS_STATE_FILE).exists()
 
 
 def test_a_worker_that_has_done_its_work_is_forgotten(made: Board, run: RunFolder) -> None:
@@ -65,7 +66,7 @@ def test_logs_grow_and_stay(made: Board, run: RunFolder) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"workers": [{}]}', '{"workers": [{"x": 1}]}'])
 def test_a_board_that_cannot_be_read_tells_nothing(run: RunFolder, text: str) -> None:
     (run.path / "workers").mkdir()
-    (run.path / STATE_FILE).write_text(text)
+    (run.path / WORKERS_STATE_FILE).write_text(text)
     assert read_workers(run.path) == []
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from nas.objectives import OBJECTIVES
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
 from nas.search.front import FrontEntry, build_front
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, parse_space

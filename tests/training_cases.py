@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from supernet.data.datasets import SearchData, Split
+from supernet.data.examples import SearchData, Split
 from supernet.models import EncoderClassifier, build_classifier_supernet
 from supernet.tasks.classification import ClassificationTask
 from supernet.training.loop import EpochReport, Trainer

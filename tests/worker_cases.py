@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nas.run.presets import budget_for
-from nas.run.spec import build_spec
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
 from search_spaces.loading import dump_space, load_space
-from service import attempt
-from service.jobs import Job
+from service.jobs.states import Job
+from service.jobs.store import Store
 from service.settings import Settings
-from service.store import Store
-from service.worker import Worker
+from service.worker import attempt
+from service.worker.worker import Worker
 from tests.service_cases import Clock, InstantRunner, fresh_store, must, submission
 
 

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +17,10 @@ from typing import Any
 
 from experiments.service_process import Service, end
 from experiments.siege.clients import HEALTH, PATIENCE_S, READS, SUBMIT, Seen
-from experiments.siege.databases import Database
 from experiments.siege.job import FRONT
-from experiments.siege.memory import Watch, command_of, descendants, megabytes, parents
+from experiments.siege.probes import Database, Watch, command_of, descendants, megabytes, parents
 from experiments.siege.wire import ATTACKER, Answer, ask
+from search_spaces.files import whole_lines
 
 ORDINARY, MALLORY, GLUTTON = "ordinary", "mallory", "glutton"
 PEEPER, ADMIN = "peeper", "load"
@@ -204,7 +205,7 @@ class Ground(Target):
         with self._journal.open("rb") as stream:
             stream.seek(self._read)
             data = stream.read()
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = whole_lines(data)
         self._read += len(whole)
         self._seen += [Seen(**json.loads(line)) for line in whole.splitlines()]
 
@@ -279,3 +280,66 @@ class Ground(Target):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+# -- what an attack is, and what it comes to ----------------------------------------------------
+
+USUAL = "usual"
+# Ways to say no to a request that asks for too much, or that never ends.
+REFUSALS = ("400", "408", "413", "422", "429", "431", "503", "closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an attack came to.
+
+    Attributes:
+        told: what it was answered with, in a few words.
+        problems: what is not as it should be.
+    """
+
+    told: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One attack; it ends by itself, after a bounded number of requests and a bounded time.
+
+    Attributes:
+        name: to ask for it by.
+        what: what is done, in a sentence.
+        run: does it.
+        camp: name of the service that it is made on, one of `experiments.siege.camps.CAMPS`.
+        reads_wait: whether it takes away what reads need, so that only the health is held to time
+            and reads may be refused with 503.
+        postgres: whether it is for PostgreSQL alone.
+    """
+
+    name: str
+    what: str
+    run: Callable[[Ground], Finding]
+    camp: str = USUAL
+    reads_wait: bool = False
+    postgres: bool = False
+
+
+def counted(answers: Iterable[str]) -> str:
+    """How often there was which answer: ``422 ×6, closed ×1``."""
+    return ", ".join(f"{answer} ×{n}" for answer, n in sorted(Counter(answers).items()))
+
+
+def refused(answers: Iterable[str], allowed: Iterable[str] = REFUSALS) -> Finding:
+    """An attack of which every request has to be refused in one of the ways allowed."""
+    given = list(answers)
+    bad = [answer for answer in given if answer not in set(allowed)]
+    problems = (f"not refused: {counted(bad)}",) if bad else ()
+    return Finding(f"{'answered' if bad else 'refused'} {counted(given)}", problems)
+
+
+def survived(answers: Iterable[str], problems: Iterable[str] = ()) -> Finding:
+    """An attack whose requests may be answered with anything but a fault of the service."""
+    given = list(answers)
+    faults = [a for a in given if a == "no answer" or (a.startswith("5") and a != "503")]
+    wrong = [*problems, *([f"faults: {counted(faults)}"] if faults else [])]
+    return Finding(f"survived {counted(given)}" if given else "survived", tuple(wrong))

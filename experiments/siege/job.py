@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from experiments.instant_job import end_with_parent, work
+from nas.run.layout import SPEC_FILE
 
 QUICK, FRONT, LONG, ENDLESS, LARGE, BULKY, BULKY_ENDLESS = range(1, 8)
 
@@ -28,7 +29,7 @@ def leave_results(folder: Path, networks: int) -> None:
 
     from nas.objectives import OBJECTIVES
     from nas.objectives.size import network_costs
-    from nas.run.layout import FRONT_FILE
+    from nas.run.layout import FRONT_FILE, OBSERVATIONS_FILE
     from nas.search.front import FrontEntry, build_front
     from search_spaces.files import write_atomically
     from search_spaces.loading import load_space
@@ -44,7 +45,7 @@ def leave_results(folder: Path, networks: int) -> None:
         lines.append(json.dumps({**line, "valid_accuracy": 1 - quality}))
         measured = {"quality": quality, "params": size, "flops": work_done, "valid_accuracy": 0.9}
         entries.append(FrontEntry(network.id, network, measured, {"quality": quality}))
-    write_atomically(folder / "observations.jsonl", "\n".join(lines) + "\n")
+    write_atomically(folder / OBSERVATIONS_FILE, "\n".join(lines) + "\n")
     front = build_front(entries, [OBJECTIVES[name] for name in NAMES], [10.0, 1e9], {})
     write_atomically(folder / FRONT_FILE, json.dumps(front.to_json()))
 
@@ -53,7 +54,7 @@ def main() -> None:
     """Run as a worker runs it."""
     end_with_parent()
     folder = Path(sys.argv[1])
-    seed = json.loads((folder / "spec.json").read_text(encoding="utf-8"))["seed"]
+    seed = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))["seed"]
     if seed in NETWORKS:
         leave_results(folder, NETWORKS[seed])
     if seed in BALLAST and not (folder / "ballast.bin").exists():

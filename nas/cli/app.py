@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from nas import version as nas_version
 from nas.cli import (
     architectures,
     cache,
     data,
     evaluate,
     export,
-    fairseq,
     profile,
     retrain,
     runs,
@@ -24,14 +23,12 @@ from nas.cli import (
     spaces,
     translate,
 )
-from nas.cli.consoles import drop_output, say
 from nas.cli.picking import OptionalPick
-from nas.cli.plugins import CommandGroup
+from nas.cli.plugins import DATA, LOOK, SPACES, USE, WORK, CommandGroup
 from nas.cli.settings import KnowsSpace
+from nas.console.output import drop_output, say
 
 EPILOG = "Example: nas search --space digits"
-WORK, USE, LOOK = "Search", "Use a trained network", "Look at runs"
-SPACES, DATA = "Spaces and costs", "Data"
 
 app = typer.Typer(
     name="nas",
@@ -45,22 +42,13 @@ space_app = typer.Typer(no_args_is_help=True, epilog="Example: nas space show di
 architectures_app = typer.Typer(
     no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
 )
-fairseq_app = typer.Typer(no_args_is_help=True, epilog="Example: nas fairseq user-dir")
 cache_app = typer.Typer(no_args_is_help=True, epilog="Example: nas cache list")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
-def version() -> str:
-    """The version of the installed distribution."""
-    try:
-        return importlib.metadata.version("nas-service")
-    except importlib.metadata.PackageNotFoundError:
-        return "(run from a source tree, not installed)"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"nas {version()}")
+        say(f"nas {nas_version()}")
         raise typer.Exit
 
 
@@ -147,23 +135,6 @@ _add(
     "nas export runs/multi30k-1a2b3c4d --arch 8737 --format huggingface --out translator",
 )
 _add(app, "verify", export.verify, USE, "nas verify runs/digits-1a2b3c4d/export/8737/safetensors")
-app.add_typer(fairseq_app, name="fairseq", help="Work together with fairseq.", rich_help_panel=USE)
-_add(
-    fairseq_app,
-    "import",
-    fairseq.import_weights,
-    None,
-    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint_best.pt",
-    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint19?.pt --replace",
-)
-_add(
-    fairseq_app,
-    "user-dir",
-    fairseq.user_dir,
-    None,
-    "fairseq-train data-bin --user-dir $(nas fairseq user-dir) --arch nas_transformer "
-    "--nas-architecture arch.json --nas-space wmt14",
-)
 _add(app, "runs", runs.runs, LOOK, "nas runs", "nas runs --dir /data/runs --json")
 _add(
     app,

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import tell
-from nas.cli.run_state import RUNS, open_run
+from nas.console.output import tell
+from nas.results.state import RUNS, open_run
 from nas.run.layout import SPEC_FILE
-from nas.search.front import FrontEntry, read_front
-from search_spaces.architecture import Architecture
+from nas.search.front import read_front
+from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.interchange import (
@@ -162,7 +162,10 @@ def _content(source: str, name: str) -> str:
 def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: str | None) -> str:
     folder = open_run(source)
     front = read_front(folder).entries
-    entries = front if arch is None else [_entry(front, arch)]
+    if arch is not None:
+        chosen_id = find_id(arch, (entry.id for entry in front), "network of the front")
+        front = tuple(entry for entry in front if entry.id == chosen_id)
+    entries = list(front)
     if len(entries) > 1 and form == "hat":
         ids = ", ".join(entry.id for entry in entries)
         raise UsageError(
@@ -173,15 +176,6 @@ def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: 
     for entry in entries:
         _check(chosen, entry.architecture)
     return write_architectures([e.architecture for e in entries], form, _settings(chosen))
-
-
-def _entry(front: tuple[FrontEntry, ...], given: str) -> FrontEntry:
-    found = [entry for entry in front if given and entry.id.startswith(given)]
-    if len(found) != 1:
-        ids = ", ".join(entry.id for entry in found or front)
-        many = "several networks begin" if found else "no network of the front begins"
-        raise UsageError(f"{many} with {given!r}; there are {ids}")
-    return found[0]
 
 
 def _check(space: SearchSpace | None, architecture: Architecture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,9 +26,10 @@ from latency.profile import (
     write_lock,
 )
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say
-from nas.cli.tables import table
-from nas.cli.wording import NOTHING, compact
+from nas.console.formatting import NOTHING, compact
+from nas.console.output import out, print_json, say
+from nas.console.tables import table
+from search_spaces.architecture import find_id
 from search_spaces.errors import NasError, UsageError
 
 USED, OLDER, DAMAGED = "used", "not used (older version)", "damaged"
@@ -189,20 +189,11 @@ def _named(given: str, found: Sequence[CachedTimes]) -> CachedTimes:
         UsageError: when there is none, or there are several.
     """
     ids = {one.id: one for one in found}
-    if given in ids:
-        return ids[given]
-    if len(given) < LEAST_LETTERS:
+    if given not in ids and len(given) < LEAST_LETTERS:
         raise UsageError(
             f"{given!r} is too short: give {LEAST_LETTERS} characters of an id or more"
         )
-    fitting = [name for name in ids if name.startswith(given)]
-    if len(fitting) > 1:
-        raise UsageError(f"several ids begin with {given}: {', '.join(fitting)}")
-    if fitting:
-        return ids[fitting[0]]
-    nearest = difflib.get_close_matches(given, list(ids), n=1, cutoff=0.0)
-    hint = f"the nearest id is {nearest[0]}" if nearest else f"{profiles_dir()} holds none"
-    raise UsageError(f"nothing that was timed has the id {given!r}; {hint}")
+    return ids[find_id(given, ids, f"times in {profiles_dir()}")]
 
 
 def _remove(one: CachedTimes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latency.workload import Workload
 from nas.profiling.workloads import check_workload
-from nas.run.preset_check import check_presets
+from nas.request.presets import check_presets
 from search_spaces.errors import UsageError
 from search_spaces.loading import space_source
 from search_spaces.space import SearchSpace

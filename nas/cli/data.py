@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say
-from nas.cli.failures import terminable
-from nas.cli.progress import Screen, choose_screen
-from nas.cli.tables import table
+from nas.console.failures import terminable
+from nas.console.output import out, print_json, say
+from nas.console.progress import Screen, choose_screen
+from nas.console.tables import table
 from nas.run import events
+from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
     from supernet.data.manifest import Manifest
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
 EXAMPLES = {"pairs": "pairs", "stream": "lines", "images": "images", "texts": "texts"}
-
-
-class DataTask(StrEnum):
-    """What data are for."""
-
-    translation = "translation"
-    language_modelling = "language_modelling"
-    classification = "classification"
 
 
 class TokenizerKind(StrEnum):
@@ -42,7 +35,7 @@ class TokenizerKind(StrEnum):
 
 
 def prepare(
-    task: DataTask = typer.Option(..., help="What the data are for."),
+    task: TaskName = typer.Option(..., help="What the data are for."),
     source: list[Path] = typer.Option(
         ...,
         metavar="PATH",
@@ -85,11 +78,11 @@ def prepare(
     as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
 ) -> None:
     """Prepare data: learn a vocabulary, filter, and write memory-mapped files with a manifest."""
-    from supernet.data.preparation import PrepareRequest
     from supernet.data.prepare import prepare as run
+    from supernet.data.prepare.plan import PrepareRequest
 
     request = PrepareRequest(
-        task=task.value,
+        task=task,
         source=tuple(source),
         out=out_folder,
         target=tuple(target),

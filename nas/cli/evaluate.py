@@ -7,29 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas import trained
 from nas.cli import options
-from nas.cli.consoles import print_json, say
-from nas.cli.options import Device
-from nas.cli.run_state import open_run
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from nas.console.output import print_json, say
+from nas.request.spec import Device
+from nas.results import networks
+from nas.results.state import open_run
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
-from search_spaces.settings import Task
+from search_spaces.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
-    from supernet.tasks.scores import Scores
-
-# What each task is known by, in words.
-SHOWN: dict[Task, dict[str, str]] = {
-    "classification": {"accuracy": "accuracy", "loss": "loss"},
-    "translation": {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity per token"},
-    "language_modelling": {
-        "perplexity": "perplexity per token",
-        "perplexity_per_word": "perplexity per word",
-        "bits_per_character": "bits per character",
-        "loss": "loss",
-    },
-}
+    from supernet.tasks.base import Scores
 
 
 class SplitChoice(StrEnum):
@@ -58,12 +47,12 @@ def evaluate(
     spec, task = folder.spec, folder.spec.space.task
     if task != "translation" and (beam is not None or lenpen is not None):
         raise UsageError(f"--beam and --lenpen are for translation; {folder.path} is for {task}")
-    chosen = trained.choose_trained(folder, arch)
-    options.use_threads(spec.budget.threads)
+    chosen = networks.choose_trained(folder, arch)
+    use_threads(spec.budget.threads)
     settings = beam_settings(beam, lenpen) if task == "translation" else None
-    network = trained.open_network(folder, chosen, device.value if device else spec.device)
-    opened = trained.open_data(folder, data)
-    scores = trained.evaluate_network(network, opened, split.value, settings, batch_tokens)
+    network = networks.open_network(folder, chosen, device if device else spec.device)
+    opened = networks.open_data(folder, data)
+    scores = networks.evaluate_network(network, opened, split.value, settings, batch_tokens)
     facts = {"run": str(folder.path), "id": chosen, "task": task}
     facts |= {"dataset": opened.task.name, "split": split.value}
     if as_json:
@@ -84,11 +73,11 @@ def _scores_json(scores: Scores) -> dict[str, Any]:
     return {"predictions": scores.count, **scores.values, **signed}
 
 
-def _scores_lines(task: Task, scores: Scores) -> list[tuple[str, str]]:
+def _scores_lines(task: TaskName, scores: Scores) -> list[tuple[str, str]]:
     digits = {"bleu": 2}
     lines = [
         (words, f"{scores.values[name]:.{digits.get(name, 4)}f}")
-        for name, words in SHOWN[task].items()
+        for name, words in TASKS[task].metrics.items()
     ]
     if scores.bleu_signature is not None:
         lines.insert(1, ("signature", scores.bleu_signature))

@@ -8,10 +8,12 @@ from typing import Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import print_json, say
-from nas.cli.run_state import open_run
 from nas.cli.translate import DATA
+from nas.console.output import print_json, say
 from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.results.state import open_run
+from nas.run.threads import use_threads
+from search_spaces.errors import DataError, NasError
 from supernet.export.formats import FORMATS
 
 ARCH: Any = typer.Option(
@@ -51,7 +53,7 @@ def export(
     folder's outputs for validation examples are compared with the run's model before it is there.
     """
     folder = open_run(run)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     request = ExportRequest(form, arch, inherited, out, data, force)
     exported = export_network(folder, request)
     facts = {"path": str(exported.path), **exported.facts}
@@ -69,7 +71,10 @@ def verify(
 
     Nothing that lies in the folder is executed.
     """
-    found = verify_export(directory)
+    try:
+        found = verify_export(directory)
+    except DataError as error:
+        raise NasError(str(error)) from error  # it was verified, and is not what was written
     facts = {
         **found.facts,
         "path": str(directory),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nas.cli import options
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.tables import table
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import table
 from nas.run.folder import RunFolder
 from nas.run.omni_views import OmniLayer, OmniViews, check_omni, read_views
+from nas.run.threads import use_threads
 from nas.search.front import pick, read_front
 from search_spaces.errors import DamagedRunError
 
@@ -37,7 +37,7 @@ def _up_to_date(folder: RunFolder, identity: str) -> OmniViews:
         found = None
     if found is None or retrained != (found.weights == "trained from scratch"):
         tell(f"measuring the omni layers of {identity} …")
-        options.use_threads(folder.spec.budget.threads)
+        use_threads(folder.spec.budget.threads)
         from nas.stages.attention import measure_views  # imports torch
 
         for _ in measure_views(folder, identity):

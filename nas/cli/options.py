@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
 
 from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
-from nas.cli.run_state import RUNS, find_runs
-from nas.conditions import is_condition, read_conditions
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
-from nas.run.presets import PRESETS
-from nas.run.spec import Budget
-from nas.run.vetoes import ALL, NONE
+from nas.request import picks
+from nas.request.fields import first_problem, option_of, read_texts, shown
+from nas.request.presets import setting_names
+from nas.request.protected_choices import ALL, NONE
+from nas.request.spec import COSTS, SYNTHETIC, SearchRequest
+from nas.results.state import RUNS, find_runs
 from search_spaces.conventions import CONVENTIONS
-from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.loading import space_names
 from supernet.export.formats import FORMATS
 
-# BLAS and OpenMP read these once, when they are loaded.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-class Device(StrEnum):
-    """Where networks are trained and timed."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
+M = TypeVar("M", bound=BaseModel)
 
 # -- completion -----------------------------------------------------------------------------------
 
@@ -45,42 +39,10 @@ def complete_space(incomplete: str) -> list[str]:
     return _starting([*space_names(), *(f"./{name}" for name in files), *files], incomplete)
 
 
-def complete_preset(incomplete: str) -> list[str]:
-    """Presets."""
-    return _starting(PRESETS, incomplete)
-
-
-def complete_convention(incomplete: str) -> list[str]:
-    """Ways of counting."""
-    return _starting(CONVENTIONS, incomplete)
-
-
 def complete_run(incomplete: str) -> list[str]:
     """Run folders below ``runs`` and beside it."""
     found = [*find_runs(RUNS), *find_runs(Path())]
     return _starting(map(str, found), incomplete)
-
-
-def complete_pick(incomplete: str) -> list[str]:
-    """Ways to choose a network."""
-    costs = [f"{name}<=" for name in OBJECTIVES]
-    return _starting(["knee", "best", "cheapest", *costs], incomplete)
-
-
-def complete_retrain_pick(incomplete: str) -> list[str]:
-    """Ways to choose networks to retrain."""
-    return [*complete_pick(incomplete), *_starting(["front"], incomplete)]
-
-
-def complete_keep(incomplete: str) -> list[str]:
-    """Words for vetoes."""
-    return _starting([ALL, NONE], incomplete)
-
-
-def complete_objectives(incomplete: str) -> list[str]:
-    """Quality with each cost."""
-    costs = [name for name in OBJECTIVES if name != QUALITY]
-    return _starting([f"{QUALITY},{name}" for name in costs], incomplete)
 
 
 def complete_data(incomplete: str) -> list[str]:
@@ -91,31 +53,31 @@ def complete_data(incomplete: str) -> list[str]:
         for form in ("*/manifest.json", "*/dict.*.txt")
         for file in folder.glob(form)
     )
-    return _starting(["synthetic", *sorted({str(file.parent) for file in files})], incomplete)
-
-
-def complete_setting(incomplete: str) -> list[str]:
-    """Numbers of a budget."""
-    return _starting([f"{name}=" for name in setting_names()], incomplete)
-
-
-def complete_format(incomplete: str) -> list[str]:
-    """Formats of exports."""
-    return _starting(FORMATS, incomplete)
-
-
-def complete_log(incomplete: str) -> list[str]:
-    """Loggers."""
-    return _starting([TENSORBOARD, MLFLOW, f"{MLFLOW}="], incomplete)
-
-
-def complete_limit(incomplete: str) -> list[str]:
-    """Costs that can be limited."""
-    return _starting([f"{name}=" for name in OBJECTIVES if name != QUALITY], incomplete)
+    return _starting([SYNTHETIC, *sorted({str(file.parent) for file in files})], incomplete)
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+def _words(*names: str) -> Callable[[str], list[str]]:
+    """A completion that offers these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(names, incomplete)
+
+    return complete
+
+
+complete_convention = _words(*CONVENTIONS)
+complete_format = _words(*FORMATS)
+complete_log = _words(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
+complete_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
+complete_retrain_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
+complete_keep = _words(ALL, NONE)
+complete_objectives = _words(*(f"{QUALITY},{name}" for name in COSTS))
+complete_setting = _words(*(f"{name}=" for name in setting_names()))
+complete_limit = _words(*(f"{name}=" for name in COSTS))
 
 
 # -- shared options -------------------------------------------------------------------------------
@@ -140,15 +102,6 @@ EVENTS: Any = typer.Option(
 QUIET: Any = typer.Option(
     False, "--quiet", "-q", help="No progress and no table: only the last lines."
 )
-PICK: Any = typer.Option(
-    "best",
-    "--pick",
-    metavar="best|knee|cheapest|CONDITIONS|ID",
-    help="The network to train from scratch: the lowest loss, the best compromise, the lowest "
-    "cost, the best that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id.",
-    autocompletion=complete_pick,
-)
-
 RETIME: Any = typer.Option(
     False,
     "--retime",
@@ -156,14 +109,6 @@ RETIME: Any = typer.Option(
     "and time it anew; the supernet stays.",
 )
 
-KEEP: Any = typer.Option(
-    [],
-    "--keep",
-    metavar="GENE=CHOICE",
-    help="A choice that pruning may not cut: encoder.attention=omni, several with commas, in one "
-    "layer encoder.2.attention=omni; or all. Repeatable.",
-    autocompletion=complete_keep,
-)
 KEEP_AGAIN: Any = typer.Option(
     [],
     "--keep",
@@ -183,124 +128,169 @@ LOG: Any = typer.Option(
 )
 
 
-EXECUTOR: Any = typer.Option(
-    "local",
-    "--executor",
-    help="Where networks are evaluated and timed: in this process, or by workers of a Ray "
-    "cluster. The result is the same.",
-)
-RAY_ADDRESS: Any = typer.Option(
-    None,
-    "--ray-address",
-    metavar="auto|HOST:PORT",
-    help="The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
-    show_default="a Ray of its own on this machine",
-)
-CPUS_PER_WORKER: Any = typer.Option(
-    None,
-    "--cpus-per-worker",
-    metavar="N",
-    help="CPUs reserved for each worker of --executor ray.",
-    show_default="as many as the run has threads; 1 beside a GPU",
-)
-WORKERS: Any = typer.Option(
-    None,
-    "--workers",
-    metavar="N",
-    help="Most workers of --executor ray.",
-    show_default="as many as the cluster has room for",
-)
-TRAIN_WORKERS: Any = typer.Option(
-    None,
-    "--train-workers",
-    metavar="N",
-    help="Processes of --executor ray that train the supernet together. The weights depend on "
-    "this number in their last bits.",
-    show_default="as many as there are workers",
-)
-EVALUATION_TIMEOUT: Any = typer.Option(
-    EVALUATION_TIMEOUT_S,
-    "--evaluation-timeout",
-    metavar="SECONDS",
-    help="Give the evaluation of a network up after that long; tried twice, it counts as failed.",
-)
+# -- groups of options ----------------------------------------------------------------------------
 
 
-def read_executor(
-    kind: ExecutorKind,
-    ray_address: str | None,
-    cpus_per_worker: int | None,
-    workers: int | None,
-    train_workers: int | None = None,
-    timeout_s: float = EVALUATION_TIMEOUT_S,
-) -> ExecutorSettings:
-    """Where a run is to be worked on.
+@dataclass(frozen=True)
+class Group:
+    """Options that stand for one value.
 
-    Raises:
-        UsageError: when the options do not fit together, or Ray is not installed.
+    Attributes:
+        options: name of a parameter → its type and its option.
+        make: makes the value of what is given for these.
     """
+
+    options: Mapping[str, tuple[Any, Any]]
+    make: Callable[[dict[str, Any]], Any]
+
+
+# Stands where a parameter needs a default; the options of its group take its place.
+PLACED: Any = None
+
+
+def grouped(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of groups in place of the parameters of these names."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, one in inspect.signature(command, eval_str=True).parameters.items():
+            if name not in groups:
+                parameters.append(one)
+                continue
+            parameters += [
+                inspect.Parameter(own, one.kind, default=option, annotation=kind)
+                for own, (kind, option) in groups[name].options.items()
+            ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            for name, group in groups.items():
+                given[name] = group.make({own: given.pop(own) for own in group.options})
+            command(**given)
+
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorate
+
+
+def _executor(given: dict[str, Any]) -> ExecutorSettings:
     settings = ExecutorSettings(
-        kind, ray_address, cpus_per_worker, workers, timeout_s, train_workers
+        given["executor"],
+        given["ray_address"],
+        given["cpus_per_worker"],
+        given["workers"],
+        given.get("evaluation_timeout", EVALUATION_TIMEOUT_S),
+        given.get("train_workers"),
     )
-    if kind == "ray":
+    if settings.kind == "ray":
         check_installed()
     return settings
 
 
-def use_threads(threads: int | None) -> None:
-    """Limit every numerical library to that many threads; before torch is imported.
+def _place(
+    kind: Any, default: Any, name: str, metavar: str | None, usual: str | bool, text: str
+) -> tuple[Any, Any]:
+    return kind, typer.Option(default, name, metavar=metavar, show_default=usual, help=text)
 
-    The stages limit torch themselves; this is for BLAS, OpenMP and what was loaded before.
+
+_PLACE: Mapping[str, tuple[Any, Any]] = {
+    "executor": _place(
+        *(ExecutorKind, "local", "--executor", None, True),
+        "Where networks are evaluated and timed: in this process, or by workers of a Ray cluster. "
+        "The result is the same.",
+    ),
+    "ray_address": _place(
+        *(str, None, "--ray-address", "auto|HOST:PORT", "a Ray of its own on this machine"),
+        "The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
+    ),
+    "cpus_per_worker": _place(
+        *(int, None, "--cpus-per-worker", "N"),
+        "as many as the run has threads; 1 beside a GPU",
+        "CPUs reserved for each worker of --executor ray.",
+    ),
+    "workers": _place(
+        *(int, None, "--workers", "N", "as many as the cluster has room for"),
+        "Most workers of --executor ray.",
+    ),
+}
+_SEARCHING: Mapping[str, tuple[Any, Any]] = {
+    "train_workers": _place(
+        *(int, None, "--train-workers", "N", "as many as there are workers"),
+        "Processes of --executor ray that train the supernet together. The weights depend on this "
+        "number in their last bits.",
+    ),
+    "evaluation_timeout": _place(
+        *(float, EVALUATION_TIMEOUT_S, "--evaluation-timeout", "SECONDS", True),
+        "Give the evaluation of a network up after that long; tried twice, it counts as failed.",
+    ),
+}
+# Where one network is trained, and where a search is worked on.
+TRAINING_PLACE = Group(_PLACE, _executor)
+PLACE = Group({**_PLACE, **_SEARCHING}, _executor)
+
+
+def request_options(model: type[M], required: str = "space") -> Group:
+    """The options of a request: one for each field that has one.
 
     Args:
-        threads: of the run's budget; None leaves the libraries' own choice.
+        model: of the request.
+        required: the field that has to be given.
     """
-    if threads is None:
-        return
-    from threadpoolctl import threadpool_limits
+    options = {
+        name: _option(model, name, required)
+        for name in model.model_fields
+        if option_of(model, name)
+    }
 
-    for name in _THREAD_VARIABLES:
-        os.environ[name] = str(threads)
-    threadpool_limits(threads)  # what is loaded already
-
-
-# -- NAME=VALUE -----------------------------------------------------------------------------------
-
-
-def read_limits(given: Iterable[str]) -> dict[str, float]:
-    """``["latency_ms=5"]`` → ``{"latency_ms": 5.0}``.
-
-    Raises:
-        UsageError: for another form, or a value that is no number.
-    """
-    limits = {}
-    for name, text in _pairs("--limit", given, "latency_ms=5").items():
+    def make(given: dict[str, Any]) -> M:
+        texts, values = {}, {}
+        for name, value in given.items():
+            if shown(model.model_fields[name]).read is None:
+                values[name] = value
+            elif value:
+                texts[name] = [value] if isinstance(value, str) else value
+        called = functools.partial(option_of, model)
         try:
-            limits[name] = float(text)
-        except ValueError:
-            raise UsageError(
-                f"--limit {name}={text}: {text!r} is no number; for example {name}=2e5"
-            ) from None
-    return limits
+            return model(**values, **read_texts(model, texts, called))
+        except ValidationError as error:
+            raise UsageError(first_problem(error, called)) from error
+
+    return Group(options, make)
 
 
-def read_settings(given: Iterable[str]) -> dict[str, str]:
-    """``["supernet.epochs=30"]`` → ``{"supernet.epochs": "30"}``.
+def _option(model: type[BaseModel], name: str, required: str) -> tuple[Any, Any]:
+    field = model.model_fields[name]
+    how = shown(field)
+    kind, default = field.annotation, field.default
+    if how.read is not None:
+        kind, default = (list[str], []) if how.many else (str, ",".join(default))
+    bounds = {type(one): one for one in field.metadata}
+    least, most = bounds.get(Ge), bounds.get(Le)
+    option = typer.Option(
+        ... if name == required else default,
+        option_of(model, name),
+        metavar=how.metavar,
+        help=f"{field.description}{' Repeatable.' if how.many else ''}",
+        min=None if least is None else least.ge,
+        max=None if most is None else most.le,
+        show_default=how.usual or True,
+        autocompletion=_COMPLETIONS.get(name),
+    )
+    return kind, option
 
-    Raises:
-        UsageError: for another form.
-        UnknownNameError: for a number there is not, naming the nearest.
-    """
-    settings = _pairs("--set", given, "supernet.epochs=30")
-    known = setting_names()
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownNameError(
-                f"there is no setting {name!r}{hint} (nas search --list-settings names all)"
-            )
-    return settings
+
+_COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
+    "space": complete_space,
+    "objectives": complete_objectives,
+    "limits": complete_limit,
+    "data": complete_data,
+    "pick": complete_pick,
+    "keep": complete_keep,
+    "settings": complete_setting,
+}
+SEARCH_REQUEST = request_options(SearchRequest)
 
 
 def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
@@ -310,47 +300,3 @@ def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
         UsageError: for a logger there is not, or one whose package is not installed.
     """
     return tuple(dict.fromkeys(read_target(text) for text in given))
-
-
-def read_pick(how: str) -> str:
-    """A way to choose a network that can be told wrong before the search has run.
-
-    Raises:
-        UsageError: when it is neither a word known here, nor conditions, nor an id.
-    """
-    if is_condition(how):
-        read_conditions(how)
-        return how
-    is_id = 4 <= len(how) <= 12 and set(how) <= set("0123456789abcdef")
-    if how in ("knee", "best", "cheapest") or is_id:
-        return how
-    raise UsageError(
-        "--pick takes knee, best, cheapest, a condition such as 'params<=2e5' or the id of a "
-        f"network; given {how!r}"
-    )
-
-
-def setting_names() -> list[str]:
-    """Dotted names of all numbers of a budget."""
-    return [name for name, _ in flat(Budget())]
-
-
-def flat(budget: Budget) -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all numbers of a budget."""
-    for name, value in budget.model_dump().items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{part}", number) for part, number in value.items())
-        else:
-            yield name, value
-
-
-def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
-            raise UsageError(f"{option} takes NAME=VALUE, for example {example}; given {text!r}")
-        if name in pairs:
-            raise UsageError(f"{option} {name} is given twice: {pairs[name]} and {value}")
-        pairs[name] = value
-    return pairs

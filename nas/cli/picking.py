@@ -1,24 +1,88 @@
-"""Help with choosing from the front: `nas show RUN --pick`."""
+"""Help with choosing from the front, and what each step along it costs: `nas show RUN --pick`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
 from typer.core import TyperCommand
 
-from nas.cli.tables import PICKED, front_cells, table
-from nas.cli.wording import NOTHING, compact
-from nas.conditions import is_condition, read_conditions
+from nas.console.formatting import NOTHING, compact
+from nas.console.tables import PICKED, front_cells, table
 from nas.objectives import OBJECTIVES, QUALITY
-from nas.run.spec import SearchSpec
+from nas.request.picks import BEST, CHEAPEST, KNEE
 from nas.search.front import Front, FrontEntry, pick
-from nas.steps import Change, Step, by_cost, landmarks, steps, steps_json
 from search_spaces.errors import UsageError
 
 STEPS = "steps"
 FRONT = "front"
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a value changes: absolutely, and as a share of what it was (None from 0)."""
+
+    absolute: float
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one network of the front to the next.
+
+    Attributes:
+        start: the cheaper network.
+        end: the dearer one.
+        changes: objective → how it changes on the way.
+    """
+
+    start: FrontEntry
+    end: FrontEntry
+    changes: Mapping[str, Change]
+
+
+def by_cost(front: Front) -> list[FrontEntry]:
+    """The networks of the front, the cheapest (by the first cost) first."""
+    cost = front.objectives[1].name
+    return sorted(front.entries, key=lambda e: (e.value(cost), -e.value(QUALITY), e.id))
+
+
+def steps(front: Front) -> list[Step]:
+    """All steps from the cheapest network to the dearest."""
+    ordered = by_cost(front)
+    names = [objective.name for objective in front.objectives]
+    return [
+        Step(a, b, {name: _change(a.value(name), b.value(name)) for name in names})
+        for a, b in pairwise(ordered)
+    ]
+
+
+def landmarks(front: Front) -> dict[str, str]:
+    """The words of a pick → id of the network that each names."""
+    return {how: pick(front, how).id for how in (CHEAPEST, KNEE, BEST)}
+
+
+def steps_json(front: Front) -> list[dict[str, Any]]:
+    """The steps as plain JSON."""
+    return [
+        {
+            "from": step.start.id,
+            "to": step.end.id,
+            "changes": {
+                name: {"absolute": change.absolute, "share": change.share}
+                for name, change in step.changes.items()
+            },
+        }
+        for step in steps(front)
+    ]
+
+
+def _change(before: float, after: float) -> Change:
+    share = (after - before) / abs(before) if before else None
+    return Change(after - before, share)
 
 
 class OptionalPick(TyperCommand):
@@ -32,30 +96,6 @@ class OptionalPick(TyperCommand):
             for one, after in zip(args, following, strict=False)
         ]
         return super().parse_args(ctx, filled)
-
-
-def check_pick(spec: SearchSpec) -> None:
-    """Refuse a pick by a value that this search will not measure.
-
-    Raises:
-        UsageError: naming it and what asks for it.
-    """
-    if not is_condition(spec.pick):
-        return
-    for condition in read_conditions(spec.pick):
-        cost = OBJECTIVES.get(condition.name)
-        if cost is not None and cost.predicted and not spec.asks_for(cost.name):
-            raise UsageError(
-                f"--pick asks for {condition}, and this search does not measure that: add "
-                f"{cost.name} to --objectives"
-            )
-        if condition.name in ("valid_bleu", "valid_loss") and spec.quality == "loss":
-            other = (
-                "quality is the validation loss"
-                if condition.name == "valid_loss"
-                else ("BLEU is measured with --quality bleu")
-            )
-            raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
 
 
 def chosen(front: Front, how: str) -> FrontEntry | None:

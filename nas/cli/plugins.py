@@ -15,10 +15,14 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from nas.cli.consoles import tell
-from nas.cli.failures import explained
+from nas.console.failures import explained
+from nas.console.output import tell
 
 GROUP = "nas.commands"
+
+# What the commands are for: the parts of `nas --help`.
+WORK, USE, LOOK = "Search", "Use a trained network", "Look at runs"
+SPACES, DATA = "Spaces and costs", "Data"
 
 
 class CommandGroup(TyperGroup):

@@ -13,10 +13,11 @@ from rich.table import Table
 
 from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.failures import terminable
-from nas.cli.options import Device
-from nas.cli.tables import table
+from nas.console.failures import terminable
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import table
+from nas.request.spec import Device
+from nas.run.threads import use_threads
 from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
@@ -34,7 +35,7 @@ class Runtime(StrEnum):
 
 def profile(
     space: str = options.SPACE,
-    device: Device = typer.Option(Device.cpu, help="Which device of this machine."),
+    device: Device = typer.Option("cpu", help="Which device of this machine."),
     name: str = typer.Option(
         None, metavar="NAME", help="What to call it in results.", show_default="the device's own"
     ),
@@ -76,20 +77,20 @@ def profile(
     finished profile.
     """
     from nas.profiling.files import check_report
-    from nas.run.presets import budget_for
+    from nas.request.presets import budget_for
 
     _check_threads(threads)
     if report is not None:
         check_report(report, out_file)
     chosen = checked_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
-    options.use_threads(used)
+    use_threads(used)
     from latency.workload import Workload
     from nas.profiling.profile_device import ProfileRequest, profile_device  # imports torch
 
     request = ProfileRequest(
         space=chosen,
-        device=device.value,
+        device=device,
         name=name,
         workloads=tuple(Workload.parse(text, chosen.workload) for text in workload or [""]),
         samples=samples,

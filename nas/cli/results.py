@@ -1,22 +1,53 @@
-"""What a finished run leaves on the screen: the front, the winner and what to type next."""
+"""A run on the screen while it works, and what it leaves there: front, winner, what to do next."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
-from nas.cli.consoles import out, say
-from nas.cli.run_state import RunState, read_state
-from nas.cli.scores import test_score
-from nas.cli.tables import front_table, retrained_table
+from nas.cli.listeners.targets import Target
+from nas.console.failures import explained, terminable
+from nas.console.formatting import test_score
+from nas.console.output import out, say
+from nas.console.progress import Screen
+from nas.console.tables import retrained_table, show_front
+from nas.results.state import RunState, read_state
 from nas.retraining.shortfall import shortfall_and_advice
+from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE
-from nas.search.doubts import key, reason
-from nas.search.front import Front, pick
+from nas.search.doubts import reason
+from nas.search.front import pick
+
+
+def follow(
+    folder: RunFolder, run: Iterable[Event], screen: Screen, logs: Iterable[Target] = ()
+) -> None:
+    """Let a run work to its end, show what it tells and log it.
+
+    Raises:
+        typer.Exit: when it fails or is interrupted; the screen and the run are closed before.
+    """
+    with (
+        explained(folder.path),
+        terminable(),
+        closing(_generator(run)) as working,
+        screen,
+        ExitStack() as stack,
+    ):
+        listeners = [stack.enter_context(log.listener(folder, screen.warn)) for log in logs]
+        for event in working:
+            screen.show(event)
+            for listener in listeners:
+                listener.hear(event)
+
+
+def _generator(run: Iterable[Event]) -> Generator[Event, None, None]:
+    yield from run
 
 
 def show_results(folder: RunFolder, state: RunState | None = None) -> None:
@@ -27,13 +58,6 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
         show_front(state.front, state.picked)
     if state.retrained:
         console.print(retrained_table(state.retrained))
-
-
-def show_front(front: Front, picked: str | None, title: str | None = None) -> None:
-    """Print a front, and below it what the marks of doubtful values mean, if there are any."""
-    out().print(front_table(front, picked, title))
-    if told := key(front.entries):
-        say(told)
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
 import typer
 
 from nas.cli import options
-from nas.cli.fairseq import (
-    BACKEND,
-    FAIRSEQ_OPTIONS,
-    RUN_FAIRSEQ,
-    Backend,
-    check_backend,
-    retrain_with_fairseq,
-)
 from nas.cli.picking import FRONT, winners
-from nas.cli.progress import choose_screen, follow
-from nas.cli.results import finish
-from nas.cli.run_state import open_run
-from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.cli.results import finish, follow
+from nas.console.progress import choose_screen
+from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
+from nas.request import picks
+from nas.results.state import open_run
 from nas.retraining.tuning_record import MOST_TRIALS
+from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 
+OWN = "own"
+# Who else trains: name → a function like `nas.fairseq.command.train`.
+BACKENDS = {point.name: point for point in entry_points(group="nas.training_backends")}
 
+
+def _check_known(backend: str) -> str:
+    if backend not in (OWN, *BACKENDS):
+        raise typer.BadParameter(
+            f"{backend!r} is not one of {', '.join(map(repr, (OWN, *BACKENDS)))}."
+        )
+    return backend
+
+
+@options.grouped(where=options.TRAINING_PLACE)
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
-        "best",
+        picks.BEST,
         "--pick",
-        metavar="best|knee|cheapest|CONDITIONS|ID|front",
+        metavar=f"{picks.METAVAR}|{FRONT}",
         help="The network to train from scratch, as with nas search, or the whole front.",
         autocompletion=options.complete_retrain_pick,
     ),
@@ -44,13 +54,26 @@ def retrain(
         "validation loss; 0 goes back to the run's own.",
         show_default="the run's own settings",
     ),
-    executor: ExecutorKind = options.EXECUTOR,
-    ray_address: str = options.RAY_ADDRESS,
-    cpus_per_worker: int = options.CPUS_PER_WORKER,
-    workers: int = options.WORKERS,
-    backend: Backend = BACKEND,
-    run_fairseq: bool = RUN_FAIRSEQ,
-    fairseq_options: list[str] = FAIRSEQ_OPTIONS,
+    where: ExecutorSettings = options.PLACED,
+    backend: str = typer.Option(
+        OWN,
+        "--backend",
+        metavar="|".join([OWN, *BACKENDS]),
+        callback=_check_known,
+        help="Who trains: this package, or fairseq with the settings of the mFormer paper, for "
+        "which a folder with the exact commands is written (translation).",
+    ),
+    run_backend: bool = typer.Option(
+        False,
+        "--run",
+        help="With --backend fairseq: run it here as well, and take its best weights.",
+    ),
+    fairseq_options: list[str] = typer.Option(
+        [],
+        "--fairseq-option",
+        metavar="TEXT",
+        help="With --run: further options of fairseq-train, as '--max-update 1000'. Repeatable.",
+    ),
     log: list[str] = options.LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
@@ -60,22 +83,21 @@ def retrain(
     With --executor ray several are trained side by side.
     """
     if pick != FRONT:
-        options.read_pick(pick)
-    where = options.read_executor(executor, ray_address, cpus_per_worker, workers)
-    check_backend(backend, run_fairseq, fairseq_options)
+        picks.read_pick(pick)
+    _check_backend(backend, run_backend, fairseq_options)
     _check_tuning(tune, where)
-    if backend is Backend.fairseq:
-        _check_fairseq(pick, top, tune, where)
+    if backend != OWN:
+        _check_single(backend, pick, top, tune, where)
     logs = options.read_logs(log)
     folder = open_run(run)
     screen = choose_screen(quiet, json_lines)
-    if backend is Backend.fairseq:
-        retrain_with_fairseq(folder, pick, run_fairseq, fairseq_options, logs, screen)
+    if backend != OWN:
+        BACKENDS[backend].load()(folder, pick, run_backend, fairseq_options, logs, screen)
         return
     from nas.search.front import read_front
 
     ids = winners(read_front(folder), pick, top)
-    options.use_threads(folder.spec.budget.threads)
+    use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
 
     follow(folder, run_retrain(folder, ids, where, tune), screen, logs)
@@ -88,7 +110,16 @@ def _check_tuning(tune: int | None, where: ExecutorSettings) -> None:
         raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
 
 
-def _check_fairseq(pick: str, top: int | None, tune: int | None, where: ExecutorSettings) -> None:
+def _check_backend(backend: str, runs: bool, extra: Sequence[str]) -> None:
+    if backend == OWN and (runs or extra):
+        raise UsageError(f"{'--run' if runs else '--fairseq-option'} needs --backend fairseq")
+    if extra and not runs:
+        raise UsageError("--fairseq-option needs --run; without, add the options to train.sh")
+
+
+def _check_single(
+    backend: str, pick: str, top: int | None, tune: int | None, where: ExecutorSettings
+) -> None:
     given = {
         "--pick front": pick == FRONT,
         "--top": top is not None,
@@ -98,5 +129,5 @@ def _check_fairseq(pick: str, top: int | None, tune: int | None, where: Executor
     wrong = [name for name, there in given.items() if there]
     if wrong:
         raise UsageError(
-            f"{wrong[0]} does not go with --backend fairseq, which trains one network by itself"
+            f"{wrong[0]} does not go with --backend {backend}, which trains one network by itself"
         )

@@ -11,14 +11,13 @@ from typing import Any
 import typer
 
 from nas.cli import options
-from nas.cli.consoles import out, print_json, say, tell
-from nas.cli.failures import resume_command
 from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
-from nas.cli.run_state import RUNS, RunState, find_runs, open_run, read_state
-from nas.cli.scores import main_score, test_scores
-from nas.cli.tables import (
+from nas.console.failures import resume_command
+from nas.console.formatting import NOTHING, main_score, test_scores
+from nas.console.output import out, print_json, say, tell
+from nas.console.tables import (
     failed_table,
     feature_table,
     front_table,
@@ -26,9 +25,9 @@ from nas.cli.tables import (
     table,
     workers_table,
 )
-from nas.cli.wording import NOTHING
+from nas.request.protected_choices import as_options, spelled
+from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
 from nas.run.folder import RunFolder
-from nas.run.vetoes import as_options, spelled
 from nas.search.doubts import key
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError

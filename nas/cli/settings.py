@@ -9,12 +9,10 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import out
-from nas.cli.options import flat
-from nas.cli.tables import table
-from nas.cli.wording import NOTHING
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import build_budget
+from nas.console.formatting import NOTHING
+from nas.console.output import out
+from nas.console.tables import table
+from nas.request.presets import PRESETS, budget_for, build_budget, flat
 from search_spaces.space import SearchSpace
 
 _SPACE = "nas.cli.settings.space"

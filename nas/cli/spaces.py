@@ -10,12 +10,10 @@ from rich.table import Table
 from nas.cli import options
 from nas.cli.architectures import read_architecture
 from nas.cli.checked_spaces import checked_space
-from nas.cli.consoles import out, print_json, say
-from nas.cli.sheets import Folding
-from nas.cli.tables import cost_table, gene_rows, gene_table, table
-from nas.cli.wording import network
-from nas.run.presets import PRESETS, budget_for
-from nas.run.spec import Budget
+from nas.console.formatting import network
+from nas.console.output import out, print_json, say
+from nas.console.tables import Folding, cost_table, gene_rows, gene_table, table
+from nas.request.presets import PRESETS, Budget, budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas import trained
 from nas.cli import options
-from nas.cli.consoles import tell
-from nas.cli.options import Device
-from nas.cli.run_state import open_run
+from nas.console.output import tell
+from nas.request.spec import Device
+from nas.results import networks
+from nas.results.state import open_run
+from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def translate(
             f"the networks of {folder.path} are for {space.task.replace('_', ' ')}; "
             "nas translate needs a run for translation"
         )
-    chosen = trained.choose_trained(folder, arch)
-    options.use_threads(folder.spec.budget.threads)
+    chosen = networks.choose_trained(folder, arch)
+    use_threads(folder.spec.budget.threads)
     settings = beam_settings(beam, lenpen)
-    network = trained.open_network(folder, chosen, device.value if device else folder.spec.device)
-    opened = trained.open_data(folder, data)
-    trained.check_vocabularies(folder, opened)
+    network = networks.open_network(folder, chosen, device if device else folder.spec.device)
+    opened = networks.open_data(folder, data)
+    networks.check_vocabularies(folder, opened)
     if not opened.same:
         tell(
             f"warning: {opened.name} does not hold the data that {chosen} learnt from; if its "
@@ -87,7 +88,7 @@ def translate(
             "yellow",
         )
     lines = list(read_lines())
-    write_lines(trained.translate_text(network, opened, lines, settings, batch_tokens))
+    write_lines(networks.translate_text(network, opened, lines, settings, batch_tokens))
 
 
 def beam_settings(beam: int | None, lenpen: float | None) -> BeamSettings:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from latency.profile import ProfileHeader
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import CarriedProfile
+    from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
-    from nas.run.spec import SearchSpec
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
     from supernet.training.loop import EpochReport

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nas.run.layout import WORKERS_STATE_FILE, worker_log
 from search_spaces.files import write_atomically
 
-WORKERS_FOLDER = "workers"
-STATE_FILE = f"{WORKERS_FOLDER}/state.json"
 # Between two writings; what happens in between is seen with the next one.
 WRITE_EVERY_S = 0.5
 
@@ -73,9 +72,9 @@ class Board:
     def log(self, name: str, lines: Iterable[str]) -> None:
         """Add lines to a worker's log."""
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        folder = self._run / WORKERS_FOLDER
-        folder.mkdir(exist_ok=True)
-        with (folder / f"{name}.log").open("a", encoding="utf-8") as stream:
+        file = self._run / worker_log(name)
+        file.parent.mkdir(exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
             stream.writelines(f"{stamp} {line}\n" for line in lines)
 
     def write(self) -> None:
@@ -83,7 +82,7 @@ class Board:
         self._written = time.monotonic()
         states = [asdict(state) for state in self._states.values()]
         content = {"time": round(time.time(), 3), "workers": states}
-        write_atomically(self._run / STATE_FILE, json.dumps(content, indent=2) + "\n")
+        write_atomically(self._run / WORKERS_STATE_FILE, json.dumps(content, indent=2) + "\n")
 
     def remove(self, name: str) -> None:
         """Forget a worker that has done all it was for; its log stays."""
@@ -95,13 +94,13 @@ class Board:
         """Nobody works any more: the logs stay."""
         self._states.clear()
         with suppress(OSError):  # that of a folder which may only be read is out of date anyway
-            (self._run / STATE_FILE).unlink(missing_ok=True)
+            (self._run / WORKERS_STATE_FILE).unlink(missing_ok=True)
 
 
 def read_workers(run: Path) -> list[WorkerState]:
     """What the workers of a run do; nothing where there are none or nobody tells."""
     try:
-        data = json.loads((run / STATE_FILE).read_text(encoding="utf-8"))
+        data = json.loads((run / WORKERS_STATE_FILE).read_text(encoding="utf-8"))
         return [_state(one) for one in data["workers"]]
     except (OSError, ValueError, LookupError, TypeError):
         return []  # it is no part of the result

@@ -23,7 +23,7 @@ from nas.executors.base import (
     Outcome,
     Source,
 )
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:

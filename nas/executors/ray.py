@@ -26,9 +26,9 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from nas.profiling.device_profile import CarriedProfile
+    from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
-    from nas.run.spec import SearchSpec
     from supernet.training.loop import EpochReport
 
 ItemT = TypeVar("ItemT")

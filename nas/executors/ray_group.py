@@ -22,12 +22,12 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from latency.turns import computing
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
+from nas.run.layout import RAY_TRAIN_FOLDER
 from nas.run.opened import shared_run
 from nas.run.supernet_training import supernet_trainer
 from search_spaces.errors import ExecutorError, NasError
 from supernet.training.parallel import ProcessGroup
 
-STORAGE = "supernet/ray"
 RESTARTS = 8
 # Gloo and NCCL wait so long for a rank that says nothing.
 SILENCE_S = 1800
@@ -60,7 +60,7 @@ def fit_group(path: str, room: GroupRoom, mailbox: Mailbox) -> None:
         room: how many, and what each gets.
         mailbox: takes reports and notes, and the error that ended the training.
     """
-    storage = Path(path) / STORAGE
+    storage = Path(path) / RAY_TRAIN_FOLDER
     shutil.rmtree(storage, ignore_errors=True)  # of a run that was killed; it is not read again
     each = {"CPU": float(room.cpus)} | ({"GPU": float(room.gpus)} if room.gpus else {})
     trainer = TorchTrainer(

@@ -27,8 +27,8 @@ from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.evaluator import InheritedEvaluator, open_evaluator
-from nas.run.spec import SearchSpec, build_spec
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 

@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.exporting.facts import gather_facts
-from nas.exporting.model_card import model_card
-from nas.inherited import choose_inherited, open_inherited
+from nas.exporting.model_card import gather_facts, model_card
+from nas.results.networks import (
+    choose_inherited,
+    choose_trained,
+    open_data,
+    open_inherited,
+    open_network,
+)
 from nas.run.folder import RunFolder, checksum
-from nas.trained import choose_trained, open_data, open_network
+from nas.run.layout import export_folder
 from search_spaces.errors import DataError, UsageError
 from search_spaces.files import building_folder, write_atomically
 
 if TYPE_CHECKING:
-    from nas.trained import OpenedData, TrainedNetwork
-    from supernet.export.base import ExportFormat, ExportSource
+    from nas.results.networks import OpenedData, TrainedNetwork
+    from supernet.export.formats import ExportFormat, ExportSource
 
 FACTS_FILE = "export.json"
 CARD_FILE = "README.md"
@@ -93,7 +98,7 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
 
     form = open_format(request.form)
     chosen = (choose_inherited if request.inherited else choose_trained)(folder, request.arch)
-    path = request.out or folder.path / "export" / chosen / form.name
+    path = request.out or folder.path / export_folder(chosen, form.name)
     check_target(path, request.force)
     network = _open_network(folder, chosen, request.inherited)
     data = open_data(folder, request.data)
@@ -143,10 +148,9 @@ def _source(
         UsageError: when the format cannot hold it.
         DataError: when the data are not those of the run.
     """
-    from supernet.export.base import ExportSource
     from supernet.export.blueprint import Blueprint
-    from supernet.export.reading import reading_of
-    from supernet.export.record import make_record
+    from supernet.export.contents import preprocessing_of, reference_outputs
+    from supernet.export.formats import ExportSource
     from supernet.extraction import extract
 
     space = folder.spec.space
@@ -162,14 +166,14 @@ def _source(
     return ExportSource(
         blueprint,
         extract(network.model, network.architecture),
-        make_record(data.task, network.model, blueprint),
-        reading_of(data.task, space.model),
+        reference_outputs(data.task, network.model, blueprint),
+        preprocessing_of(data.task, space.model),
     )
 
 
 def _named_reading(source: ExportSource) -> dict[str, Any]:
     """Kind of the inputs, and names of the tokenizer files; the rest stands in ``reading.json``."""
-    facts = source.reading.facts
+    facts = source.preprocessing.facts
     return {name: facts[name] for name in ("kind", "source", "target") if name in facts}
 
 
@@ -188,7 +192,7 @@ def verify_export(path: Path) -> Verified:
     Raises:
         DataError: naming the first file that is missing or was changed, a tensor that does not
             belong there, or how far the outputs are from the recorded ones.
-        UsageError: when the folder is none, or a package is missing.
+        UsageError: when the folder is none that was exported, or a package is missing.
     """
     from supernet.export.formats import open_format
     from supernet.export.package import check_parity
@@ -225,7 +229,7 @@ def _read_object(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} is no export made by nas export: it has no {name}") from None
+        raise UsageError(f"{folder} is no export made by nas export: it has no {name}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} cannot be read ({error}); export the network anew") from error
     if not isinstance(found, dict):

@@ -19,12 +19,13 @@ from filelock import FileLock, Timeout
 from nas.fairseq.folder import BEST, FairseqJob, check_task
 from nas.run.events import ArchitectureMeasured, Event, Note
 from nas.run.folder import RunFolder
+from nas.run.layout import result_file, weights_file
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
 if TYPE_CHECKING:
+    from nas.fairseq.checkpoint import TrainedByFairseq
     from nas.run.opened import OpenedRun
-    from supernet.export.fairseq_checkpoint import TrainedByFairseq
 
 LOG_FILE = "train.log"
 LOG_LINES = 8  # of a failed training's log that are shown
@@ -36,7 +37,7 @@ def check_untrained(folder: RunFolder, job: FairseqJob) -> None:
     Raises:
         UsageError: when the run has weights of the network, and fairseq has not trained it here.
     """
-    result = folder.path / "retrained" / job.entry.id / "result.json"
+    result = folder.path / result_file(job.entry.id)
     if result.exists() and not (job.path / BEST).exists():
         raise UsageError(
             f"{folder.path} has weights of the network {job.entry.id} already; run "
@@ -137,7 +138,7 @@ def import_checkpoints(
     run, network_id = Run(folder), found[0].blueprint.architecture.id
     with folder.locked():
         entry, stage = pick(read_front(folder), network_id), retrain_stage(network_id)
-        if (folder.path / "retrained" / network_id / "result.json").exists():
+        if folder.has(result_file(network_id)):
             if not replaces:
                 raise UsageError(
                     f"{folder.path} has weights of the network {network_id} already; --replace "
@@ -149,7 +150,7 @@ def import_checkpoints(
 
 
 def _read_checkpoints(folder: RunFolder, files: Sequence[Path]) -> list[TrainedByFairseq]:
-    from supernet.export.fairseq_checkpoint import read_trained
+    from nas.fairseq.checkpoint import read_trained
 
     found = [read_trained(file) for file in files]
     blueprint = found[0].blueprint
@@ -171,23 +172,23 @@ def _take_over(
     run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
     """The work of the stage that otherwise trains: write weights and scores."""
+    from nas.fairseq.checkpoint import average_weights
     from nas.retraining.stage import SCHEMA, scores_json
     from search_spaces.costs import params
-    from supernet.export.fairseq_checkpoint import average_weights
-    from supernet.tasks.scores import score
+    from supernet.tasks.evaluation import score
     from supernet.training.checkpoint import save
 
     network = found[0].network
     weights = average_weights([one.network for one in found])
     network.network.load_state_dict(weights)
     task, model, device = run.quick_task, network.network.to(run.spec.device), run.spec.device
-    name, where = f"retrain-{entry.id}", f"retrained/{entry.id}"
+    name = f"retrain-{entry.id}"
     updates = max(one.updates for one in found)
     names = ", ".join(str(file) for file in files)
     yield Note(name, f"weights of {names}, trained by fairseq for {updates} updates")
     valid = score(task, model, entry.architecture, task.valid, device=device)
     save(
-        run.folder.path / where / "weights.pt",
+        run.folder.path / weights_file(entry.id),
         {"model": weights, "architecture": entry.architecture.to_json()},
     )
     test = score(task, model, entry.architecture, task.open_test(), device=device)
@@ -202,7 +203,7 @@ def _take_over(
         "seed": run.spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
     }
-    run.folder.write_json(f"{where}/result.json", result)
+    run.folder.write_json(result_file(entry.id), result)
     headline = test.headline
     yield ArchitectureMeasured(name, entry.id, {f"test_{headline}": test.values[headline]})
 

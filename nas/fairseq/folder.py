@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nas.fairseq.binarised import write_data_bin
+from nas.fairseq.data import DataBin, is_data_bin
+from nas.fairseq.plugin import USER_DIR, write_plugin
 from nas.run.folder import RunFolder
+from nas.run.layout import fairseq_folder
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import UsageError
 from search_spaces.files import building_folder, write_atomically
-from supernet.export.fairseq_plugin import USER_DIR
 
 if TYPE_CHECKING:
     from nas.stages.base import Run
     from supernet.tasks.translation import TranslationTask
 
-FOLDER = "fairseq"
 DATA_FOLDER = "data-bin"
 DIGEST_FILE = "digest.txt"
 CHECKPOINTS = "checkpoints"
@@ -85,7 +87,6 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
     """
     from nas.stages.base import Run
     from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
-    from supernet.export.fairseq import write_plugin
     from supernet.export.package import write_json
     from supernet.tasks.translation import TranslationTask
 
@@ -94,7 +95,7 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
     run = Run(folder)
     task = run.task
     assert isinstance(task, TranslationTask)
-    path = folder.path / FOLDER / entry.id
+    path = folder.path / fairseq_folder(entry.id)
     with folder.locked():
         path.mkdir(parents=True, exist_ok=True)
         blueprint = Blueprint(run.space.task, run.space.model, entry.architecture)
@@ -132,9 +133,6 @@ class _Data:
 
 def _data(run: Run, task: TranslationTask, path: Path) -> _Data:
     """The run's own data where they are fairseq's, else a copy in that form."""
-    from supernet.data.fairseq_data import DataBin, is_data_bin
-    from supernet.data.fairseq_write import write_data_bin
-
     given = run.spec.data
     if given is not None and is_data_bin(Path(given)):
         found = DataBin.find(Path(given), run.space)
@@ -161,8 +159,8 @@ def _languages(run: Run) -> tuple[str, str]:
 
 
 def _train_script(folder: RunFolder, entry: FrontEntry, data: _Data) -> str:
+    from nas.fairseq.checkpoint import ARCH
     from supernet.export.blueprint import ARCHITECTURE_FILE
-    from supernet.export.fairseq_checkpoint import ARCH
 
     spec = folder.spec
     options = [
@@ -243,5 +241,5 @@ def _readme(folder: RunFolder, entry: FrontEntry) -> str:
         "    ./generate.sh       # translate the validation split\n\n"
         "Then, where the run is, take the weights into it, score them on the test split, and go "
         "on as after `nas retrain`:\n\n"
-        f"    nas fairseq import {run} {FOLDER}/{entry.id}/{BEST}\n"
+        f"    nas fairseq import {run} {fairseq_folder(entry.id)}/{BEST}\n"
     )

@@ -23,6 +23,7 @@ from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader
 from latency.workload import Workload
 from nas.objectives import MEMORY
+from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.files import write_atomically
@@ -296,6 +297,22 @@ class CarriedProfile:
         raise UsageError(
             f"the device profile of {self.name} holds {asked}: choose --workload {there}"
         )
+
+    def attached(self, space: SearchSpace, given: str, wanted: Workload | None) -> AttachedProfile:
+        """The part that a search is for.
+
+        Args:
+            space: to be searched.
+            given: how the request names it.
+            wanted: the workload asked for; None where nothing was.
+
+        Raises:
+            UsageError: as `check_space` and `choose`.
+        """
+        self.check_space(space, given)
+        chosen = self.choose(wanted, space.workload)
+        part = self.only(chosen)
+        return AttachedProfile(chosen.workload, part.digest, dumped(part))
 
     def only(self, workload: WorkloadProfile) -> CarriedProfile:
         """The same with that workload alone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from nas.profiling.device_profile import MeasuredNetwork, Session
 from nas.profiling.sessions import TimedSession, same_sessions
 from search_spaces.errors import DataError, NasError, UsageError
-from search_spaces.files import write_atomically
+from search_spaces.files import append_lines, read_lines, write_atomically
 
 SHORT = 60  # characters that both values of a difference may have to be told
 
@@ -33,9 +32,12 @@ class Journal:
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self._path = path
         self._sessions: dict[int, list[TimedSession]] = {}
-        lines = _whole_lines(path)
+        try:
+            lines = read_lines(path)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
         if not lines:
-            self._write({"request": dict(request)}, "wb")
+            self._write({"request": dict(request)})
             return
         try:
             there = dict(json.loads(lines[0])["request"])
@@ -51,7 +53,7 @@ class Journal:
                     f"{differences(there, request)}: repeat that one, delete the file, or choose "
                     "another --out"
                 )
-            self._rewrite([json.dumps({"request": dict(request)}).encode(), *lines[1:]])
+            self._write({"request": dict(request)}, lines[1:])
 
     def sessions(self, workload: int) -> Sequence[TimedSession]:
         """What was timed of a workload, by its number."""
@@ -64,8 +66,7 @@ class Journal:
                 "workload": workload,
                 "session": asdict(timed.session),
                 "networks": [network.to_json() for network in timed.networks],
-            },
-            "ab",
+            }
         )
         self._sessions.setdefault(workload, []).append(timed)
 
@@ -83,20 +84,15 @@ class Journal:
         sizes = [[len(one.networks) for one in timed] for timed in self._sessions.values()]
         return all(same_sessions(one, old, new) for one in sizes)
 
-    def _rewrite(self, lines: Sequence[bytes]) -> None:
+    def _write(self, line: Mapping[str, Any], others: Sequence[bytes] | None = None) -> None:
+        """Add a line, or write it and the others in place of all that is there."""
+        text = json.dumps(line, allow_nan=False)
         try:
-            write_atomically(self._path, b"".join(line + b"\n" for line in lines).decode())
-        except OSError as error:
-            raise DataError(
-                f"cannot write {self._path}: {error.strerror}; choose another --out"
-            ) from error
-
-    def _write(self, line: Mapping[str, Any], mode: str) -> None:
-        try:
-            with self._path.open(mode) as stream:
-                stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-                stream.flush()
-                os.fsync(stream.fileno())
+            if others is None:
+                append_lines(self._path, [text])
+            else:
+                lines = [text, *(other.decode() for other in others)]
+                write_atomically(self._path, "".join(f"{one}\n" for one in lines))
         except OSError as error:
             raise DataError(
                 f"cannot write {self._path}: {error.strerror}; choose another --out"
@@ -112,21 +108,6 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
             short = len(str(old)) + len(str(value)) <= SHORT
             found.append(f"{name} ({old} there, {value} here)" if short else name)
     return ", ".join(found)
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a journal; a last one that was cut off is removed from the file."""
-    if not path.exists():
-        return []
-    try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            with path.open("rb+") as stream:
-                stream.truncate(len(whole))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    return whole.splitlines()
 
 
 def _session(data: Mapping[str, Any]) -> TimedSession:

@@ -31,8 +31,8 @@ from nas.profiling.timed_work import (
     time_until_accepted,
 )
 from nas.profiling.workloads import check_workload
+from nas.request.spec import SearchSpec
 from nas.run.evaluator import use_threads
-from nas.run.spec import SearchSpec
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement

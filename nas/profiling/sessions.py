@@ -215,8 +215,11 @@ def fit_latency(
 
 
 def corrected(sessions: Sequence[TimedSession]) -> list[MeasuredNetwork]:
-    """All networks with the drift between sessions divided out, the reference first."""
-    usual = float(np.median([one.session.reference_ms for one in sessions]))
+    """All networks with the drift between sessions divided out, the reference first.
+
+    The unit is what the reference took in the fastest session: others lay in slower spells.
+    """
+    usual = min(one.session.reference_ms for one in sessions)
     found: dict[str, list[MeasuredNetwork]] = {}
     for one in sessions:
         factor = usual / one.session.reference_ms

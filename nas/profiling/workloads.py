@@ -6,6 +6,7 @@ from latency.workload import Workload
 from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
 
 
 def check_workload(space: SearchSpace, workload: Workload) -> None:
@@ -18,9 +19,10 @@ def check_workload(space: SearchSpace, workload: Workload) -> None:
     Raises:
         UsageError: saying what is wrong with it.
     """
-    if space.task == "classification":
+    task = TASKS[space.task]
+    if task.classifies:
         _check_writes_nothing(space, workload)
-    if space.task == "translation" and workload.target_length is None:
+    if task.crosses and workload.target_length is None:
         raise UsageError(
             f"the workload of the space {space.name} needs the target's length, as in target=30"
         )
@@ -58,7 +60,7 @@ def _check_patches(space: SearchSpace, patches: int, workload: Workload) -> None
 
 def _check_lengths(space: SearchSpace, workload: Workload) -> None:
     lengths = {"source": workload.source_length, "target": workload.target_length or 0}
-    if space.task == "language_modelling" and workload.mode == "generate":
+    if TASKS[space.task].continues and workload.mode == "generate":
         lengths = {"source and target together": sum(lengths.values())}
     for name, length in lengths.items():
         if length > longest_source(space):

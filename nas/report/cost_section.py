@@ -7,8 +7,8 @@ from typing import Any
 
 from nas.report import words
 from nas.report.charts import Trace, axis, bars, chart, hover
-from nas.report.contents import Epoch, RunContents
 from nas.report.markup import Html, missing, paragraph, section, tag
+from nas.results.contents import Epoch, RunContents
 from nas.run.stages import stage_label
 
 

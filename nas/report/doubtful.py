@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
+from nas.results.contents import RunContents
 from nas.search import doubts
 from nas.search.front import FrontEntry
 

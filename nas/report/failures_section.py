@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nas.report import words
-from nas.report.contents import RunContents
 from nas.report.markup import Html, cell, paragraph, section, table, tag
+from nas.results.contents import RunContents
 
 
 def failures_section(run: RunContents) -> Html:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nas.report import words
-from nas.report.contents import RunContents
 from nas.report.markup import Html, cell, missing, paragraph, section, table
+from nas.results.contents import RunContents
 from nas.search.sensitivity import Feature
 
 
@@ -23,7 +23,7 @@ def features_section(run: RunContents) -> Html:
     )
     lists = []
     for name, found in run.features.items():
-        called = run.called(name)
+        called = words.metric(run, name)
         lists.append(_list(run, found.genes, f"Genes that decide {called}, all layers together."))
         lists.append(_list(run, found.slots, f"The same for {called}, layer by layer."))
     return section("features", title, intro, *lists)

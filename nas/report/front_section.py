@@ -11,10 +11,11 @@ import numpy as np
 from nas.objectives import BEST_BLEU, COSTS, COUNTED, OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
-from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.results.contents import Retrained, RunContents
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import non_dominated
+from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.
@@ -72,8 +73,8 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
     ]
     shown = [trace for trace in traces if trace["x"]]
     layout = {
-        "xaxis": axis(run.label(cost), _all(shown, "x"), tickformat=TICKS[cost]),
-        "yaxis": axis(run.label(QUALITY), _all(shown, "y"), tickformat="~g"),
+        "xaxis": axis(words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS[cost]),
+        "yaxis": axis(words.axis_label(run, QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
     return chart(f"front-{cost}", shown, layout, _caption(run, cost), height_rem=30)
@@ -87,10 +88,10 @@ def _front_name(front: Front, final: bool) -> str:
 
 def _caption(run: RunContents, cost: str) -> str:
     text = (
-        f"{words.sentence(run.called(QUALITY))} against {run.called(cost)}. Observed: the networks "
-        "that the searcher asked for. Predicted: the last population of the evolution. A star is a "
-        "network of the front after training from scratch; all others use weights inherited from "
-        "the supernet."
+        f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
+        "Observed: the networks that the searcher asked for. Predicted: the last population of "
+        "the evolution. A star is a network of the front after training from scratch; all others "
+        "use weights inherited from the supernet."
     )
     if run.by_bleu:
         text += " A star was translated with a beam of 4, all others greedily."
@@ -222,7 +223,7 @@ def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
             guess = "" if name in entry.measured else " (predicted)"
             if name in entry.doubtful:
                 guess = f" (doubtful: {entry.doubtful[name]})"
-            lines.append(f"{run.label(name)}: {words.value(name, number)}{guess}")
+            lines.append(f"{words.axis_label(run, name)}: {words.value(name, number)}{guess}")
     return Html("<br>".join(map(escape, lines)))
 
 
@@ -266,21 +267,22 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     )
     for name, device in run.front.predicted_for.items():
         caption += (
-            f" No network could be timed on the device this search is for: {run.called(name)} "
-            f"with ± is not measured, but predicted for {device}, with its standard deviation."
+            f" No network could be timed on the device this search is for: "
+            f"{words.metric(run, name)} with ± is not measured, but predicted for {device}, "
+            "with its standard deviation."
         )
     for name in timed:
         guessed = any(name not in entry.measured for entry in run.front.entries)
         if guessed and name not in run.front.predicted_for:
-            caption += f" {words.sentence(run.called(name))} with ± is predicted so far."
+            caption += f" {words.sentence(words.metric(run, name))} with ± is predicted so far."
     made = table(heads, rows, caption, sortable=True)
     return join(made, doubtful.explanation(run.front.entries))
 
 
 def _inherited_heads(run: RunContents) -> dict[str, str]:
     """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
-    right = "accuracy" if run.space.task == "classification" else "tokens right"
-    name = run.called(QUALITY) if run.by_bleu else "loss"
+    right = "accuracy" if TASKS[run.space.task].classifies else "tokens right"
+    name = words.metric(run, QUALITY) if run.by_bleu else "loss"
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
     return heads | ({"valid_loss": "loss"} if run.by_bleu else {}) | {"valid_accuracy": right}
 

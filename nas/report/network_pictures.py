@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from nas.objectives import OBJECTIVES
 from nas.report import doubtful, words
-from nas.report.contents import RunContents
 from nas.report.markup import Html, join, missing, paragraph, section, tag
+from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 from search_spaces.architecture import (
     ATTENTION_KINDS,
@@ -81,7 +81,7 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
     badge = tag("span", "picked", class_="badge") if chosen else ""
     numbers = [
         join(
-            f"{run.called(name)} ",
+            f"{words.metric(run, name)} ",
             doubtful.value(words.quantity(name, entry.measured[name]), name, entry),
         )
         for name in words.METRICS

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from nas.report import words
-from nas.report.contents import RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.results.contents import RunContents
 from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
 
 ROW, BAR, LEFT = 24, 300, 128

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from nas.report.contents import RunContents
 from nas.report.cost_section import time_section, training_section
 from nas.report.failures_section import failures_section
 from nas.report.features_section import features_section
@@ -15,8 +14,9 @@ from nas.report.network_pictures import networks_section
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
-from nas.report.reading import read_contents
 from nas.report.summary_section import headline, reproduce_section
+from nas.results.contents import RunContents
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
 from search_spaces.files import write_atomically

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from nas.objectives import QUALITY
 from nas.report import words
-from nas.report.contents import Audit, RunContents
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.run.vetoes import spelled
+from nas.request.protected_choices import spelled
+from nas.results.contents import Audit, RunContents
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence
 from nas.search.pruning.prune import Kept, PruningSettings
@@ -91,8 +91,8 @@ def _kept(run: RunContents, kept: Sequence[Kept]) -> Html:
 
 
 def _effect_heads(run: RunContents) -> list[str]:
-    names = [f"effect on {run.called(name)}" for name in run.spec.objectives]
-    return [*names, f"observed effect on {run.called(QUALITY) if run.by_bleu else 'loss'}"]
+    names = [f"effect on {words.metric(run, name)}" for name in run.spec.objectives]
+    return [*names, f"observed effect on {words.metric(run, QUALITY) if run.by_bleu else 'loss'}"]
 
 
 def _evidence(run: RunContents, facts: Evidence) -> list[Html]:
@@ -117,7 +117,7 @@ def _effect(name: str, effect: float | None) -> Html:
 
 
 def _explanation(run: RunContents) -> Html:
-    mean = f"mean {run.called(QUALITY) if run.by_bleu else 'loss'}"
+    mean = f"mean {words.metric(run, QUALITY) if run.by_bleu else 'loss'}"
     return tag(
         "p",
         "Among all / among the best: how often the choice occurs in a random sample of the space, "

@@ -10,9 +10,9 @@ from nas.objectives import LATENCY, QUALITY
 from nas.objectives.latency_limits import PREDICTED_STDS
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, bars, chart, escape, hover
-from nas.report.contents import RunContents
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
+from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 from nas.search.ranking.report_card import Fidelity, ReportCard
 
@@ -91,7 +91,7 @@ def _usual_error(run: RunContents, card: ReportCard) -> str:
     if card.error is None:
         return ""
     return (
-        f" Its guesses of the {run.called(QUALITY)} were off by "
+        f" Its guesses of the {words.metric(run, QUALITY)} were off by "
         f"{words.value(QUALITY, card.error)} (root mean square); pruning takes nothing for better "
         "by less than that."
     )
@@ -165,8 +165,8 @@ def _quality_check(run: RunContents) -> Html:
     if not fresh:
         return missing("No network was measured after the evolution yet.")
     caption = (
-        f"Predicted against measured {run.called(QUALITY)} of networks that the ranker had never "
-        "seen. "
+        f"Predicted against measured {words.metric(run, QUALITY)} of networks that the ranker "
+        "had never seen. "
         "These are evolution's best, so they are alike and hard to tell apart. On the line, "
         "prediction and measurement agree."
     )
@@ -285,8 +285,8 @@ def _agreement(
         "marker": {"color": "var(--softmax)", "size": 8, "opacity": 0.85},
     }
     layout: Mapping[str, Any] = {
-        "xaxis": axis(f"predicted {run.label(metric)}", range=ends),
-        "yaxis": axis(f"measured {run.label(metric)}", range=ends),
+        "xaxis": axis(f"predicted {words.axis_label(run, metric)}", range=ends),
+        "yaxis": axis(f"measured {words.axis_label(run, metric)}", range=ends),
         "showlegend": False,
     }
     return chart(name, [line, dots], layout, caption)

@@ -9,20 +9,26 @@ from typing import Any
 
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
-from nas.report.contents import Retrained, RunContents
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.request.fields import option_of
+from nas.request.picks import read_pick
+from nas.request.presets import Budget, budget_for, flat
+from nas.request.protected_choices import spelled
+from nas.request.spec import SYNTHETIC, SearchRequest, SearchTerms
+from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, SPEC_FILE, VETOES_FILE
-from nas.run.presets import budget_for
-from nas.run.spec import Budget
+from nas.run.layout import (
+    DEVICE_PROFILE_FILE,
+    EVENTS_FILE,
+    SPACE_FILE,
+    SPEC_FILE,
+    VETOES_FILE,
+)
 from nas.run.stages import search_stages
-from nas.run.vetoes import spelled
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
-SYNTHETIC = "synthetic"  # the word for generated data, which --data takes instead of a folder
-PICKS = {"knee": "the knee of the front, a compromise", "best": "the lowest loss"}
-BLEU_PICKS = {**PICKS, "best": "the highest BLEU"}
+UNSAID = ("quality", "limits", "searcher")  # where they are what they usually are
 
 # What is in a run folder beside the files of the stages.
 FILES = {
@@ -58,7 +64,7 @@ def _title(run: RunContents) -> str:
 
 
 def _story(run: RunContents) -> Html:
-    costs = " and ".join(run.called(name) for name in run.spec.objectives if name != QUALITY)
+    costs = " and ".join(words.metric(run, name) for name in run.spec.objectives if name != QUALITY)
     wish = "a high BLEU" if run.by_bleu else "a low validation loss"
     sentences: list[str | Html] = [
         f"This run looked for transformers with {wish} and little {costs} on the "
@@ -84,8 +90,7 @@ def _winner(run: RunContents) -> Html:
     picked = run.picked
     if picked is None:
         return Html("")
-    reasons = BLEU_PICKS if run.by_bleu else PICKS
-    reason = reasons.get(run.spec.pick, "asked for by its id")
+    reason = read_pick(run.spec.pick).reason(run.spec.quality)
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),
@@ -153,9 +158,11 @@ def _facts(run: RunContents) -> Html:
         "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
         "data set": data,
         "device": device,
-        "objectives (less is better)": ", ".join(run.label(name) for name in spec.objectives),
+        "objectives (less is better)": ", ".join(
+            words.axis_label(run, name) for name in spec.objectives
+        ),
         "limits": ", ".join(
-            f"{run.called(name)} ≤ {words.quantity(name, most)}"
+            f"{words.metric(run, name)} ≤ {words.quantity(name, most)}"
             for name, most in spec.limits.items()
         )
         or "none",
@@ -202,21 +209,20 @@ def search_command(run: RunContents) -> str:
     spec = run.spec
     space = spec.space.name
     shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
-    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/space.toml"]
+    parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
     of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
     generated = spec.data is None and spec.dataset == SYNTHETIC
     if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
         parts += ["--dataset", spec.dataset]
     if generated or spec.data is not None:
         parts += ["--data", spec.data or SYNTHETIC]
-    parts += ["--device", spec.device, "--objectives", ",".join(spec.objectives)]
-    if run.by_bleu:
-        parts += ["--quality", spec.quality]
-    for name, most in spec.limits.items():
-        parts += ["--limit", f"{name}={str(most).removesuffix('.0')}"]
+    for name, field in SearchTerms.model_fields.items():
+        value = getattr(spec, name)
+        if value != field.default or name not in UNSAID:
+            texts = _written(value)
+            parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
-    parts += ["--preset", spec.preset, "--seed", str(spec.seed), "--pick", spec.pick]
     vetoes = spec.keep if run.audit is None else run.audit.vetoes
     for text in spelled(run.space, vetoes):
         parts += ["--keep", text]
@@ -225,22 +231,21 @@ def search_command(run: RunContents) -> str:
     return shlex.join(parts)
 
 
+def _written(value: Any) -> list[str]:
+    """The value of a field as it is typed: a text for each time its option is given."""
+    if isinstance(value, Mapping):
+        return [f"{name}={str(most).removesuffix('.0')}" for name, most in value.items()]
+    return [",".join(value) if isinstance(value, tuple) else str(value)]
+
+
 def _overrides(run: RunContents) -> Iterator[tuple[str, Any]]:
     """The numbers of the budget that are not the preset's."""
     try:
         usual = budget_for(run.space, run.spec.preset, {})
     except UnknownNameError:
         usual = Budget()
-    before = dict(_flat(usual.model_dump(), ""))
-    for name, number in _flat(run.spec.budget.model_dump(), ""):
+    before = dict(flat(usual))
+    for name, number in flat(run.spec.budget):
         # A number that is left open cannot be asked for; it stays open by itself.
         if number is not None and number != before[name]:
             yield name, number
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, number in values.items():
-        if isinstance(number, Mapping):
-            yield from _flat(number, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", number

@@ -6,10 +6,11 @@ import math
 import re
 
 from nas.objectives import COSTS, LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
+from nas.results.contents import RunContents
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
 from search_spaces.counts import exponent
-from search_spaces.settings import Task
 from search_spaces.space import Choice
+from search_spaces.tasks import TASKS, TaskName
 
 # Scores that are measured beside the objectives.
 LABELS = {
@@ -52,16 +53,26 @@ _LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
 _GLUE = "\u00a0"
 
 
-def called(name: str, task: Task, quality: QualityMetric) -> str:
+def called(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called in a run of a task whose quality is measured so."""
     if name in OBJECTIVES:
         return objective(name, quality).label
-    own = TEXT_LABELS if task != "classification" else {}
+    own = {} if TASKS[task].classifies else TEXT_LABELS
     return own.get(name, LABELS.get(name, name))
 
 
-def with_unit(name: str, task: Task, quality: QualityMetric) -> str:
-    """The same with its unit where it has one."""
+def metric(run: RunContents, name: str) -> str:
+    """What a metric is called in a run."""
+    return called(name, run.space.task, run.spec.quality)
+
+
+def axis_label(run: RunContents, name: str) -> str:
+    """What a metric is called in a run, with its unit."""
+    return with_unit(name, run.space.task, run.spec.quality)
+
+
+def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
+    """What a metric is called, with its unit where it has one."""
     symbol = objective(name, quality).symbol if name in OBJECTIVES else ""
     symbol = "nats" if name == "valid_loss" else symbol
     return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)

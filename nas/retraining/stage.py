@@ -1,7 +1,7 @@
 """The stage that trains a network from scratch and scores it once on the test split.
 
 It opens the test split as its very last step. No stage before it does, and after it only
-`nas.trained`, when a user asks for the scores of a network by name.
+`nas.results.networks`, when a user asks for the scores of a network by name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from nas.retraining.network import load_weights, network_trainer
 from nas.retraining.shortfall import shortfall_and_advice
-from nas.retraining.tuning_record import asked_trials, request_file
+from nas.retraining.tuning_record import asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
 from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
@@ -23,7 +24,8 @@ from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from supernet.extraction import StandAlone
-from supernet.tasks.scores import Scores, score
+from supernet.tasks.base import Scores
+from supernet.tasks.evaluation import score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 SCHEMA = 2
@@ -39,14 +41,13 @@ class Tuner(Protocol):
 
 def retrain_stage(network_id: str) -> Stage:
     """The stage that retrains a network of the front."""
-    where = f"retrained/{network_id}"
     return network_stage(
         RETRAIN,
         network_id,
         ("declare",),
-        {f"{where}/result.json": "its scores", f"{where}/weights.pt": "its weights"},
-        scratch=(f"{where}/checkpoints", f"{where}/tuning"),
-        reads=(request_file(network_id),),
+        {result_file(network_id): "its scores", weights_file(network_id): "its weights"},
+        scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
+        reads=(tuning_file(network_id),),
     )
 
 
@@ -74,8 +75,7 @@ def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
 
 
 def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
-    done = (run.folder.path / "retrained" / network_id / "result.json").exists()
-    return not done and asked_trials(run.folder, network_id) > 0
+    return not run.folder.has(result_file(network_id)) and asked_trials(run.folder, network_id) > 0
 
 
 def _tuning_words(run: OpenedRun, network_id: str) -> str:
@@ -89,12 +89,11 @@ def _tuning_words(run: OpenedRun, network_id: str) -> str:
 
 def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
     stage, trials = RETRAIN + entry.id, asked_trials(run.folder, entry.id)
-    where = run.folder.path / "retrained" / entry.id
-    if (where / "result.json").exists():
+    if run.folder.has(result_file(entry.id)):
         # Killed between the last step and the stage's record: the test split is not read again.
-        run.folder.read_json(f"retrained/{entry.id}/result.json")
-        load(where / "weights.pt")
-        shutil.rmtree(where / "checkpoints", ignore_errors=True)
+        run.folder.read_json(result_file(entry.id))
+        load(run.folder.path / weights_file(entry.id))
+        shutil.rmtree(run.folder.path / checkpoints_folder(entry.id), ignore_errors=True)
         return
     if not trials:
         yield from _train(run, entry, stage)
@@ -102,7 +101,7 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
         raise UsageError(_tuning_words(run, entry.id))
     else:
         tuner.tune(run, entry, trials)
-    result = run.folder.read_json(f"retrained/{entry.id}/result.json")
+    result = run.folder.read_json(result_file(entry.id))
     name = next(name for name in result if name.startswith("test_"))
     yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
     if problem := shortfall_and_advice(entry, result["valid_loss"], str(run.folder.path)):
@@ -111,8 +110,8 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
 
 def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
-    where = run.folder.path / "retrained" / entry.id
-    checkpoints = CheckpointFolder(where / "checkpoints", f"{run.spec.digest}:{entry.id}")
+    path = run.folder.path / checkpoints_folder(entry.id)
+    checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
     network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
     for report in trainer.run():
         message = f"loss {report.train_loss:.3f}"
@@ -149,10 +148,10 @@ def finish(
 ) -> None:
     """Write weights and result of a trained network; this looks at the test split, once."""
     spec, task, model = run.spec, run.quick_task, network.network
-    where = run.folder.path / "retrained" / entry.id
     valid = score(task, model, entry.architecture, task.valid, device=spec.device)
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    save(where / "weights.pt", {"model": weights, "architecture": entry.architecture.to_json()})
+    state = {"model": weights, "architecture": entry.architecture.to_json()}
+    save(run.folder.path / weights_file(entry.id), state)
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
         "schema": SCHEMA if about is None else TUNED_SCHEMA,
@@ -166,7 +165,7 @@ def finish(
         "params": params(run.space.model, run.space.task, entry.architecture),
         **(about or {}),
     }
-    run.folder.write_json(f"retrained/{entry.id}/result.json", result)
+    run.folder.write_json(result_file(entry.id), result)
 
 
 def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:

@@ -11,6 +11,7 @@ from typing import Any
 from nas.retraining.network import network_trainer
 from nas.retraining.stage import finish_tuned
 from nas.retraining.tuning_record import Settings, TrialFolders, TrialRecord
+from nas.run.layout import TRIAL_WEIGHTS
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
 from search_spaces.errors import DivergedError
@@ -62,7 +63,7 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
         loss = DIVERGED_FACTOR * math.log(run.task.num_outcomes)
         folders.end(key, "diverged", loss)
     else:
-        save(where / "weights.pt", {"model": weights, "epochs": len(trainer.history)})
+        save(where / TRIAL_WEIGHTS, {"model": weights, "epochs": len(trainer.history)})
         folders.report(key, 100, loss)
         folders.end(key, "finished", loss)
     shutil.rmtree(checkpoints.path, ignore_errors=True)
@@ -74,6 +75,6 @@ def finish_trial(
 ) -> None:
     """Make the best trial's network the retrained one."""
     entry = pick(read_front(run.folder), network_id)
-    weights = TrialFolders(run.folder, entry.id).path_of(best.key) / "weights.pt"
+    weights = TrialFolders(run.folder, entry.id).path_of(best.key) / TRIAL_WEIGHTS
     about = {"settings": dict(best.settings), "tuning": tuning}
     finish_tuned(run, entry, weights, load(weights)["epochs"], about)

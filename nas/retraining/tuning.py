@@ -35,6 +35,7 @@ from nas.retraining.tuning_record import (
     summary,
 )
 from nas.run.events import Event, Progress
+from nas.run.layout import TRIAL_WEIGHTS
 from nas.run.opened import OpenedRun, shared_run
 from search_spaces.errors import DivergedError, ExecutorError, NasError
 from supernet.seeds import mixed_seed
@@ -97,7 +98,7 @@ class RayTuner:
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
         for record in records:  # what was tried is kept, and how it went
-            (folders.path_of(record.key) / "weights.pt").unlink(missing_ok=True)
+            (folders.path_of(record.key) / TRIAL_WEIGHTS).unlink(missing_ok=True)
             shutil.rmtree(folders.path_of(record.key) / "checkpoints", ignore_errors=True)
 
     def _try(

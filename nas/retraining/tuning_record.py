@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nas.run.folder import RunFolder
+from nas.run.layout import TRIAL_REPORTS, TRIAL_RESULT, TRIAL_SETTINGS, tuning_file, tuning_folder
 from search_spaces.errors import DamagedRunError
 
 TUNED = ("learning_rate", "dropout", "warmup_share")
@@ -24,18 +25,13 @@ State = Literal["finished", "stopped", "diverged"]
 Settings = Mapping[str, float]
 
 
-def request_file(network_id: str) -> str:
-    """Where in a run folder it is noted that a network's retraining is to be tuned."""
-    return f"retrained/{network_id}/tuning.json"
-
-
 def asked_trials(folder: RunFolder, network_id: str) -> int:
     """How many settings are to be tried for a network; 0 where it trains with the run's own.
 
     Raises:
         DamagedRunError: when the note cannot be read.
     """
-    name = request_file(network_id)
+    name = tuning_file(network_id)
     if not (folder.path / name).exists():
         return 0
     data = folder.read_json(name)
@@ -51,9 +47,9 @@ def asked_trials(folder: RunFolder, network_id: str) -> int:
 def ask_for_trials(folder: RunFolder, network_id: str, trials: int) -> None:
     """Note how many settings are to be tried for a network; 0 takes the note back."""
     if trials:
-        folder.write_json(request_file(network_id), {"trials": trials})
+        folder.write_json(tuning_file(network_id), {"trials": trials})
     else:
-        (folder.path / request_file(network_id)).unlink(missing_ok=True)
+        (folder.path / tuning_file(network_id)).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class TrialFolders:
 
     def __init__(self, folder: RunFolder, network_id: str) -> None:
         self._folder = folder
-        self._name = f"retrained/{network_id}/tuning"
+        self._name = tuning_folder(network_id)
 
     @property
     def path(self) -> Path:
@@ -100,18 +96,18 @@ class TrialFolders:
         """Note that settings are being tried; their key."""
         values = {name: float(settings[name]) for name in TUNED}
         key = key_of(values)
-        self._folder.write_json(f"{self._name}/{key}/settings.json", values)
+        self._folder.write_json(f"{self._name}/{key}/{TRIAL_SETTINGS}", values)
         return key
 
     def report(self, key: str, done: int, loss: float) -> None:
         """Note how a trial goes."""
-        self._folder.append(f"{self._name}/{key}/reports.jsonl", [{"done": done, "loss": loss}])
+        self._folder.append(f"{self._name}/{key}/{TRIAL_REPORTS}", [{"done": done, "loss": loss}])
 
     def end(self, key: str, state: State, loss: float) -> None:
         """Note how a trial ended; what was noted first stays."""
-        if not (self.path_of(key) / "trial.json").exists():
+        if not (self.path_of(key) / TRIAL_RESULT).exists():
             self._folder.write_json(
-                f"{self._name}/{key}/trial.json", {"state": state, "loss": loss}
+                f"{self._name}/{key}/{TRIAL_RESULT}", {"state": state, "loss": loss}
             )
 
     def records(self) -> list[TrialRecord]:
@@ -120,7 +116,7 @@ class TrialFolders:
         Raises:
             DamagedRunError: for a file that cannot be read.
         """
-        found = sorted(self.path.glob("*/settings.json"))
+        found = sorted(self.path.glob(f"*/{TRIAL_SETTINGS}"))
         return [self.record(file.parent.name) for file in found]
 
     def record(self, key: str) -> TrialRecord:
@@ -128,13 +124,13 @@ class TrialFolders:
         name = f"{self._name}/{key}"
         try:
             settings = {
-                one: float(self._folder.read_json(f"{name}/settings.json")[one]) for one in TUNED
+                one: float(self._folder.read_json(f"{name}/{TRIAL_SETTINGS}")[one]) for one in TUNED
             }
-            lines = self._folder.read_journal(f"{name}/reports.jsonl")
+            lines = self._folder.read_journal(f"{name}/{TRIAL_REPORTS}")
             reports = {int(line["done"]): float(line["loss"]) for line in lines}
-            if not (self.path_of(key) / "trial.json").exists():
+            if not (self.path_of(key) / TRIAL_RESULT).exists():
                 return TrialRecord(key, settings, reports)
-            data = self._folder.read_json(f"{name}/trial.json")
+            data = self._folder.read_json(f"{name}/{TRIAL_RESULT}")
             if key_of(settings) != key or data["state"] not in get_args(State):
                 raise ValueError("it is no record of a trial")
             return TrialRecord(key, settings, reports, data["state"], float(data["loss"]))

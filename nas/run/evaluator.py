@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nas.objectives import BEST_BLEU, QUALITY, QualityMetric
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
@@ -20,8 +20,7 @@ from supernet.extraction import Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
-from supernet.tasks.scores import split_bleu
-from supernet.tasks.translation import TranslationTask
+from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import read
 
 

@@ -2,15 +2,14 @@
 
 Every file has one stage that writes it. A stage that ended leaves ``stages/<name>.json`` with the
 digest of what it read and the checksum of everything it wrote; a stage whose record fits is
-skipped, which is all there is to resuming. Journals (``*.jsonl``) grow line by line; a line cut
-off by a crash is dropped.
+skipped, which is all there is to resuming. Journals (``*.jsonl``) grow line by line, see
+`search_spaces.files`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from nas.request.protected_choices import Vetoes, checked_vetoes
+from nas.request.spec import SearchSpec, build_spec
 from nas.run.events import Event, event_to_json
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
@@ -28,11 +29,11 @@ from nas.run.layout import (
     LOCK_FILE,
     SPEC_FILE,
     VETOES_FILE,
+    begun_file,
+    record_file,
 )
-from nas.run.spec import SearchSpec, build_spec
-from nas.run.vetoes import Vetoes, checked_vetoes
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
-from search_spaces.files import write_atomically
+from search_spaces.files import append_lines, read_lines, write_atomically
 from search_spaces.json_text import finite_number, parse_json
 
 
@@ -127,7 +128,7 @@ class RunFolder:
         Raises:
             DamagedRunError: when their file cannot be read.
         """
-        if not (self.path / VETOES_FILE).exists():
+        if not self.has(VETOES_FILE):
             return self.spec.keep
         try:
             return checked_vetoes(self.spec.space, self.read_json(VETOES_FILE)["keep"])
@@ -158,7 +159,7 @@ class RunFolder:
         Raises:
             DamagedRunError: when the record itself cannot be read.
         """
-        file = self._record_file(stage)
+        file = self.path / record_file(stage)
         if not file.exists():
             return None
         try:
@@ -177,7 +178,7 @@ class RunFolder:
         """Record that a stage ended and what it wrote."""
         sums = {name: checksum(self.path / name) for name in outputs}
         values = {"stage": stage, "digest": digest, "outputs": sums, "seconds": round(seconds, 3)}
-        write_atomically(self._record_file(stage), json.dumps(values, indent=2))
+        write_atomically(self.path / record_file(stage), json.dumps(values, indent=2))
 
     def forget(self, stage: str, outputs: Iterable[str]) -> None:
         """Make a stage start anew: its files and folders go, and last of all its record.
@@ -191,15 +192,15 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        self._record_file(stage).unlink(missing_ok=True)
+        (self.path / record_file(stage)).unlink(missing_ok=True)
 
     def begin(self, stage: str, digest: str) -> None:
         """Note what a stage reads before it writes anything."""
-        write_atomically(self._begun_file(stage), digest)
+        write_atomically(self.path / begun_file(stage), digest)
 
     def begun_otherwise(self, stage: str, digest: str) -> bool:
         """Whether a stage was begun with other inputs, to which the files it left belong."""
-        file = self._begun_file(stage)
+        file = self.path / begun_file(stage)
         return file.exists() and file.read_bytes() != digest.encode()
 
     def damage(self, record: StageRecord) -> str | None:
@@ -212,13 +213,23 @@ class RunFolder:
                 return f"{file} is damaged: its checksum is not the recorded one"
         return None
 
-    def _begun_file(self, stage: str) -> Path:
-        return self.path / "stages" / f"{stage}.begun"
+    def finished(self, stages: str = "*") -> list[str]:
+        """Names of the stages that have a record, sorted.
 
-    def _record_file(self, stage: str) -> Path:
-        return self.path / "stages" / f"{stage}.json"
+        Args:
+            stages: a pattern, for example ``retrain-*``.
+        """
+        return sorted(file.stem for file in self.path.glob(record_file(stages)))
 
     # -- files --------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return (self.path / name).exists()
+
+    def found(self, pattern: str) -> list[str]:
+        """Names of the files that fit a pattern, sorted."""
+        return [f.relative_to(self.path).as_posix() for f in sorted(self.path.glob(pattern))]
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file atomically."""
@@ -239,50 +250,34 @@ class RunFolder:
 
     def append(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to a journal and see them to the disk."""
-        text = "".join(json.dumps(value, allow_nan=False) + "\n" for value in values)
-        file = self.path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+        lines = (json.dumps(value, allow_nan=False) for value in values)
+        append_lines(self.path / name, lines)
 
-    def read_journal(self, name: str, mend: bool = True) -> list[dict[str, Any]]:
+    def read_journal(self, name: str) -> list[Any]:
         """All whole lines of a journal.
 
-        Args:
-            name: of the file.
-            mend: remove from the file a last line that a crash cut off. False for those who only
-                look: another process may be writing that line.
-
         Raises:
-            DamagedRunError: for a broken line anywhere else, naming it.
+            DamagedRunError: for one that cannot be read, naming it.
         """
         file = self.path / name
-        if not file.exists():
-            return []
-        data = file.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if mend and len(whole) != len(data):
-            with file.open("rb+") as stream:
-                stream.truncate(len(whole))
+        try:
+            lines = read_lines(file)
+        except OSError as error:
+            raise DamagedRunError(f"{file} cannot be read ({error.strerror})") from error
         rows = []
-        for number, line in enumerate(whole.splitlines(), start=1):
+        for number, line in enumerate(lines, start=1):
             try:
                 rows.append(parse_json(line.decode()))
             except ValueError as error:
-                raise DamagedRunError(f"{file}, line {number} is not JSON") from error
+                raise DamagedRunError(
+                    f"{file}, line {number} is not JSON; nas resume {self.path} makes it anew"
+                ) from error
         return rows
 
     def log(self, event: Event) -> None:
         """Keep an event, with the time, in ``events.jsonl``."""
-        line = {"time": round(time.time(), 3), **event_to_json(event)}
-        with (self.path / EVENTS_FILE).open("ab+") as stream:
-            if stream.tell():
-                stream.seek(-1, os.SEEK_END)
-                if stream.read(1) != b"\n":  # a process was killed while it wrote
-                    stream.write(b"\n")
-            stream.write(json.dumps(line).encode() + b"\n")
+        line = json.dumps({"time": round(time.time(), 3), **event_to_json(event)})
+        append_lines(self.path / EVENTS_FILE, [line], sync=False)
 
 
 @contextmanager

@@ -1,29 +1,45 @@
-"""The files of a run folder."""
+"""Names of the files and folders of a run, relative to its folder.
+
+Every other module takes them from here; ``docs/run_folder.md`` tells who writes each and what is
+in it.
+"""
 
 from __future__ import annotations
 
 SPEC_FILE = "spec.json"
-EVENTS_FILE = "events.jsonl"
-DEVICE_PROFILE_FILE = "device_profile.json"
-LOCK_FILE = ".lock"
 SPACE_FILE = "space.toml"
 DATA_FILE = "data.json"
+DEVICE_PROFILE_FILE = "device_profile.json"
 PROFILE_FILE = "latency/profile.jsonl"
-WEIGHTS_FILE = "supernet/last.pt"
+SUPERNET_FILE = "supernet/last.pt"
+BEST_SUPERNET_FILE = "supernet/best.pt"
 HISTORY_FILE = "supernet/history.json"
+RAY_TRAIN_FOLDER = "supernet/ray"
 OBSERVATIONS_FILE = "observations.jsonl"
 RANKER_FILE = "ranker/ranker.json"
-CARD_FILE = "ranker/report_card.json"
+REPORT_CARD_FILE = "ranker/report_card.json"
 IMPORTANCES_FILE = "ranker/importances.json"
-VETOES_FILE = "vetoes.json"
-PRUNED_FILE = "pruned_space.toml"
+PRUNED_SPACE_FILE = "pruned_space.toml"
 PRUNING_FILE = "pruning.json"
+VETOES_FILE = "vetoes.json"
 POPULATION_FILE = "population.jsonl"
 VERIFICATION_FILE = "verification.jsonl"
-CONFIRMED_FILE = "holding.jsonl"
+HOLDING_FILE = "holding.jsonl"
 FRONT_FILE = "pareto.json"
 REPORT_FILE = "report.html"
 STUDY_FILE = "optuna.journal"
+EVENTS_FILE = "events.jsonl"
+CRASH_FILE = "crash.log"
+LOCK_FILE = ".lock"
+ATTEMPTS_FOLDER = ".attempts"
+TENSORBOARD_FOLDER = "tensorboard"
+# Below the folder of a setting that was tried, which is named by its key.
+TRIAL_SETTINGS = "settings.json"
+TRIAL_REPORTS = "reports.jsonl"
+TRIAL_RESULT = "trial.json"
+TRIAL_WEIGHTS = "weights.pt"
+WORKERS_FOLDER = "workers"
+WORKERS_STATE_FILE = "workers/state.json"
 
 
 def predictor_file(stage: str) -> str:
@@ -32,5 +48,60 @@ def predictor_file(stage: str) -> str:
 
 
 def measured_file(stage: str) -> str:
-    """The journal of networks that a stage measured."""
+    """The journal of the networks that a stage measured."""
     return f"{stage}/observed.jsonl"
+
+
+def record_file(stage: str) -> str:
+    """What a finished stage read and wrote; ``*`` stands for any stage."""
+    return f"stages/{stage}.json"
+
+
+def begun_file(stage: str) -> str:
+    """What a stage that was begun reads."""
+    return f"stages/{stage}.begun"
+
+
+def result_file(network_id: str) -> str:
+    """The scores of a network trained from scratch; ``*`` stands for any network."""
+    return f"retrained/{network_id}/result.json"
+
+
+def weights_file(network_id: str) -> str:
+    """The weights of a network trained from scratch."""
+    return f"retrained/{network_id}/weights.pt"
+
+
+def checkpoints_folder(network_id: str) -> str:
+    """What a retraining that has not ended goes on from."""
+    return f"retrained/{network_id}/checkpoints"
+
+
+def tuning_file(network_id: str) -> str:
+    """How many settings are to be tried before a network is trained from scratch."""
+    return f"retrained/{network_id}/tuning.json"
+
+
+def tuning_folder(network_id: str) -> str:
+    """The settings that were tried, a folder each."""
+    return f"retrained/{network_id}/tuning"
+
+
+def attention_file(network_id: str) -> str:
+    """What the omni layers of a network look at."""
+    return f"attention/{network_id}.json"
+
+
+def export_folder(network_id: str, form: str) -> str:
+    """A network as a folder of its own, in a format."""
+    return f"export/{network_id}/{form}"
+
+
+def fairseq_folder(network_id: str) -> str:
+    """What fairseq trains a network with."""
+    return f"fairseq/{network_id}"
+
+
+def worker_log(name: str) -> str:
+    """What a worker did."""
+    return f"workers/{name}.log"

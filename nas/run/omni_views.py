@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from nas.run.folder import RunFolder
+from nas.run.layout import attention_file
 from search_spaces.architecture import Architecture, omni_spans
 from search_spaces.errors import DamagedRunError, UsageError
 from search_spaces.json_text import UNREADABLE
 
 SCHEMA = 1
-FOLDER = "attention"
 
 Rows = tuple[tuple[float, ...], ...]
 Weights = Literal["trained from scratch", "inherited"]
@@ -122,11 +122,6 @@ class OmniViews:
         )
 
 
-def view_file(identity: str) -> str:
-    """Where the views of a network are, relative to the run folder."""
-    return f"{FOLDER}/{identity}.json"
-
-
 def sees_several_layers(architecture: Architecture, max_span: int) -> bool:
     """Whether a network has an omni layer that looks at more than one layer's output."""
     stacks: list[Sequence[Any]] = []
@@ -156,7 +151,7 @@ def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
     Raises:
         DamagedRunError: for a file that cannot be read, naming it.
     """
-    name = view_file(identity)
+    name = attention_file(identity)
     if not (folder.path / name).is_file():
         return None
     try:

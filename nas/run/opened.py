@@ -14,7 +14,7 @@ import numpy as np
 
 from nas.run.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
 from nas.run.folder import RunFolder
-from nas.run.layout import DATA_FILE, SPEC_FILE
+from nas.run.layout import DATA_FILE, SPEC_FILE, SUPERNET_FILE
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.extraction import Supernet
@@ -52,7 +52,7 @@ class OpenedRun:
         """
         spec = self.spec
         task = open_task(self.space, spec.dataset, spec.data, spec.seed)
-        if (self.folder.path / DATA_FILE).exists():
+        if self.folder.has(DATA_FILE):
             known = self.folder.read_json(DATA_FILE)
             if known.get("digest") != task.digest:
                 raise DataError(
@@ -86,7 +86,7 @@ class OpenedRun:
         return dumped({"weights": self._trained_weights()})
 
     def _trained_weights(self) -> dict[str, Any]:
-        weights: dict[str, Any] = load(self.folder.path / "supernet" / "last.pt")["weights"]
+        weights: dict[str, Any] = load(self.folder.path / SUPERNET_FILE)["weights"]
         return weights
 
     def prepare(self) -> None:

@@ -11,29 +11,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nas.objectives import LATENCY, MEMORY
+from nas.request.spec import SearchSpec
 from nas.run.layout import (
-    CARD_FILE,
-    CONFIRMED_FILE,
+    BEST_SUPERNET_FILE,
     DATA_FILE,
     FRONT_FILE,
     HISTORY_FILE,
+    HOLDING_FILE,
     IMPORTANCES_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
     PROFILE_FILE,
-    PRUNED_FILE,
+    PRUNED_SPACE_FILE,
     PRUNING_FILE,
     RANKER_FILE,
+    RAY_TRAIN_FOLDER,
+    REPORT_CARD_FILE,
     REPORT_FILE,
     SPACE_FILE,
     STUDY_FILE,
+    SUPERNET_FILE,
     VERIFICATION_FILE,
     VETOES_FILE,
-    WEIGHTS_FILE,
     measured_file,
     predictor_file,
 )
-from nas.run.spec import SearchSpec
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
@@ -105,11 +107,11 @@ SEARCH_STAGES = (
         "Train the supernet",
         ("declare",),
         {
-            WEIGHTS_FILE: "the supernet's weights",
-            "supernet/best.pt": "those with the lowest validation loss",
+            SUPERNET_FILE: "the supernet's weights",
+            BEST_SUPERNET_FILE: "those with the lowest validation loss",
             HISTORY_FILE: "how its training went",
         },
-        scratch=("supernet/ray",),
+        scratch=(RAY_TRAIN_FOLDER,),
     ),
     Stage(
         "observe",
@@ -123,7 +125,7 @@ SEARCH_STAGES = (
         ("observe",),
         {
             RANKER_FILE: "the ranker",
-            CARD_FILE: "how well it orders networks it has not seen",
+            REPORT_CARD_FILE: "how well it orders networks it has not seen",
             IMPORTANCES_FILE: "what moves its predictions",
         },
     ),
@@ -131,7 +133,7 @@ SEARCH_STAGES = (
         "prune",
         "Prune the space",
         ("rank", "observe", "latency", "memory"),
-        {PRUNED_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
+        {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(VETOES_FILE,),
     ),
@@ -148,7 +150,7 @@ SEARCH_STAGES = (
         ("evolve", "observe", "supernet"),
         {
             VERIFICATION_FILE: "networks measured after the evolution",
-            CONFIRMED_FILE: "with a limit on latency: the front, timed in several sessions",
+            HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
         },
     ),
     Stage(

@@ -11,16 +11,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.conditions import (
-    MORE_IS_BETTER,
-    NAMES,
-    Condition,
-    is_condition,
-    joined,
-    read_conditions,
-)
 from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import keeps
+from nas.request.picks import (
+    BEST,
+    CHEAPEST,
+    KNEE,
+    MORE_IS_BETTER,
+    NAMES,
+    SHORTEST_ID,
+    WORDS,
+    Condition,
+    conditions_of,
+    joined,
+)
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
@@ -186,6 +190,25 @@ def points_of(
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
 
 
+def as_rows(entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
+    """The entries as rows of a table, with the same columns in the same order.
+
+    ``id``, all that was measured, ``predicted_…``, and in ``doubtful`` the names of values that
+    should not be believed, separated by blanks. What is not known is None.
+    """
+    measured = dict.fromkeys(name for entry in entries for name in entry.measured)
+    predicted = dict.fromkeys(name for entry in entries for name in entry.predicted)
+    return [
+        {
+            "id": entry.id,
+            **{name: entry.measured.get(name) for name in measured},
+            **{f"predicted_{name}": entry.predicted.get(name) for name in predicted},
+            "doubtful": " ".join(entry.doubtful),
+        }
+        for entry in entries
+    ]
+
+
 def build_front(
     entries: Sequence[FrontEntry],
     objectives: Sequence[Objective],
@@ -239,7 +262,7 @@ def read_front(folder: RunFolder) -> Front:
         UsageError: when the run has none yet.
         DamagedRunError: when it cannot be read.
     """
-    if not (folder.path / FRONT_FILE).exists():
+    if not folder.has(FRONT_FILE):
         raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
     return Front.from_json(folder.read_json(FRONT_FILE))
 
@@ -252,7 +275,7 @@ def pick(front: Front, how: str) -> FrontEntry:
         how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), conditions such as ``latency_ms<=12,params<=2e5``
-            (see `nas.conditions`), or an id of the front. Conditions are on measured values, or
+            (see `nas.request.picks`), or an id of the front. Conditions are on measured values, or
             predicted ones where the device is elsewhere. Of the networks that meet them the lowest
             in the first objective that has none is taken: the best quality under a limit, the
             cheapest with a quality.
@@ -261,24 +284,24 @@ def pick(front: Front, how: str) -> FrontEntry:
         UsageError: for an id that is not on the front, or conditions that none of its networks
             meets, naming the nearest.
     """
-    if how == "best":
+    if how == BEST:
         return _lowest(front.entries, QUALITY)
-    if how == "cheapest":
+    if how == CHEAPEST:
         name = front.objectives[1].name
         return _lowest(_believed(front, [name]), name)
-    if how == "knee":
+    if how == KNEE:
         among = _believed(front, [objective.name for objective in front.objectives])
         return among[knee_index(points_of(among, front.objectives))]
-    if is_condition(how):
-        return _meeting(front, read_conditions(how))
+    if conditions := conditions_of(how):
+        return _meeting(front, conditions)
     ids = [entry.id for entry in front.entries]
-    matches = [entry for entry in front.entries if len(how) >= 4 and entry.id.startswith(how)]
+    matches = [one for one in front.entries if one.id.startswith(how) and len(how) >= SHORTEST_ID]
     if len(matches) == 1:
         return matches[0]
     nearest = difflib.get_close_matches(how, ids, n=1, cutoff=0.0)
     raise UsageError(
-        f"{how!r} is neither 'knee', 'best' nor 'cheapest', no condition like 'params<=2e5', and "
-        f"not the id of a network on the front; the nearest id is {nearest[0]}"
+        f"{how!r} is none of {', '.join(WORDS)}, no condition like 'params<=2e5', and not the id "
+        f"of a network on the front; the nearest id is {nearest[0]}"
     )
 
 

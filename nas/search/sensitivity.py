@@ -108,14 +108,18 @@ def top_features(
     found: dict[str, dict[str, list[Feature]]] = {name: {} for name in objectives}
     for kind, groups in (("genes", _genes(space)), ("slots", _slots(space))):
         effects = {name: _effects(space, predict, rows, others, c, before) for name, c in groups}
+        means: dict[str, dict[str, dict[Choice, float]]] = {}  # group → objective → choice
         for objective in objectives:
             total = sum(effect[objective] for effect in effects.values())
             shares = {name: e[objective] / total if total else 0.0 for name, e in effects.items()}
             ordered = sorted(shares, key=lambda name: (-shares[name], name))[:most]
+            decisive = [name for name in ordered if shares[name] > 0]
+            for name in set(decisive) - set(means):
+                means[name] = _means(space, predict, rows[: samples // 4], dict(groups)[name])
             found[objective][kind] = [
-                _feature(space, predict, rows, objective, name, dict(groups)[name], shares[name])
-                for name in ordered
-                if shares[name] > 0
+                Feature(name, shares[name], by_choice, direction(by_choice))
+                for name in decisive
+                for by_choice in [means[name][objective]]
             ]
     return {
         name: TopFeatures(tuple(lists["genes"]), tuple(lists["slots"]))
@@ -172,23 +176,19 @@ def _effects(
     }
 
 
-def _feature(
-    space: SearchSpace,
-    predict: Predict,
-    rows: Genotypes,
-    objective: str,
-    name: str,
-    columns: list[int],
-    share: float,
-) -> Feature:
-    means = {}
+def _means(
+    space: SearchSpace, predict: Predict, rows: Genotypes, columns: list[int]
+) -> dict[str, dict[Choice, float]]:
+    """Objective → choice → mean prediction of networks that all make that choice."""
+    found: dict[str, dict[Choice, float]] = {}
     for choice in dict.fromkeys(c for column in columns for c in space.slots[column].choices):
-        forced = rows[: NUM_SAMPLES // 4].copy()
+        forced = rows.copy()
         for column in columns:
             if choice in space.slots[column].choices:
                 forced[:, column] = space.slots[column].choices.index(choice)
-        means[choice] = float(predict(space.canonical(forced))[objective].mean())
-    return Feature(name, share, means, direction(means))
+        for objective, values in predict(space.canonical(forced)).items():
+            found.setdefault(objective, {})[choice] = float(values.mean())
+    return found
 
 
 def direction(means: Mapping[Choice, float]) -> str:

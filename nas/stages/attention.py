@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from nas.results.networks import open_network
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni, view_file
+from nas.run.layout import SUPERNET_FILE, attention_file
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni
 from nas.run.stage_runner import run_stage
 from nas.run.stages import ATTENTION, RETRAIN, network_stage
 from nas.search.front import FrontEntry, pick, read_front
 from nas.stages.base import Run
-from nas.trained import open_network
 from search_spaces.errors import UsageError
 from supernet.extraction import Supernet
 from supernet.omni_shares import omni_shares
@@ -47,7 +48,7 @@ def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
             ATTENTION,
             entry.id,
             ("declare", RETRAIN + entry.id if retrained else "supernet"),
-            {view_file(entry.id): "what its omni layers look at"},
+            {attention_file(entry.id): "what its omni layers look at"},
         )
         yield from run_stage(run, stage, lambda run: _measure(run, entry, retrained))
         yield from report(run)
@@ -76,14 +77,14 @@ def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
             for one in maps
         ),
     )
-    run.folder.write_json(view_file(entry.id), views.to_json())
+    run.folder.write_json(attention_file(entry.id), views.to_json())
     yield Progress(ATTENTION + entry.id, 1, 1, f"{len(layers)} layers, {weights} weights")
 
 
 def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, Weights]:
     if retrained:
         return open_network(run.folder, entry.id, "cpu").model, "trained from scratch"
-    if not (run.folder.path / "supernet" / "last.pt").is_file():
+    if not run.folder.has(SUPERNET_FILE):
         raise UsageError(
             f"the supernet of this run was deleted to make room; train {entry.id} from scratch "
             "first"

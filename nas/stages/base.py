@@ -15,14 +15,14 @@ from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.objectives import BEST_BLEU, OBJECTIVES, QUALITY
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
-from nas.outcomes import failed
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.results.failures import failed
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     OBSERVATIONS_FILE,
     PROFILE_FILE,
-    PRUNED_FILE,
+    PRUNED_SPACE_FILE,
     measured_file,
 )
 from nas.run.opened import OBSERVE, OpenedRun
@@ -30,7 +30,7 @@ from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
-from search_spaces.errors import DataError, NasError
+from search_spaces.errors import NasError
 from search_spaces.loading import parse_space
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
@@ -111,7 +111,7 @@ class Run(OpenedRun):
     @cached_property
     def pruned(self) -> SearchSpace:
         """The space that is searched."""
-        file = self.folder.path / PRUNED_FILE
+        file = self.folder.path / PRUNED_SPACE_FILE
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property
@@ -119,7 +119,7 @@ class Run(OpenedRun):
         """The device profile that the search was given, with the workload it is for.
 
         Raises:
-            DataError: when the run's copy of it is gone or changed.
+            NasError: when the run's copy of it is gone or changed.
         """
         if self.spec.device_profile is None:
             return None
@@ -127,9 +127,9 @@ class Run(OpenedRun):
         try:
             profile = read_device_profile(file)
         except NasError as error:
-            raise DataError(f"{error}; put the profile back that the search was given") from error
+            raise NasError(f"{error}; put the profile back that the search was given") from error
         if profile.digest != self.spec.device_profile:
-            raise DataError(f"{file} is not the profile that the search was given; put it back")
+            raise NasError(f"{file} is not the profile that the search was given; put it back")
         return profile
 
     @cached_property

@@ -10,11 +10,12 @@ from nas.executors.base import Executor
 from nas.objectives import LATENCY, OBJECTIVES, counted
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
-from nas.run.spec import SearchSpec
+from nas.request.spec import SearchSpec
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
 
 
 def check_request(
@@ -43,7 +44,7 @@ def check_quality(spec: SearchSpec) -> None:
     Raises:
         UsageError: saying what to do instead.
     """
-    if spec.quality == "bleu" and spec.space.task != "translation":
+    if spec.quality == "bleu" and "bleu" not in TASKS[spec.space.task].metrics:
         raise UsageError(
             f"--quality bleu is for translation, but the space {spec.space.name} is for "
             f"{spec.space.task.replace('_', ' ')}: leave it out, and quality is the validation loss"

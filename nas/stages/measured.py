@@ -8,8 +8,8 @@ from typing import Any
 
 from nas.objectives import COUNTED, LATENCY, OBJECTIVES, counted
 from nas.objectives.latency_limits import ConfirmedLatency
-from nas.outcomes import failed
-from nas.run.layout import CONFIRMED_FILE, VERIFICATION_FILE
+from nas.results.failures import failed
+from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry
 from nas.stages.base import KnownCost, Run
 from search_spaces.architecture import Architecture
@@ -51,7 +51,7 @@ def read_confirmed(run: Run) -> dict[str, ConfirmedLatency]:
         one["id"]: ConfirmedLatency(
             one["latency_ms"], one["latency_upper_ms"], one["sessions"], one.get("doubtful", "")
         )
-        for line in run.folder.read_journal(CONFIRMED_FILE)
+        for line in run.folder.read_journal(HOLDING_FILE)
         for one in line["networks"]
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nas.objectives import QUALITY
-from nas.outcomes import failed, give_up, hopeless, told, too_few, values_of
+from nas.results.failures import failed
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings
@@ -18,6 +18,13 @@ from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from nas.stages.base import Run
+from nas.stages.outcomes import (
+    abort_stage,
+    to_event,
+    too_few_observations,
+    too_many_failures,
+    values_of,
+)
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError
 from search_spaces.space import Genotypes
@@ -52,7 +59,12 @@ def work(run: Run) -> Iterator[Event]:
             yield _front(run, searcher)
     if asked != list(known):
         raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
-    give_up(run.folder, "observe", [OBSERVATIONS_FILE], too_few(known.values(), MIN_OBSERVATIONS))
+    abort_stage(
+        run.folder,
+        "observe",
+        [OBSERVATIONS_FILE],
+        too_few_observations(known.values(), MIN_OBSERVATIONS),
+    )
     yield Progress("observe", total, total, f"{searcher.done} networks")
 
 
@@ -65,8 +77,8 @@ def _observed(
         line = {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}
         known[network.id] = line
         run.folder.append(OBSERVATIONS_FILE, [line])
-        yield told("observe", network, outcome)
-        give_up(run.folder, "observe", [OBSERVATIONS_FILE], hopeless(known.values()))
+        yield to_event("observe", network, outcome)
+        abort_stage(run.folder, "observe", [OBSERVATIONS_FILE], too_many_failures(known.values()))
 
 
 def _tell(

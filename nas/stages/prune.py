@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nas.run.events import Event, Note, Progress
-from nas.run.layout import CARD_FILE, PRUNED_FILE, PRUNING_FILE
+from nas.run.layout import PRUNED_SPACE_FILE, PRUNING_FILE, REPORT_CARD_FILE
 from nas.run.opened import PRUNE
 from nas.search.pruning.prune import PruningSettings, prune
 from nas.search.ranking import ReportCard
@@ -17,7 +17,7 @@ from search_spaces.loading import dump_space
 def work(run: Run) -> Iterator[Event]:
     """Cut the choices that good networks do without."""
     scorer = run.scorer
-    card = ReportCard.from_json(run.folder.read_json(CARD_FILE))
+    card = ReportCard.from_json(run.folder.read_json(REPORT_CARD_FILE))
     rows = run.observed_rows
     objectives = scorer.score(rows).objectives
     # Quality stands first; costs of networks that were not timed stay predicted.
@@ -32,7 +32,7 @@ def work(run: Run) -> Iterator[Event]:
         settings=PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy),
         keep=run.folder.vetoes,
     )
-    write_atomically(run.folder.path / PRUNED_FILE, dump_space(result.space))
+    write_atomically(run.folder.path / PRUNED_SPACE_FILE, dump_space(result.space))
     run.folder.write_json(PRUNING_FILE, result.to_json())
     if result.refused:
         yield Note("prune", result.refused)

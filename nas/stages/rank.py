@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nas.objectives.size import network_costs
 from nas.run.events import Event, Progress
-from nas.run.layout import CARD_FILE, IMPORTANCES_FILE, RANKER_FILE
+from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
 from nas.run.opened import RANK
 from nas.search.ranking import choose_ranker
 from nas.stages.base import Run
@@ -26,7 +26,7 @@ def work(run: Run) -> Iterator[Event]:
         feature_names(run.space),
     )
     run.folder.write_json(RANKER_FILE, ranker.to_json())
-    run.folder.write_json(CARD_FILE, card.to_json())
+    run.folder.write_json(REPORT_CARD_FILE, card.to_json())
     run.folder.write_json(IMPORTANCES_FILE, ranker.importances())
     tau, accuracy = card.held_out.kendall_tau, card.held_out.pairwise_accuracy
     message = f"{card.ranker}: held-out τ {tau:.2f}, pairs right {accuracy:.0%}"

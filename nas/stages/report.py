@@ -16,8 +16,7 @@ from nas.stages.measured import measured_entries, with_confirmed
 
 def report(run: Run) -> Iterator[Event]:
     """Run the stage, which reads what all others wrote."""
-    stages = sorted(file.stem for file in (run.folder.path / "stages").glob("*.json"))
-    needs = tuple(name for name in stages if name != REPORT.name)
+    needs = tuple(name for name in run.folder.finished() if name != REPORT.name)
     yield from run_stage(run, replace(REPORT, needs=needs), work)
 
 

@@ -6,12 +6,14 @@ How one is, see `nas.retraining.stage`; where, is the executor's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.retraining.tuning_record import ask_for_trials
 from nas.run.events import Event
 from nas.run.folder import RunFolder
+from nas.run.layout import begun_file, record_file
 from nas.run.stages import RETRAIN
 from nas.search.front import pick, read_front
 from nas.stages.base import Run
@@ -57,7 +59,8 @@ def search_ids(run: Run) -> list[str]:
     """
     front = read_front(run.folder)
     picked, known = pick(front, run.spec.pick).id, {entry.id for entry in front.entries}
-    begun = {file.stem for file in (run.folder.path / "stages").glob(f"{RETRAIN}*")}
+    names = [file(f"{RETRAIN}*") for file in (record_file, begun_file)]
+    begun = {Path(one).stem for name in names for one in run.folder.found(name)}
     others = {name.removeprefix(RETRAIN) for name in begun} - {picked}
     for network_id in others - known:
         try:

@@ -12,9 +12,9 @@ from latency.profile import read_profile
 from nas.executors.base import Failure
 from nas.objectives import LATENCY, OBJECTIVES, objective
 from nas.objectives.latency_limits import keeps
-from nas.outcomes import failed, give_up, hopeless, told, values_of
+from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import CONFIRMED_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
+from nas.run.layout import HOLDING_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
 from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import best_entries
@@ -30,6 +30,7 @@ from nas.stages.measured import (
     with_confirmed,
 )
 from nas.stages.measured_cost import measured_cost
+from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
@@ -69,15 +70,15 @@ def work(run: Run) -> Iterator[Event]:
             if line is None:
                 continue
             lines[line["id"]] = line
-            journals = (VERIFICATION_FILE, CONFIRMED_FILE)
-            give_up(run.folder, "verify", journals, hopeless(lines.values()))
+            journals = (VERIFICATION_FILE, HOLDING_FILE)
+            abort_stage(run.folder, "verify", journals, too_many_failures(lines.values()))
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
     _check_doubts(run)
     if off := predictions_off(journal_entry(line) for line in lines.values() if not failed(line)):
         yield Note("verify", off, loud=True)
-    for name in (VERIFICATION_FILE, CONFIRMED_FILE):
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
         if not (run.folder.path / name).exists():
             run.folder.append(name, [])
 
@@ -94,7 +95,7 @@ def _check_doubts(run: Run) -> None:
     unsure = [one for one in entries if LATENCY in one.doubtful]
     if kept or not unsure or LATENCY not in limits:
         return
-    for name in (VERIFICATION_FILE, CONFIRMED_FILE):
+    for name in (VERIFICATION_FILE, HOLDING_FILE):
         run.folder.forget("verify", (name,))
     raise NasError(
         f"no network is known to keep latency_ms ≤ {limits[LATENCY]:g}, since {len(unsure)} could "
@@ -129,7 +130,7 @@ def _confirm_front(run: Run) -> Iterator[Event]:
         # One line for all: which are timed next follows from whole rounds only.
         pairs = list(zip(unsure, timed.values, strict=True))
         line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
-        run.folder.append(CONFIRMED_FILE, [line])
+        run.folder.append(HOLDING_FILE, [line])
         for entry, value in pairs:
             yield ArchitectureMeasured("verify", entry.id, value.values)
 
@@ -204,7 +205,7 @@ def _verified(
         before = known.get(network.id)
         outcome = next(outcomes) if before is None else inherited(before)
         if isinstance(outcome, Failure):
-            event: Event | None = told("verify", network, outcome)
+            event: Event | None = to_event("verify", network, outcome)
             line |= values_of(outcome)
         else:
             measured, fresh = costs[index]

@@ -5,10 +5,10 @@ They are written on the server and can be read without JavaScript. Charts are th
 
 from fastapi import APIRouter
 
-from service.dashboard import comparison, job_list, job_page, session, static, submission
+from service.dashboard import job_list, job_page, pages, static, submission
 
 router = APIRouter()
-for _module in (session, static, job_list, submission, job_page, comparison):
+for _module in (pages, static, job_list, submission, job_page):
     router.include_router(_module.router)
 
 __all__ = ["router"]

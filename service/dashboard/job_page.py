@@ -8,17 +8,17 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
+from nas.run.layout import REPORT_FILE
 from service.access import AnyJob, Context, InContext, Submitter
-from service.artifacts import list_artifacts
 from service.dashboard.pages import Form, Page, page
-from service.jobs import Job, Kind, State
+from service.files import list_artifacts
+from service.jobs.job_store import Filter
+from service.jobs.states import Job, Kind, State
 from service.problems import ProblemError
-from service.result_schemas import ArtifactOut
 from service.routes import jobs
 from service.routes import networks as follow_ups
-from service.routes.results import REPORT, folder_of, reads_runs
-from service.schemas import ExportRequest, NetworkRequest
-from service.store.listing import Filter
+from service.routes.results import folder_of, reads_runs
+from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100
@@ -42,7 +42,7 @@ def show(request: Request, job: AnyJob, context: InContext) -> Response:
         events=context.store.events.after(job.id, job.last_seq - LAST_EVENTS, LAST_EVENTS)[::-1],
         files=files[:MOST_FILES],
         all_files=len(files),
-        report=any(file.path == REPORT for file in files),
+        report=any(file.path == REPORT_FILE for file in files),
         retryable=job.state in (State.failed, State.cancelled),
         **_run_parts(job, context),
     )

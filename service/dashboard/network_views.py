@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nas.live_front import find_network
 from nas.report import doubtful, words
-from nas.report.contents import RunContents
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
 from nas.report.omni_section import explanation, omni_view
+from nas.results.contents import RunContents
 from nas.retraining.shortfall import shortfall
+from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
 from service.known_runs import RunView
@@ -41,7 +41,7 @@ class NetworkView:
 def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
     """Networks side by side; ids that the run does not know are left out."""
     run = view.contents
-    found = [entry for identity in wanted if (entry := find_network(run, identity))]
+    found = [entry for identity in wanted if (entry := run.network(identity))]
     on_front = {entry.id for entry in run.front.entries} if run.front else set()
     widest = widest_ffn(run)
     return [
@@ -63,7 +63,7 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
     rows = [
         tag(
             "tr",
-            tag("th", run.label(name), scope="row"),
+            tag("th", words.axis_label(run, name), scope="row"),
             tag(
                 "td",
                 doubtful.value(words.value(name, entry.measured.get(name)), name, entry),
@@ -106,8 +106,8 @@ def _shortfall(run: RunContents, entry: FrontEntry) -> Html:
 
 def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:
     files = {
-        "trained": f"retrained/{entry.id}/weights.pt",
-        "inherited": "supernet/last.pt",
+        "trained": weights_file(entry.id),
+        "inherited": SUPERNET_FILE,
     }
     return tuple(name for name, file in files.items() if (view.path / file).is_file())
 

@@ -1,22 +1,32 @@
-"""What all pages share: templates, headers, errors that people can read, and forms."""
+"""What all pages share: templates, forms, logging in, and how numbers and errors are written."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import Depends, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from service.access import AnyRole, check_same_origin, context_of
+from service.access import (
+    COOKIE,
+    AnyRole,
+    Context,
+    InContext,
+    check_same_origin,
+    context_of,
+    token_of,
+)
 from service.auth import Role, Token
-from service.dashboard import formats
 from service.dashboard.static import address_of
+from service.jobs.states import Job, State
 from service.lanes import Route
 from service.problems import ProblemError, unexpected
 
@@ -29,6 +39,8 @@ POLICY = (
 # With Gate's no-referrer a browser would not name the origin of a form, which we ask for.
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 MOST_FIELDS = 3000
+LONGEST_S = 30 * 86400  # that a cookie is kept
+SIZES = ("bytes", "kB", "MB", "GB")
 
 log = logging.getLogger("service.dashboard")
 
@@ -41,7 +53,6 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= formats.FILTERS
 _templates.globals["address_of"] = address_of
 
 
@@ -115,3 +126,154 @@ async def _form(request: Request) -> dict[str, list[str]]:
 
 Form = Annotated[dict[str, list[str]], Depends(_form)]
 Viewer = AnyRole
+
+
+# -- logging in and out ---------------------------------------------------------------------------
+
+router = APIRouter(route_class=Page)
+
+
+def log_in(request: Request, context: Context, secret: str) -> Response:
+    """Keep a good token in a cookie that scripts and other sites never get.
+
+    Raises:
+        ProblemError: 401 or 429 for a wrong one, 403 when a page of another site has sent it.
+    """
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        # It would log its reader in as whoever made the link.
+        raise ProblemError(
+            403, "a page of another site may not log you in: copy the link into the address bar"
+        )
+    token = token_of(request, context, secret)
+    left_s = LONGEST_S if token.expires_at is None else int(token.expires_at - time.time())
+    answer = RedirectResponse("/", status_code=303)
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        max_age=max(1, min(LONGEST_S, left_s)),
+        httponly=True,
+        samesite="strict",
+        secure=request.scope["scheme"] == "https",  # a trusted proxy may say so
+    )
+    return answer
+
+
+@router.post("/login")
+def login(request: Request, context: InContext, form: Form) -> Response:
+    """Log in with the token that was typed in."""
+    secret = form.get("token", [""])[0].strip()
+    try:
+        return log_in(request, context, secret)
+    except ProblemError as error:
+        if error.status != 401:
+            raise
+        return page(request, "login", 401, problem="This token is not good. Is it complete?")
+
+
+@router.post("/logout")
+async def logout(request: Request, form: Form) -> Response:
+    """Forget the cookie; the token itself stays good."""
+    answer = RedirectResponse("/", status_code=303)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+# -- numbers and moments ---------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """Seconds as the report says them."""
+    from nas.report import words  # brings along what plots reports
+
+    return words.duration(max(seconds, 0.0))
+
+
+def moment(seconds: float | None) -> str:
+    """A moment as ``2026-03-01 12:00`` in UTC."""
+    if seconds is None:
+        return "–"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def clock(seconds: float) -> str:
+    """The time of day of a moment, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S")
+
+
+def iso(seconds: float) -> str:
+    """A moment as machines read it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit that leaves a number of at least one."""
+    number, unit = float(count), 0
+    while number >= 1000 and unit < len(SIZES) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.0f} {SIZES[unit]}" if unit == 0 else f"{number:.1f} {SIZES[unit]}"
+
+
+def share(number: float | None) -> str:
+    """A share between 0 and 1 with three decimals."""
+    return "–" if number is None else f"{number:.3f}"
+
+
+def digits(number: int) -> str:
+    """A count as the report writes it: whole, or as a power of ten."""
+    from nas.report import words
+
+    return words.count(number)
+
+
+def worked_s(job: Job) -> float:
+    """Seconds of work that a job has taken: of its ended stages, and of the one it is in."""
+    begun = job.summary.stage_at
+    running = job.state is State.running and begun is not None
+    return job.summary.worked_s + (time.time() - begun if running and begun else 0.0)
+
+
+def left_s(job: Job) -> float | None:
+    """Seconds until the present stage will end if it goes on as it did; None when unknown."""
+    summary = job.summary
+    if job.state is not State.running or summary.stage_at is None:
+        return None
+    if not 0 < summary.done < summary.total:
+        return None
+    return (time.time() - summary.stage_at) / summary.done * (summary.total - summary.done)
+
+
+def told(event: Mapping[str, Any]) -> str:
+    """What an event of `nas.run.events` or of the store tells, in a few words."""
+    match event.get("event"):
+        case "StateChanged":
+            change = f"{event['before']} → {event['state']}" if event["before"] else event["state"]
+            return f"{change}: {event['reason']}" if event.get("reason") else str(change)
+        case "Progress":
+            steps = f"{event['stage']}: {event['done']} of {event['total']}"
+            return f"{steps}, {event['message']}" if event.get("message") else steps
+        case "ArchitectureMeasured":
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in event["metrics"].items())
+            return f"{event['architecture_id']}: {numbers}"
+        case "EvaluationFailed":
+            return f"{event['architecture_id']} failed ({event['kind']}): {event['reason']}"
+        case "FrontUpdated":
+            return f"{len(event['points'])} networks, hypervolume {event['hypervolume']:.3f}"
+        case "StageFinished":
+            return f"{event['stage']}: {event['seconds']:.1f} s"
+        case _:
+            return str(event.get("message") or event.get("label") or event.get("stage") or "")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "duration": duration,
+    "moment": moment,
+    "clock": clock,
+    "iso": iso,
+    "size": size,
+    "share": share,
+    "digits": digits,
+    "worked_s": worked_s,
+    "left_s": left_s,
+    "told": told,
+}
+_templates.filters |= FILTERS

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from nas.objectives import LATENCY, OBJECTIVES, QUALITY
-from nas.run.presets import PRESETS
-from search_spaces.errors import NasError, UnknownNameError
+from nas.objectives import LATENCY, QUALITY
+from nas.request.fields import first_problem, read_texts, shown
+from nas.request.spec import COSTS, SYNTHETIC, SpaceSource
+from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.access import Context, InContext, Submitter
 from service.dashboard.pages import Form, Page, page
 from service.problems import ProblemError
 from service.routes import jobs
-from service.schemas import JobRequest, SpaceSource
+from service.schemas import JobRequest
 from service.specs import read_space
 
 GENE = "gene:"  # before the names of the genes' fields
 LIMIT = "limit:"
 DEFAULT_SPACE = "digits"
+# Always shown, in this order; the others below "More".
+MAIN = ("title", "preset", "seed", "dataset", "device", "pick", "quality")
 Fields = Mapping[str, Sequence[str]]
 
 router = APIRouter(route_class=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A field of the form.
+
+    Attributes:
+        name: of the request's field.
+        label: in words.
+        help: what it means.
+        kind: ``select``, ``number``, ``text`` or ``lines``.
+        value: what it holds.
+        options: what can be chosen, or is proposed.
+        usual: what holds while it is empty; None where it never is.
+        hint: the form of a text.
+        main: whether it is always shown.
+    """
+
+    name: str
+    label: str
+    help: str
+    kind: str
+    value: str
+    options: Sequence[str]
+    usual: str | None
+    hint: str
+    main: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +91,9 @@ def submit(request: Request, token: Submitter, context: InContext, form: Form) -
         given = JobRequest(**read_form(form, space))
         made, _ = jobs.begin_search(given, token, context)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return _form_page(request, context, form, f"{where}: {first['msg']}")
+        return _form_page(request, context, form, first_problem(error))
+    except UsageError as error:
+        return _form_page(request, context, form, str(error))
     except ProblemError as error:
         if error.status not in (403, 422):
             raise
@@ -90,18 +119,49 @@ def _form_page(
         problem=problem,
         space=space,
         spaces=context.catalog.space_names(),
-        datasets=[one.name for one in context.catalog.datasets() if one.problem is None],
-        presets=list(PRESETS),
-        costs=[name for name in OBJECTIVES if name != QUALITY],
+        controls=controls(context, space, form),
+        costs=COSTS,
         objectives=form.get("objective") or [QUALITY, LATENCY],
         genes=rows,
         remaining=remaining,
-        given={name: _one(form, name) for name in _TEXTS},
-        limits={name: _one(form, LIMIT + name) for name in OBJECTIVES if name != QUALITY},
+        limits={name: _one(form, LIMIT + name) for name in COSTS},
     )
 
 
-_TEXTS = ("title", "preset", "seed", "dataset", "quality", "device", "pick")
+def controls(context: Context, space: SearchSpace, form: Fields) -> list[Control]:
+    """What the form asks for besides space, objectives and choices: the fields of a request."""
+    catalog, dataset = context.catalog, space.data.get("dataset")
+    here: dict[str, list[str]] = {
+        "dataset": [one.name for one in catalog.datasets() if one.problem is None],
+        "data": [SYNTHETIC, *catalog.data_names()],
+        "device_profile": catalog.profile_names(),
+        "executor": ["local", *{context.settings.executor} - {"local"}],
+    }
+    found = []
+    for name, field in JobRequest.model_fields.items():
+        how = shown(field)
+        if how.apart or (name == "quality" and space.task != "translation"):
+            continue
+        number = int in (field.annotation, *get_args(field.annotation))
+        options = here.get(name, [str(one) for one in get_args(field.annotation)])
+        kind = "lines" if how.many else "number" if number else "text"
+        if name in here or get_origin(field.annotation) is Literal:
+            kind = "select"
+        usual = f"the space's own ({dataset})" if name == "dataset" and dataset else how.usual
+        found.append(
+            Control(
+                name=name,
+                label=how.label,
+                help=str(field.description),
+                kind=kind,
+                value="\n".join(form.get(name) or [str(field.default or "")]),
+                options=[*map(str, field.examples or ())] if kind == "text" else options,
+                usual=usual or ("" if field.default is None else None),
+                hint=how.metavar or "",
+                main=name in MAIN,
+            )
+        )
+    return sorted(found, key=lambda one: MAIN.index(one.name) if one.main else len(MAIN))
 
 
 def _space(context: Context, form: Fields) -> SearchSpace:
@@ -156,33 +216,24 @@ def _restriction(rows: Sequence[Gene]) -> dict[str, list[Choice]]:
 
 
 def read_form(form: Fields, space: SearchSpace) -> dict[str, Any]:
-    """The request that a form stands for.
+    """The request that a form stands for, not checked yet.
 
     Raises:
-        ProblemError: 422 for a field that is no number.
+        ProblemError: 422 when nothing is left of a gene.
+        UsageError: for a text of another form than its field has.
     """
-    request: dict[str, Any] = {"space": space.name, "restrict": _restriction(genes(space, form))}
-    for name in ("title", "preset", "dataset", "quality", "device", "pick"):
-        if _one(form, name):
-            request[name] = _one(form, name)
-    if _one(form, "seed"):
-        request["seed"] = _number(form, "seed")
+    texts = {
+        name: [line.strip() for line in "\n".join(form[name]).splitlines() if line.strip()]
+        for name, field in JobRequest.model_fields.items()
+        if _one(form, name) and not shown(field).apart
+    }
+    request = read_texts(JobRequest, texts)
+    request |= {"space": space.name, "restrict": _restriction(genes(space, form))}
     limits = [name for name in form if name.startswith(LIMIT) and _one(form, name)]
-    request["limits"] = {name.removeprefix(LIMIT): _number(form, name) for name in limits}
+    request["limits"] = {name.removeprefix(LIMIT): _one(form, name) for name in limits}
     if form.get("objective"):
         request["objectives"] = list(form["objective"])
     return request
-
-
-def _number(form: Fields, name: str) -> float | int:
-    text = _one(form, name)
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ProblemError(422, f"{name.removeprefix(LIMIT)} is a number; given {text[:50]!r}")
-    return int(number) if number.is_integer() else number
 
 
 def _one(form: Fields, name: str) -> str:

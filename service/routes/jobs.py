@@ -1,23 +1,28 @@
-"""Submit, list, look at, cancel, retry and delete jobs."""
+"""Submit, list, look at, follow, cancel, retry and delete jobs."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+import anyio
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import format_sse_event
 
-from service import job_json
 from service.access import AnyJob, AnyRole, Context, InContext, Submitter
 from service.auth import Token
-from service.jobs import Job, Kind, State
+from service.jobs.job_store import Filter
+from service.jobs.retention import delete_job
+from service.jobs.states import Job, JobEvent, Kind, State
+from service.jobs.submissions import Submission
 from service.lanes import Route
 from service.problems import ProblemError
-from service.retention import delete_job
 from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
 from service.specs import Search
-from service.store.listing import Filter
-from service.store.submissions import Submission
 from service.submitting import (
     KNOWN,
     Key,
@@ -28,6 +33,10 @@ from service.submitting import (
     told,
     within_quotas,
 )
+
+BATCH = 500
+LOOK_S = 0.5  # between two looks for new events
+PING_S = 15.0
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
 
@@ -67,6 +76,13 @@ def begin_search(
         ProblemError: naming the field at fault; 403, 429 or 507 as `add_job` and
             `checked_priority`.
     """
+    if given.executor == "ray" and context.settings.executor != "ray":
+        raise ProblemError(
+            422,
+            "this server has no Ray cluster: leave executor out, or ask its operator to set "
+            "NAS_EXECUTOR=ray",
+            "/executor",
+        )
     found = found or context.spaces.search(given)
     submission = Submission(
         kind=Kind.search,
@@ -95,22 +111,22 @@ def list_jobs(
     text: Annotated[Text | None, Query(description="Part of title, space, data set or id.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     before: Annotated[JobId | None, Query(description="`next` of the page before.")] = None,
-) -> Response:
+) -> JobPage:
     """List jobs, newest first."""
     if not token.may_see(owner or ""):
         if owner not in (None, token.name):
-            return job_json.page([], None)
+            return JobPage(jobs=[], next=None)
         owner = token.name
     wanted = Filter(owner, tuple(state), kind, space, run, text, before)
-    found = context.store.jobs.listed(wanted, limit + 1)
-    page = found[:limit]
-    return job_json.page(page, page[-1]["id"] if len(found) > limit else None)
+    found = context.store.jobs.list(wanted, limit + 1)
+    page = [JobOut.listed(job) for job in found[:limit]]
+    return JobPage(jobs=page, next=page[-1].id if len(found) > limit else None)
 
 
 @router.get("/{job_id}", response_model=JobOut)
-async def show(job: AnyJob) -> Response:
+async def show(job: AnyJob) -> JobOut:
     """One job."""
-    return job_json.whole(job)
+    return JobOut.of(job)
 
 
 @router.post("/{job_id}/cancel", response_model=JobOut)
@@ -142,3 +158,87 @@ def _still(job: Job | None, before: Job) -> Job:
     if job is None:
         raise ProblemError(409, f"the job {before.id} has changed just now; look at it again")
     return job
+
+
+@router.get(
+    "/{job_id}/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        204: {"description": "The job has ended and there is nothing after Last-Event-ID."},
+    },
+)
+async def events(
+    job: AnyJob,
+    token: AnyRole,
+    context: InContext,
+    last: Annotated[str | None, Header(alias="Last-Event-ID", pattern=r"^\d{1,9}$")] = None,
+    after: Annotated[int, Query(ge=0, le=999_999_999)] = 0,
+) -> Response:
+    """Follow a job: server-sent events, from the first one or from after `Last-Event-ID`.
+
+    Each event's data is JSON with `event`, its type, and `seq`, which is also its id. The stream
+    ends with an event of the type `end`, whose data is the job's last state.
+    """
+    begin = after if last is None else int(last)
+    if job.state.ended and begin >= job.last_seq:
+        return Response(status_code=204)
+    key = f"{token.id}"
+    if not context.streams.enter(key):
+        most = context.settings.streams_per_token
+        raise ProblemError(
+            429, f"{most} streams are open with this token; close one", None, {"Retry-After": "5"}
+        )
+    return _Stream(context, token, key, job.id, begin)
+
+
+class _Stream(StreamingResponse):
+    """A stream that gives its place back however it ends."""
+
+    def __init__(self, context: Context, token: Token, key: str, job: str, after: int) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        body = _follow(context, token, job, after)
+        super().__init__(body, media_type="text/event-stream", headers=headers)
+        self._context, self._key = context, key
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            with self._context.metrics.streams.track_inprogress():
+                await super().__call__(scope, receive, send)
+        finally:
+            self._context.streams.leave(self._key)
+
+
+async def _follow(context: Context, token: Token, job: str, after: int) -> AsyncIterator[bytes]:
+    pinged = time.monotonic()
+    yield format_sse_event(comment="follow", retry=2000)
+    while True:
+        found = await anyio.to_thread.run_sync(context.store.events.after, job, after, BATCH)
+        if found:
+            yield b"".join(_frame(event) for event in found)
+            after = found[-1].seq
+            continue
+        now = await anyio.to_thread.run_sync(context.store.jobs.get, job)
+        if now is None:
+            return
+        if now.state.ended and now.last_seq <= after:
+            yield format_sse_event(data_str=json.dumps({"state": now.state}), event="end")
+            return
+        if now.last_seq > after:
+            continue
+        if time.monotonic() - pinged >= PING_S:
+            if not await anyio.to_thread.run_sync(_still_good, context, token):
+                return
+            yield format_sse_event(comment="still here")
+            pinged = time.monotonic()
+        await anyio.sleep(LOOK_S)
+
+
+def _still_good(context: Context, token: Token) -> bool:
+    """Whether the token was neither revoked nor has expired since the stream began."""
+    return context.settings.no_auth or context.store.tokens.good(token.id)
+
+
+def _frame(event: JobEvent) -> bytes:
+    head = {"seq": event.seq, "time": event.time, "attempt": event.attempt}
+    return format_sse_event(data_str=json.dumps({**head, **event.data}), id=str(event.seq))

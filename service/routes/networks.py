@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
 from service.access import AnyJob, Context, InContext, Submitter
 from service.auth import Token
-from service.jobs import Job, Kind
+from service.jobs.states import Job, Kind
 from service.lanes import Route
 from service.problems import ProblemError
 from service.schemas import ExportRequest, JobOut, NetworkRequest
@@ -96,7 +97,7 @@ def with_weights(job: Job, given: ExportRequest, context: Context) -> FrontEntry
     """The network that a request is about, if the weights that it asks for are there."""
     folder, network = network_of(job, given.pick, context)
     trained = given.weights == "trained"
-    file = f"retrained/{network.id}/weights.pt" if trained else "supernet/last.pt"
+    file = weights_file(network.id) if trained else SUPERNET_FILE
     if not (folder.path / file).is_file():
         raise ProblemError(
             409,

@@ -17,16 +17,14 @@ from fastapi.responses import FileResponse
 
 from nas.objectives import Objective
 from nas.run.folder import RunFolder
-from nas.run.layout import FRONT_FILE, SPEC_FILE
+from nas.run.layout import FRONT_FILE, REPORT_FILE, SPEC_FILE, result_file
 from nas.run.omni_views import read_views
-from nas.search.front import Front, FrontEntry, read_front
+from nas.search.front import Front, FrontEntry, as_rows, read_front
 from service.access import AnyJob, Context, InContext
-from service.artifacts import find_artifact, list_artifacts
-from service.downloads import Download
-from service.job_json import as_json
-from service.jobs import Job
+from service.files import Download, find_artifact, list_artifacts
+from service.jobs.states import Job
 from service.problems import ProblemError
-from service.result_schemas import (
+from service.schemas import (
     ArchitectureOut,
     ArtifactOut,
     EntryOut,
@@ -38,7 +36,6 @@ from service.result_schemas import (
 T = TypeVar("T")
 
 READING = 2  # threads that read runs
-REPORT = "report.html"
 # The report brings its own scripts and pictures along; it may do nothing else, and nothing with
 # the rights of this site.
 REPORT_POLICY = (
@@ -111,7 +108,7 @@ def front(
     if form == "csv" or (form is None and accept.startswith("text/csv")):
         return _csv(entries, f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
-    found = FrontOut(
+    return FrontOut(
         final=final is not None,
         objectives=[
             ObjectiveOut(**o.to_json(), reference=reference)
@@ -120,14 +117,13 @@ def front(
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
     )
-    return as_json(found)
 
 
 def _front_of(
     folder: RunFolder,
 ) -> tuple[Front | None, tuple[Objective, ...], tuple[FrontEntry, ...]]:
     """The result of a run, or what nothing dominates so far."""
-    if (folder.path / FRONT_FILE).is_file():
+    if folder.has(FRONT_FILE):
         front = read_front(folder)
         return front, front.objectives, front.entries
     from service.known_runs import known_run  # brings along what reads runs
@@ -142,28 +138,25 @@ def architecture(
     job: AnyJob,
     context: InContext,
     arch_id: NetworkPath,
-) -> Response:
+) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
-    from nas.live_front import find_network
     from nas.retraining.shortfall import shortfall
     from service.known_runs import known_networks
 
     folder = folder_of(job, context)
     view = known_networks(folder, [arch_id])
-    entry = find_network(view.contents, arch_id)
+    entry = view.contents.network(arch_id)
     if entry is None:
         raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
     members = view.found.front.entries if view.found.front else ()
-    result = folder.path / "retrained" / arch_id / "result.json"
-    name = result.relative_to(folder.path).as_posix()
-    retrained = folder.read_json(name) if result.is_file() else None
-    found = ArchitectureOut(
+    result = result_file(arch_id)
+    retrained = folder.read_json(result) if folder.has(result) else None
+    return ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),
         retrained=retrained,
         problem=shortfall(entry, retrained.get("valid_loss")) if retrained else None,
     )
-    return as_json(found)
 
 
 @router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
@@ -182,7 +175,7 @@ def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniView
 @router.get("/report", response_class=FileResponse)
 def report(request: Request, job: AnyJob, context: InContext) -> Response:
     """The report of a finished search, as one page."""
-    file = find_artifact(folder_of(job, context).path, REPORT)
+    file = find_artifact(folder_of(job, context).path, REPORT_FILE)
     if file is None:
         raise ProblemError(404, f"the job {job.id} has no report yet")
     headers = {"Content-Security-Policy": REPORT_POLICY}
@@ -190,9 +183,9 @@ def report(request: Request, job: AnyJob, context: InContext) -> Response:
 
 
 @router.get("/artifacts", response_model=list[ArtifactOut])
-def artifacts(job: AnyJob, context: InContext) -> Response:
+def artifacts(job: AnyJob, context: InContext) -> list[ArtifactOut]:
     """The files of the job's run."""
-    return as_json(list_artifacts(folder_of(job, context).path))
+    return list_artifacts(folder_of(job, context).path)
 
 
 @router.get("/artifacts/{path:path}", response_class=FileResponse)
@@ -215,14 +208,10 @@ def _entry(entry: FrontEntry) -> EntryOut:
 
 
 def _csv(entries: tuple[FrontEntry, ...], name: str) -> Response:
-    measured = list(dict.fromkeys(key for entry in entries for key in entry.measured))
-    predicted = list(dict.fromkeys(key for entry in entries for key in entry.predicted))
+    rows = as_rows(entries)
     text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["id", *measured, *(f"predicted_{key}" for key in predicted), "doubtful"])
-    for entry in entries:
-        values = [entry.measured.get(key, "") for key in measured]
-        values += [entry.predicted.get(key, "") for key in predicted]
-        writer.writerow([entry.id, *values, " ".join(entry.doubtful)])
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["id", "doubtful"])
+    writer.writeheader()
+    writer.writerows(rows)
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

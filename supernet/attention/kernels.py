@@ -1,11 +1,12 @@
-"""Which kernel an attention kind stands for under the settings of a space."""
+"""The class of each attention operator, under the names of `search_spaces.attention`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
 
-from search_spaces.architecture import ATTENTION_KINDS, AttentionKind
-from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.architecture import AttentionKind
+from search_spaces.attention import Place, operator_of
+from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import AttentionKernel
 from supernet.attention.bigbird import BigBirdKernel
@@ -13,7 +14,20 @@ from supernet.attention.linear import CosformerKernel, NormLinearKernel
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
 
-Place = Literal["encoder", "decoder", "cross"]
+# Operator → its kernel for settings, a largest width H * D and the most states of a position.
+KERNELS: dict[str, Callable[[ModelSettings, int, int], AttentionKernel]] = {
+    "softmax": lambda settings, max_dim, span: SoftmaxKernel(0, max_dim),
+    "relative": lambda settings, max_dim, span: SoftmaxKernel(settings.relative_positions, max_dim),
+    "cosformer": lambda settings, max_dim, span: CosformerKernel(settings.max_length),
+    "norm": lambda settings, max_dim, span: NormLinearKernel(max_dim),
+    "performer": lambda settings, max_dim, span: PerformerKernel(),
+    "linformer": lambda settings, max_dim, span: LinformerKernel(
+        settings.linformer_rank, settings.max_length, span
+    ),
+    "bigbird": lambda settings, max_dim, span: BigBirdKernel(
+        settings.bigbird_block, settings.max_length
+    ),
+}
 
 
 def build_kernel(
@@ -30,40 +44,16 @@ def build_kernel(
         settings: the space's settings; they say which linear and which omni kernel is meant.
         max_dim: largest width H * D of the layer's attention.
         span: most states per position that the layer sees; 1 but for omni layers.
-        place: in an encoder, in a decoder's self-attention, or between the two. Between them there
-            are no relative keys.
+        place: see `operator_of`.
 
     Raises:
         ArchitectureError: for an unknown kind.
-        UsageError: for Linformer outside of an encoder.
+        UsageError: for an operator that cannot stand in a decoder, there.
     """
-    if kind == "softmax":
-        return SoftmaxKernel(0 if place == "cross" else settings.relative_positions, max_dim)
-    if kind == "linear":
-        return _linear_kernel(settings, max_dim)
-    if kind == "omni":
-        if settings.omni_kernel == "linformer" and place != "encoder":
-            raise UsageError(
-                "omni_kernel 'linformer' cannot stand in a decoder: it mixes positions before it "
-                "attends; choose 'performer', 'bigbird' or 'full', or leave 'omni' to the encoder"
-            )
-        return _omni_kernel(settings, max_dim, span)
-    raise ArchitectureError(f"no attention kind {kind!r}; there are {', '.join(ATTENTION_KINDS)}")
-
-
-def _linear_kernel(settings: ModelSettings, max_dim: int) -> AttentionKernel:
-    if settings.linear_kernel == "norm":
-        return NormLinearKernel(max_dim)
-    return CosformerKernel(settings.max_length)
-
-
-def _omni_kernel(settings: ModelSettings, max_dim: int, span: int) -> AttentionKernel:
-    match settings.omni_kernel:
-        case "performer":
-            return PerformerKernel()
-        case "linformer":
-            return LinformerKernel(settings.linformer_rank, settings.max_length, span)
-        case "bigbird":
-            return BigBirdKernel(settings.bigbird_block, settings.max_length)
-        case "full":
-            return SoftmaxKernel(relative_positions=0, max_dim=max_dim)
+    operator = operator_of(settings, kind, place)
+    if place != "encoder" and not operator.causal:
+        raise UsageError(
+            f"{kind}_kernel {operator.name!r} cannot stand in a decoder: it mixes positions before "
+            f"it attends; choose another one, or leave {kind!r} to the encoder"
+        )
+    return KERNELS[operator.name](settings, max_dim, span)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
-from search_spaces.settings import Task
+from search_spaces.tasks import TaskName
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
@@ -100,7 +100,7 @@ class Manifest(_Frozen):
     """
 
     format: Literal[1] = 1
-    task: Task
+    task: TaskName
     content: Literal["pairs", "stream", "images", "texts"]
     settings: dict[str, str | int | float | bool | None]
     request: str
@@ -122,6 +122,11 @@ class Manifest(_Frozen):
 def is_test(name: str) -> bool:
     """Whether a file of the folder belongs to the test split."""
     return name.startswith(TEST_PREFIX)
+
+
+def tokenizer_file(side: str | None) -> str:
+    """Name of the model file of a side; None for the one vocabulary of all sides."""
+    return f"tokenizer.{side}.model" if side else "tokenizer.model"
 
 
 def request_digest(

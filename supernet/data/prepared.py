@@ -1,28 +1,29 @@
 """Opening what `nas data prepare` made.
 
-A search opens the training and validation splits, and reads no byte of the test split, which has
-functions of its own (`…_test`) that only retraining and evaluation call. Files are compared with
+A search opens the training and validation splits, and reads no byte of the test split, which has a
+function of its own (`open_test`) that only retraining and evaluation call. Files are compared with
 the manifest's checksums when they are opened; tokens are memory-mapped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from search_spaces.settings import ModelSettings, Task, TokenInput
-from supernet.data.fairseq_dictionary import PostProcess
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.space import SearchSpace
+from search_spaces.tasks import TaskName
 from supernet.data.images import Labels
-from supernet.data.manifest import Manifest, check_files, is_test, read_manifest
-from supernet.data.prepare_text import tokenizer_file
-from supernet.data.text import read_lines
-from supernet.data.token_files import TokenRows, map_array, read_rows
-from supernet.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
+from supernet.data.text_files import TokenRows, map_array, read_lines, read_rows
+from supernet.data.tokenizer import BYTE_VOCAB_SIZE, PostProcess, SentencePieceTokenizer, Tokenizer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,91 +113,92 @@ class PreparedData(Generic[S]):
     post_process: PostProcess = "none"
 
 
-def open_translation(folder: Path) -> PreparedData[PairSplit]:
-    """Open the training and validation pairs.
+class PairFormat(Protocol):
+    """Folders of pairs that another program wrote, as they are.
 
-    Raises:
-        DataError: when the folder is missing, damaged, or holds data of another task.
+    An entry point of the group ``nas.data_formats`` names a class of this kind; it is called
+    without arguments.
     """
-    manifest = _open(folder, "translation", test=False)
-    train, valid = (_pairs(folder, manifest, split) for split in ("train", "valid"))
-    joint = manifest.tokenizer is not None and manifest.tokenizer.joint
-    source = SentencePieceTokenizer.load(folder / tokenizer_file(None if joint else "source"))
-    target = source if joint else SentencePieceTokenizer.load(folder / tokenizer_file("target"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        source_tokenizer=source,
-        target_tokenizer=target,
-        longest=_longest(manifest),
-    )
+
+    def recognises(self, folder: Path) -> bool:
+        """Whether a folder is of this form; it may be missing."""
+        ...
+
+    def open(self, folder: Path, space: SearchSpace) -> PreparedData[PairSplit]:
+        """The training and validation pairs.
+
+        Raises:
+            DataError: when a file is missing or damaged, or networks of the space cannot read it.
+        """
+        ...
+
+    def open_test(self, folder: Path, space: SearchSpace) -> PairSplit:
+        """The test pairs: for the last step of retraining and for evaluation only."""
+        ...
 
 
-def open_translation_test(folder: Path) -> PairSplit:
-    """Open the test pairs: for the last step of retraining and for evaluation only.
+def pair_format(folder: Path) -> PairFormat | None:
+    """The format of another program's folder; None for those that are ours."""
+    for point in entry_points(group="nas.data_formats"):
+        found: PairFormat = point.load()()
+        if found.recognises(folder):
+            return found
+    return None
 
-    Raises:
-        DataError: as `open_translation`.
+
+@dataclass(frozen=True, slots=True)
+class PreparedForm(Generic[S]):
+    """The folders that `nas data prepare` makes for a task.
+
+    Attributes:
+        task: whose data they hold.
+        read: a split of a folder, by its name.
     """
-    return _pairs(folder, _open(folder, "translation", test=True), "test")
 
+    task: TaskName
+    read: Callable[[Path, Manifest, str], S]
 
-def open_language(folder: Path) -> PreparedData[StreamSplit]:
-    """Open the training and validation text.
+    def open(self, folder: Path) -> PreparedData[S]:
+        """Open the training and validation splits.
 
-    Raises:
-        DataError: as `open_translation`.
-    """
-    manifest = _open(folder, "language_modelling", test=False)
-    tokenizer = SentencePieceTokenizer.load(folder / tokenizer_file(None))
-    train, valid = (_stream(folder, manifest, split) for split in ("train", "valid"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer,
-        longest=_longest(manifest),
-    )
+        Raises:
+            DataError: when the folder is missing, damaged, or holds data of another task.
+        """
+        manifest = self._manifest(folder, test=False)
+        train, valid = (self.read(folder, manifest, split) for split in ("train", "valid"))
+        source, target = _tokenizers(folder, manifest)
+        return PreparedData(
+            name=folder.name,
+            train=train,
+            valid=valid,
+            digest=manifest.search_digest,
+            source_tokenizer=source,
+            target_tokenizer=target,
+            label_names=tuple(manifest.label_names),
+            # Of all splits: a network that is searched has to read the test split in the end.
+            longest=max(
+                (n for split in manifest.splits.values() for n in split.longest.values()), default=0
+            ),
+        )
 
+    def open_test(self, folder: Path) -> S:
+        """Open the test split: for the last step of retraining and for evaluation only.
 
-def open_language_test(folder: Path) -> StreamSplit:
-    """Open the test text: for the last step of retraining and for evaluation only.
+        Raises:
+            DataError: as `open`.
+        """
+        return self.read(folder, self._manifest(folder, test=True), "test")
 
-    Raises:
-        DataError: as `open_translation`.
-    """
-    return _stream(folder, _open(folder, "language_modelling", test=True), "test")
-
-
-def open_examples(folder: Path) -> PreparedData[ExampleSplit]:
-    """Open the training and validation examples.
-
-    Raises:
-        DataError: as `open_translation`.
-    """
-    manifest = _open(folder, "classification", test=False)
-    train, valid = (_examples(folder, manifest, split) for split in ("train", "valid"))
-    return PreparedData(
-        name=folder.name,
-        train=train,
-        valid=valid,
-        digest=manifest.search_digest,
-        label_names=tuple(manifest.label_names),
-        longest=_longest(manifest),
-    )
-
-
-def open_examples_test(folder: Path) -> ExampleSplit:
-    """Open the test examples: for the last step of retraining and for evaluation only.
-
-    Raises:
-        DataError: as `open_translation`.
-    """
-    return _examples(folder, _open(folder, "classification", test=True), "test")
+    def _manifest(self, folder: Path, test: bool) -> Manifest:
+        """The manifest, when the folder is of the task and its files are as they were written."""
+        manifest = read_manifest(folder)
+        if manifest.task != self.task:
+            raise DataError(
+                f"{folder} holds data for {manifest.task}, but {self.task} is needed; "
+                f"prepare a folder with nas data prepare --task {self.task}"
+            )
+        check_files(folder, manifest, [name for name in manifest.files if is_test(name) == test])
+        return manifest
 
 
 def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
@@ -229,16 +231,14 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
         )
 
 
-def _open(folder: Path, task: Task, test: bool) -> Manifest:
-    """The manifest, when the folder is of that task and its files are as they were written."""
-    manifest = read_manifest(folder)
-    if manifest.task != task:
-        raise DataError(
-            f"{folder} holds data for {manifest.task}, but {task} is needed; "
-            f"prepare a folder with nas data prepare --task {task}"
-        )
-    check_files(folder, manifest, [name for name in manifest.files if is_test(name) == test])
-    return manifest
+def _tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """Of source and target: one object where the vocabulary is joint; None where text is bytes."""
+    record = manifest.tokenizer
+    if record is None or record.kind == "bytes":
+        return None, None
+    sides = (None,) if record.joint else ("source", "target")
+    found = [SentencePieceTokenizer.load(folder / tokenizer_file(side)) for side in sides]
+    return found[0], found[-1]
 
 
 def _pairs(folder: Path, manifest: Manifest, split: str) -> PairSplit:
@@ -285,10 +285,66 @@ def _examples(folder: Path, manifest: Manifest, split: str) -> ExampleSplit:
     return ExampleSplit(inputs, labels)
 
 
-def _longest(manifest: Manifest) -> int:
-    """Of all splits: a network that is searched has to read the test split in the end."""
-    return max((n for split in manifest.splits.values() for n in split.longest.values()), default=0)
-
-
 def _contradiction(folder: Path) -> DataError:
     return DataError(f"the manifest of {folder} contradicts its files; prepare the data anew")
+
+
+PAIRS = PreparedForm("translation", _pairs)
+STREAM = PreparedForm("language_modelling", _stream)
+EXAMPLES = PreparedForm("classification", _examples)
+
+
+def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -> None:
+    """See that networks of these settings can read the examples, those of the test split included.
+
+    Raises:
+        DataError: when the kind of input, the image size, the channels, the vocabulary, the length
+            or the number of classes differ.
+    """
+    inputs, shape = data.train.inputs, model.input
+    if isinstance(inputs, np.ndarray) != isinstance(shape, ImageInput):
+        held, read = ("images", "tokens") if isinstance(inputs, np.ndarray) else ("texts", "images")
+        raise DataError(
+            f"the data {data.name} hold {held}, but the networks of this space read {read}; choose "
+            "data or a space of the other kind"
+        )
+    if len(data.label_names) != model.num_classes:
+        raise DataError(
+            f"the data {data.name} have {len(data.label_names)} classes, but the space has "
+            f"num_classes = {model.num_classes}; set it to {len(data.label_names)}"
+        )
+    if isinstance(shape, ImageInput):
+        assert isinstance(inputs, np.ndarray), "the kind was checked above"
+        _check_images(data.name, inputs, shape)
+    else:
+        _check_bytes(data, shape, model.max_length - model.class_token)
+
+
+def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
+    side, channels = pixels.shape[1], pixels.shape[3]
+    if channels != shape.channels:
+        raise DataError(
+            f"the images of {name} have {channels} colour channels, but the networks of this space "
+            f"read {shape.channels}; set model.input.channels of the space to {channels}"
+        )
+    if side > shape.image_size:
+        raise DataError(
+            f"the images of {name} have {side} x {side} pixels, but the networks of this space "
+            f"read {shape.image_size} x {shape.image_size}; images are enlarged to fit, never made "
+            f"smaller: prepare the data with --image-size {shape.image_size}, or set "
+            f"model.input.image_size of the space to at least {side}"
+        )
+
+
+def _check_bytes(data: PreparedData[ExampleSplit], shape: TokenInput, room: int) -> None:
+    if shape.vocab_size < BYTE_VOCAB_SIZE:
+        raise DataError(
+            f"the texts of {data.name} are bytes, {BYTE_VOCAB_SIZE} tokens with padding, but the "
+            f"space has vocab_size = {shape.vocab_size}; set it to {BYTE_VOCAB_SIZE}"
+        )
+    if data.longest > room:
+        raise DataError(
+            f"the longest text of {data.name} has {data.longest} bytes, but the networks of this "
+            f"space read {room}; prepare the data with --max-length {room}, or raise max_length "
+            f"of the space by {data.longest - room}"
+        )

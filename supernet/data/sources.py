@@ -2,6 +2,10 @@
 
 To add a data set, write a `search` and a `test` function and list them in `SOURCES`. `PREPARED`
 stands for the folders that `nas data prepare` makes, which need no code of their own.
+
+Generated examples are of whatever shape a space reads (``--data synthetic``). Images: a class is a
+pattern of a few coarse blocks, under noise and moved about. Token rows: a class is the token, out
+of one a class, that comes up most often among others that mean nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +21,8 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import listops
-from supernet.data import synthetic_examples as synthetic
-from supernet.data.examples_fit import check_examples_fit
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
-from supernet.data.prepared import ExampleSplit, PreparedData, open_examples, open_examples_test
+from supernet.data.prepared import EXAMPLES, ExampleSplit, PreparedData, check_examples_fit
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
@@ -33,6 +35,10 @@ CIFAR10_NAMES = (
 )
 DIGIT_NAMES = tuple("0123456789")
 SPLIT_SEED = 20  # of the fixed hold-outs; any number, but another one makes other splits
+
+TRAIN, VALID, TEST = 1200, 300, 300  # generated examples
+BLOCKS = 4
+LONGEST_ROW = 128
 
 
 class Arrays(NamedTuple):
@@ -278,20 +284,20 @@ def _synthetic(request: Request) -> tuple[NDArray[Any], Labels]:
     shape, classes = request.model.input, request.num_classes
     if isinstance(shape, ImageInput):
         side = min(shape.image_size, SYNTHETIC_SIDE)
-        return synthetic.synthetic_images(shape, classes, side, SPLIT_SEED)
+        return synthetic_images(shape, classes, side, SPLIT_SEED)
     if shape.vocab_size < 2 * classes + 1:
         raise DataError(
             f"the synthetic data of {classes} classes need a vocabulary of {2 * classes + 1}, but "
             f"the space has vocab_size = {shape.vocab_size}; set it to that"
         )
-    longest = min(request.model.max_length - request.model.class_token, synthetic.LONGEST_ROW)
-    return synthetic.synthetic_rows(shape, classes, longest, SPLIT_SEED)
+    longest = min(request.model.max_length - request.model.class_token, LONGEST_ROW)
+    return synthetic_rows(shape, classes, longest, SPLIT_SEED)
 
 
 def _search_synthetic(request: Request) -> SearchArrays:
     inputs, labels = _synthetic(request)
-    train = slice(synthetic.TRAIN)
-    valid = slice(synthetic.TRAIN, synthetic.TRAIN + synthetic.VALID)
+    train = slice(TRAIN)
+    valid = slice(TRAIN, TRAIN + VALID)
     names = tuple(str(number) for number in range(request.num_classes))
     if isinstance(request.model.input, TokenInput):
         splits = [Arrays(inputs[part], labels[part]) for part in (train, valid)]
@@ -305,15 +311,15 @@ def _search_synthetic(request: Request) -> SearchArrays:
 
 def _test_synthetic(request: Request) -> Arrays:
     inputs, labels = _synthetic(request)
-    rest = slice(synthetic.TRAIN + synthetic.VALID, None)
+    rest = slice(TRAIN + VALID, None)
     if isinstance(request.model.input, TokenInput):
         return Arrays(inputs[rest], labels[rest])
-    normaliser = Normaliser.fit(inputs[: synthetic.TRAIN])
+    normaliser = Normaliser.fit(inputs[:TRAIN])
     return Arrays(normaliser.apply(inputs[rest]), labels[rest])
 
 
 def _prepared(request: Request) -> PreparedData[ExampleSplit]:
-    data = open_examples(Path(request.path))
+    data = EXAMPLES.open(Path(request.path))
     check_examples_fit(data, request.model)
     return data
 
@@ -339,7 +345,7 @@ def _search_prepared(request: Request) -> SearchArrays:
 
 def _test_prepared(request: Request) -> Arrays:
     data = _prepared(request)
-    return _prepared_arrays(open_examples_test(Path(request.path)), data.train)[0]
+    return _prepared_arrays(EXAMPLES.open_test(Path(request.path)), data.train)[0]
 
 
 PREPARED = Source(None, True, _search_prepared, _test_prepared)
@@ -349,3 +355,51 @@ SOURCES: dict[str, Source] = {
     "listops": Source("tokens", False, _search_listops, _test_listops),
     "synthetic": Source(None, False, _search_synthetic, _test_synthetic),
 }
+
+
+def synthetic_images(
+    shape: ImageInput, num_classes: int, side: int, seed: int
+) -> tuple[Pixels, Labels]:
+    """All images, uint8 ``(N, side, side, C)``, and labels ``(N,)``, splits one after the other.
+
+    Args:
+        shape: for its number of channels.
+        num_classes: number of classes.
+        side: height and width in pixels.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng((seed, 1))
+    labels = rng.integers(num_classes, size=TRAIN + VALID + TEST)
+    patterns = rng.integers(60, 196, size=(num_classes, BLOCKS, BLOCKS, shape.channels))
+    places = np.arange(side) * BLOCKS // side
+    images = patterns[:, places][:, :, places][labels].astype(np.float64)
+    moves = rng.integers(-side // 8, side // 8 + 1, size=(len(labels), 2))
+    for image, (down, right) in zip(images, moves, strict=True):
+        image[:] = np.roll(image, (down, right), axis=(0, 1))
+    images += rng.normal(0.0, 40.0, size=images.shape)
+    return images.clip(0, 255).astype(np.uint8), labels
+
+
+def synthetic_rows(
+    shape: TokenInput, num_classes: int, longest: int, seed: int
+) -> tuple[NDArray[np.int64], Labels]:
+    """All rows, int64 ``(N, T)`` filled up with 0, and labels ``(N,)``.
+
+    Args:
+        shape: for its vocabulary, of at least ``2 * num_classes + 1`` tokens.
+        num_classes: number of classes; token c + 1 speaks for class c.
+        longest: most tokens of a row.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng((seed, 2))
+    labels = rng.integers(num_classes, size=TRAIN + VALID + TEST)
+    rows = np.zeros((len(labels), longest), dtype=np.int64)
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        length = int(rng.integers(longest // 2, longest + 1))
+        row[:length] = rng.integers(1, shape.vocab_size, size=length)
+        votes = row[:length] <= num_classes
+        row[:length][votes] = rng.integers(num_classes + 1, shape.vocab_size, size=votes.sum())
+        others = rng.integers(num_classes, size=length // 8) + 1
+        spoken = np.concatenate([np.full(length // 4, label + 1), others])
+        row[rng.permutation(length)[: len(spoken)]] = spoken
+    return rows, labels

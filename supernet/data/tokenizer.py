@@ -20,6 +20,9 @@ MARKS = ("<pad>", "<s>", "</s>", "<unk>")
 BYTE_VOCAB_SIZE = 257  # padding and the 256 bytes; there is nothing to begin or to end
 
 ModelType = Literal["bpe", "unigram"]
+# How the words of a text were split before it came here, and are joined again.
+PostProcess = Literal["subword_nmt", "sentencepiece", "none"]
+JOINER, SPACE = "@@", "\u2581"  # of subword-nmt and of sentencepiece
 
 # More lines change a vocabulary little and cost memory; larger corpora are sampled evenly.
 MOST_TRAINING_LINES = 4_000_000
@@ -140,6 +143,17 @@ class WordTokenizer:
         return [
             " ".join(self._words[token] for token in row if token not in unsaid) for row in rows
         ]
+
+
+def join_words(line: str, how: PostProcess) -> str:
+    """A line of symbols with its words joined again, as fairseq's ``--post-process`` does."""
+    match how:
+        case "subword_nmt":
+            return f"{line} ".replace(f"{JOINER} ", "").rstrip()
+        case "sentencepiece":
+            return line.replace(" ", "").replace(SPACE, " ").strip()
+        case "none":
+            return line
 
 
 def learn(lines: Iterable[str], vocab_size: int, kind: ModelType, source: str) -> bytes:

@@ -1,1 +1,1 @@
-"""Networks as files that run without this package; see `supernet.export.base`."""
+"""Networks as files that run without this package; see `supernet.export.formats`."""

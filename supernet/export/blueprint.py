@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, Self, cast
 
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import model_table
-from search_spaces.settings import ModelSettings, Task
-from search_spaces.settings_form import model_from_source
+from search_spaces.settings import ModelSettings
+from search_spaces.space_form import model_from_source
+from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml_source import TomlSource
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1
-TASKS = get_args(Task)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Blueprint:
         architecture: the network.
     """
 
-    task: Task
+    task: TaskName
     settings: ModelSettings
     architecture: Architecture
 
@@ -67,7 +67,7 @@ class Blueprint:
         task = data.get("task")
         if task not in TASKS:
             raise DataError(f"{name}: task is {task!r}; there are {', '.join(TASKS)}")
-        task = cast(Task, task)
+        task = cast(TaskName, task)
         try:
             settings = model_from_source(TomlSource(name, {"model": data.get("model")}, {}), task)
             found = cls(task, settings, Architecture.from_json(data.get("architecture")))

@@ -1,16 +1,14 @@
 """A folder that ``AutoModel….from_pretrained(DIR, trust_remote_code=True)`` loads.
 
-Beside the generated network there are three small files of Python: the model as transformers knows
+Beside the network there are three small files of Python: the model as transformers knows
 models, its configuration, and a tokenizer. They import torch, transformers and, where the tokenizer
 is one of sentencepiece, that.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,28 @@ from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from search_spaces.settings import ImageInput
 from supernet.beam_search import BeamSettings
-from supernet.export.base import ExportFormat, ExportSource, Reading, Record
 from supernet.export.blueprint import Blueprint
-from supernet.export.generate import NETWORK_ROOTS, literal, modeling_source, template
-from supernet.export.imports import Statement, import_block
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
+from supernet.export.modeling import TEMPLATE, joined_parts, network_source
 from supernet.export.package import write_json
-from supernet.export.properties import properties
-from supernet.export.specialise import decided, tidied, used_names
-from supernet.export.standalone import generated_difference, known_words, weights_difference
-from supernet.export.tensors import read_tensors, write_tensors
-from supernet.export.weights import plain_weights
+from supernet.export.standalone import generated_difference, weights_difference
+from supernet.export.weights import plain_weights, read_tensors, write_tensors
 
 WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
 PREFIX = "network."
 MODEL_PARTS = {
-    "classification": "hf_classifier",
-    "translation": "hf_translator",
-    "language_modelling": "hf_language_model",
+    "AutoModelForImageClassification": "hf_image_classifier",
+    "AutoModelForSequenceClassification": "hf_token_classifier",
+    "AutoModelForSeq2SeqLM": "hf_translator",
+    "AutoModelForCausalLM": "hf_language_model",
+}
+VOCABULARY_PARTS = {
+    "sentencepiece": "hf_pieces",
+    "words": "hf_words",
+    "symbols": "hf_words",
+    "bytes": "hf_bytes",
 }
 MODEL_CLASSES = {
     "classification": "NasForClassification",
@@ -48,9 +50,7 @@ MARKED = {"classification": "none", "translation": "eos", "language_modelling": 
 NEIGHBOURS = (
     (re.compile(r"supernet\.export\.template\.hf_config"), ".configuration_nas"),
     (
-        re.compile(
-            r"supernet\.export\.template\.(classifier|decoding|language_model|translator)\b"
-        ),
+        re.compile(r"supernet\.export\.template\.(classifier|decoder|language_model|translator)\b"),
         ".network",
     ),
 )
@@ -64,29 +64,29 @@ class HuggingFaceExport(ExportFormat):
 
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """See `ExportFormat.write`."""
-        blueprint, reading = source.blueprint, source.reading
+        blueprint, preprocessing = source.blueprint, source.preprocessing
         weights = {PREFIX + name: t for name, t in plain_weights(source.network).items()}
         write_tensors(folder / WEIGHTS_FILE, weights)
         texts = {
-            NETWORK_FILE: network_source(blueprint, known_words(folder)),
-            "modeling_nas.py": model_source(blueprint, known_words(folder)),
-            "configuration_nas.py": part_source("hf_config", {}),
+            NETWORK_FILE: network_source(blueprint),
+            "modeling_nas.py": part_source(MODEL_PARTS[auto_class(blueprint)]),
+            "configuration_nas.py": part_source("hf_config"),
         }
-        objects = {"config.json": config(blueprint, reading)}
+        objects = {"config.json": config(blueprint, preprocessing)}
         if blueprint.task != "classification":
             objects["generation_config.json"] = generation_config(blueprint)
-        if reading.facts["kind"] not in ("images", "numbers"):
+        if preprocessing.facts["kind"] not in ("images", "numbers"):
             objects["tokenizer_config.json"] = tokenizer_config(blueprint)
-            texts["tokenization_nas.py"] = tokenizer_source(reading)
-        if reading.facts["kind"] == "symbols":
-            texts[SYMBOLS_FILE] = json.dumps(reading.facts["symbols"]) + "\n"
+            texts["tokenization_nas.py"] = tokenizer_source(preprocessing)
+        if preprocessing.facts["kind"] == "symbols":
+            texts[SYMBOLS_FILE] = json.dumps(preprocessing.facts["symbols"]) + "\n"
         for name, text in texts.items():
             write_atomically(folder / name, text)
         for name, value in objects.items():
             write_json(folder / name, value)
         return [WEIGHTS_FILE, *texts, *objects]
 
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
         file = folder / WEIGHTS_FILE
         tensors = read_tensors(file)
@@ -94,14 +94,14 @@ class HuggingFaceExport(ExportFormat):
         if foreign is not None:
             raise DataError(f"{file} has a tensor too much, {foreign}")
         weights = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-        difference = weights_difference(blueprint, weights, record, str(file))
-        text = network_source(blueprint, known_words(folder))
+        difference = weights_difference(blueprint, weights, reference, str(file))
+        text = network_source(blueprint)
         network_file = folder / NETWORK_FILE
         if not network_file.is_file():
             raise DataError(f"{network_file} is missing; export the network anew")
         if network_file.read_text(encoding="utf-8") != text:
             return difference
-        return max(difference, generated_difference(text, network_file, weights, record))
+        return max(difference, generated_difference(text, blueprint, weights, reference))
 
     def usage(self, blueprint: Blueprint) -> str:
         """See `ExportFormat.usage`."""
@@ -162,38 +162,15 @@ def auto_class(blueprint: Blueprint) -> str:
     return "AutoModelForSeq2SeqLM" if translates else "AutoModelForCausalLM"
 
 
-def network_source(blueprint: Blueprint, num_words: int | None) -> str:
-    """The text of ``network.py``."""
-    return modeling_source(blueprint, num_words, roots=NETWORK_ROOTS)
-
-
-def part_source(
-    name: str, flags: Mapping[str, bool], constants: Mapping[str, int | str] | None = None
-) -> str:
-    """A part of the folder: its branches decided, and imports turned to neighbours."""
-    text = decided(template(name), flags)
+def part_source(name: str) -> str:
+    """A part as a file of the folder, whose other modules are its neighbours."""
+    text = (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
     for pattern, replacement in NEIGHBOURS:
         text = pattern.sub(replacement, text)
-    tree = ast.parse(text)
-    names = set(used_names(text))
-    statements = [node for node in tree.body if isinstance(node, Statement)]
-    kept = [node for node in statements if "supernet" not in ast.unparse(node)]
-    lines = [f"{key} = {literal(v)}" for key, v in (constants or {}).items() if key in names]
-    docstring = ast.get_docstring(tree)
-    blocks = [f'"""{docstring}"""', import_block(kept, names), "\n".join(lines)]
-    body = "\n".join(text.splitlines()[statements[-1].end_lineno :]).strip("\n")
-    return tidied("\n\n".join(filter(None, blocks)) + "\n\n\n" + body + "\n")
+    return text
 
 
-def model_source(blueprint: Blueprint, num_words: int | None) -> str:
-    """The text of ``modeling_nas.py``."""
-    constants = {"MAX_LENGTH": blueprint.settings.max_length}
-    constants |= {} if num_words is None else {"NUM_WORDS": num_words}
-    flags = properties(blueprint, num_words, WEIGHTS_FILE)
-    return part_source(MODEL_PARTS[blueprint.task], flags, constants)
-
-
-def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``config.json``."""
     auto, settings = auto_class(blueprint), blueprint.settings
     model = f"modeling_nas.{MODEL_CLASSES[blueprint.task]}"
@@ -209,6 +186,7 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
             auto: model,
         },
         "network": blueprint.architecture.id,
+        "description": {**blueprint.to_json(), "num_words": preprocessing.facts.get("num_words")},
         "dtype": "float32",
         "hidden_size": stack.embed_dim,
         "num_hidden_layers": len(stack.layers),
@@ -217,7 +195,7 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
         "tie_word_embeddings": False,  # the output layer reads the table of embeddings itself
     }
     if blueprint.task == "classification":
-        return values | _classes(blueprint, reading)
+        return values | _classes(blueprint, preprocessing)
     assert not isinstance(settings.input, ImageInput)
     vocabulary = settings.input.target_vocab_size or settings.input.vocab_size
     marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": vocabulary}
@@ -225,19 +203,19 @@ def config(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
     return values | marks | start
 
 
-def _classes(blueprint: Blueprint, reading: Reading) -> dict[str, Any]:
+def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     count = blueprint.settings.num_classes or 0
-    names = reading.labels or tuple(f"class {number}" for number in range(count))
+    names = preprocessing.labels or tuple(f"class {number}" for number in range(count))
     values: dict[str, Any] = {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    if reading.facts["kind"] == "images":
+    if preprocessing.facts["kind"] == "images":
         # Normalised = (x - mean) / std for x between 0 and 1.
-        pairs = list(zip(reading.facts["black"], reading.facts["white"], strict=True))
+        pairs = list(zip(preprocessing.facts["black"], preprocessing.facts["white"], strict=True))
         values["mean"] = [-black / (white - black) for black, white in pairs]
         values["std"] = [1.0 / (white - black) for black, white in pairs]
-        values["image_size"] = reading.facts["image_size"]
+        values["image_size"] = preprocessing.facts["image_size"]
     else:
         values["pad_token_id"] = 0
     return values
@@ -281,23 +259,13 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-def tokenizer_source(reading: Reading) -> str:
+def tokenizer_source(preprocessing: Preprocessing) -> str:
     """The text of ``tokenization_nas.py``."""
-    facts = reading.facts
-    files = {
-        "SOURCE_FILE": str(facts.get("source", SYMBOLS_FILE)),
-        "TARGET_FILE": str(facts.get("target", SYMBOLS_FILE)),
-    }
-    return part_source("hf_tokenizer", tokenizer_properties(reading), files)
-
-
-def tokenizer_properties(reading: Reading) -> dict[str, bool]:
-    """What the tokenizer's part asks for, see `properties`."""
-    facts = reading.facts
-    return {
-        "SENTENCEPIECE": facts["kind"] == "sentencepiece",
-        "WORDS": facts["kind"] == "words",
-        "SYMBOLS": facts["kind"] == "symbols",
-        "TWO_SIDES": facts.get("source") != facts.get("target"),
-        "HAS_FILE": facts["kind"] != "bytes",
-    }
+    kind = preprocessing.facts["kind"]
+    vocabulary = VOCABULARY_PARTS[kind]
+    text = joined_parts("The tokenizer of the network.", [vocabulary, "hf_tokenizer"])
+    sides = [preprocessing.facts.get(side, SYMBOLS_FILE) for side in ("source", "target")]
+    files = dict(zip(("source_file", "target_file"), dict.fromkeys(sides), strict=False))
+    if kind == "bytes":
+        return text
+    return f"{text}\n\nNasTokenizer.vocab_files_names = {json.dumps(files)}\n"

@@ -36,7 +36,7 @@ from supernet.attention.softmax import (
 )
 
 
-def graph_form(kernel: nn.Module) -> AttentionKernel:
+def traceable(kernel: nn.Module) -> AttentionKernel:
     """The form of a kernel, with its own parameters (shared, not copied).
 
     Raises:
@@ -45,18 +45,18 @@ def graph_form(kernel: nn.Module) -> AttentionKernel:
     form: AttentionKernel
     match kernel:
         case SoftmaxKernel():
-            form = SoftmaxForm(0, 0)
+            form = TraceableSoftmax(0, 0)
             form.relative_positions = kernel.relative_positions
             form.relative_keys_CW = kernel.relative_keys_CW
         case CosformerKernel():
-            form = CosformerForm(kernel.max_length)
+            form = TraceableCosformer(kernel.max_length)
         case PerformerKernel():
-            form = PerformerForm()
+            form = TraceablePerformer()
         case NormLinearKernel():
-            form = NormLinearForm(0)
+            form = TraceableNormLinear(0)
             form.gain_W = kernel.gain_W
         case BigBirdKernel():
-            form = BigBirdForm(kernel.block, kernel.max_length)
+            form = TraceableBigBird(kernel.block, kernel.max_length)
             form.priority = kernel.priority
         case LinformerKernel():
             return kernel
@@ -68,7 +68,7 @@ def graph_form(kernel: nn.Module) -> AttentionKernel:
     return form
 
 
-class SoftmaxForm(SoftmaxKernel):
+class TraceableSoftmax(SoftmaxKernel):
     """Softmax attention whose causal mask is always there, also for a single token."""
 
     def causal(
@@ -91,7 +91,7 @@ class SoftmaxForm(SoftmaxKernel):
         return out_BHND, (k_BHMD, v_BHMD)
 
 
-class BigBirdForm(BigBirdKernel):
+class TraceableBigBird(BigBirdKernel):
     """BigBird that computes every product and masks the blocks that are not looked at.
 
     As exact as the sparse kernel, and as costly as full attention.
@@ -129,7 +129,7 @@ class BigBirdForm(BigBirdKernel):
         return visible_attention(q_BHND, k_BHMD, v_BHMD, visible_1NM, None), (k_BHMD, v_BHMD)
 
 
-class MeanLinearForm(MeanLinearKernel):
+class TraceableMeanLinear(MeanLinearKernel):
     """Normalised linear attention whose new states meet each other as in quadratic attention.
 
     For a single token that is the recurrent step. A long prompt is best read in parts, as
@@ -154,15 +154,15 @@ class MeanLinearForm(MeanLinearKernel):
         return divided(out_BHNV), (sums_BHCV, seen_positions(None, k_BHND, span, seen_B))
 
 
-class CosformerForm(MeanLinearForm, CosformerKernel):
-    """cosFormer in the form of `MeanLinearForm`."""
+class TraceableCosformer(TraceableMeanLinear, CosformerKernel):
+    """cosFormer in the form of `TraceableMeanLinear`."""
 
 
-class PerformerForm(MeanLinearForm, PerformerKernel):
-    """Performer in the form of `MeanLinearForm`."""
+class TraceablePerformer(TraceableMeanLinear, PerformerKernel):
+    """Performer in the form of `TraceableMeanLinear`."""
 
 
-class NormLinearForm(NormLinearKernel):
+class TraceableNormLinear(NormLinearKernel):
     """Norm-linear attention whose new states meet each other as in quadratic attention."""
 
     def causal(

@@ -1,4 +1,4 @@
-"""An export's folder: what all formats have in common, written, and held against its record."""
+"""An export's folder: what all formats have in common, written, and held against its reference."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
-from supernet.export.base import ExportFormat, ExportSource
 from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
-from supernet.export.reading import READING_FILE
-from supernet.export.record import fits_task, read_record, write_record
+from supernet.export.contents import READING_FILE, fits_task, read_reference, write_reference
+from supernet.export.formats import ExportFormat, ExportSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +40,25 @@ def write_package(source: ExportSource, form: ExportFormat, folder: Path) -> Wri
         DataError: when an output differs from the run's model by more than the format's tolerance.
     """
     write_json(folder / ARCHITECTURE_FILE, source.blueprint.to_json())
-    labels = {"labels": list(source.reading.labels)} if source.reading.labels else {}
-    write_json(folder / READING_FILE, {**source.reading.facts, **labels})
-    for name, content in source.reading.files.items():
+    labels = {"labels": list(source.preprocessing.labels)} if source.preprocessing.labels else {}
+    write_json(folder / READING_FILE, {**source.preprocessing.facts, **labels})
+    for name, content in source.preprocessing.files.items():
         (folder / name).write_bytes(content)
-    write_record(folder / form.record_file, source.record)
+    write_reference(folder / form.reference_file, source.reference)
     files = form.write(source, folder)
     return Written(tuple(files), check_parity(form, folder))
 
 
 def check_parity(form: ExportFormat, folder: Path) -> float:
-    """The largest difference of an output of a folder from its record.
+    """The largest difference of an output of a folder from its reference.
 
     Raises:
         DataError: when it is above the format's tolerance, or a file is missing or damaged.
     """
-    blueprint, record = Blueprint.read(folder), read_record(folder / form.record_file)
-    if not fits_task(record, blueprint.task):
-        raise DataError(f"{folder / form.record_file} is of another task than the network")
-    difference = form.parity(folder, blueprint, record)
+    blueprint, reference = Blueprint.read(folder), read_reference(folder / form.reference_file)
+    if not fits_task(reference, blueprint.task):
+        raise DataError(f"{folder / form.reference_file} is of another task than the network")
+    difference = form.parity(folder, blueprint, reference)
     if not difference <= form.tolerance:
         raise DataError(
             f"the outputs of the {form.name} export differ by {difference:.2g} from those of the "

@@ -6,21 +6,17 @@ Two formats share it: weights as safetensors, or as one file of torch's own that
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
-from supernet.export.base import ExportFormat, ExportSource, Record
 from supernet.export.blueprint import Blueprint
-from supernet.export.generate import as_module, modeling_source
-from supernet.export.reading import READING_FILE
-from supernet.export.tensors import read_tensors, write_tensors
-from supernet.export.weights import network_of, plain_weights
+from supernet.export.contents import ReferenceOutputs
+from supernet.export.formats import ExportFormat, ExportSource
+from supernet.export.modeling import as_module, modeling_source
+from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 
 MODELING_FILE = "modeling.py"
 CALLS = {
@@ -45,22 +41,24 @@ class SafetensorsExport(ExportFormat):
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """See `ExportFormat.write`."""
         write_tensors(folder / self.weights_file, plain_weights(source.network))
-        write_atomically(folder / MODELING_FILE, self._source(source.blueprint, folder))
+        write_atomically(folder / MODELING_FILE, modeling_source(source.blueprint))
         return [self.weights_file, MODELING_FILE]
 
-    def parity(self, folder: Path, blueprint: Blueprint, record: Record) -> float:
+    def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`.
 
-        Our own network is run with the weights of the folder, and what is generated for it anew is,
-        if the folder's file is just that. One that was written by another version, or changed by
-        its owner, is not run.
+        Our own network is run with the weights of the folder, and ``modeling.py`` as it is put
+        together now, if the folder's file is just that. One that was written by another version,
+        or changed by its owner, is not run.
         """
         weights = read_tensors(folder / self.weights_file)
-        difference = weights_difference(blueprint, weights, record, str(folder / self.weights_file))
-        text = self._source(blueprint, folder)
+        difference = weights_difference(
+            blueprint, weights, reference, str(folder / self.weights_file)
+        )
+        text = modeling_source(blueprint)
         if (folder / MODELING_FILE).read_text(encoding="utf-8") != text:
             return difference
-        return max(difference, generated_difference(text, folder / MODELING_FILE, weights, record))
+        return max(difference, generated_difference(text, blueprint, weights, reference))
 
     def usage(self, blueprint: Blueprint) -> str:
         """See `ExportFormat.usage`."""
@@ -74,64 +72,44 @@ class SafetensorsExport(ExportFormat):
             "```"
         )
 
-    def _source(self, blueprint: Blueprint, folder: Path) -> str:
-        return modeling_source(blueprint, known_words(folder), self.weights_file, self.record_file)
-
 
 class TorchExport(SafetensorsExport):
     """``weights.pt`` and ``modeling.py``, which needs torch."""
 
     name = "torch"
     weights_file = "weights.pt"
-    record_file = "check.pt"
+    reference_file = "check.pt"
     packages = "torch"
     requires = ()
 
 
-def known_words(folder: Path) -> int | None:
-    """Tokens that the tokenizer of the outputs knows; None where there is none.
-
-    Raises:
-        DataError: when ``reading.json`` cannot be read.
-    """
-    file = folder / READING_FILE
-    try:
-        facts: Any = json.loads(file.read_text(encoding="utf-8"))
-        words = facts.get("num_words")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file} cannot be read ({error}); export the network anew") from error
-    if words is not None and (not isinstance(words, int) or words < 1):
-        raise DataError(f"{file}: num_words is {words!r}; it must be a positive integer")
-    return words
-
-
 @torch.inference_mode()
 def weights_difference(
-    blueprint: Blueprint, weights: dict[str, Tensor], record: Record, name: str
+    blueprint: Blueprint, weights: dict[str, Tensor], reference: ReferenceOutputs, name: str
 ) -> float:
-    """How far our own network with exported weights is from the record.
+    """How far our own network with exported weights is from the reference.
 
     Raises:
         DataError: when they are weights of another network.
     """
     network = network_of(blueprint, weights, name)
-    return record.difference({"logits": network(*record.arguments)})
+    return reference.difference({"logits": network(*reference.arguments)})
 
 
 @torch.inference_mode()
 def generated_difference(
-    text: str, file: Path, weights: dict[str, Tensor], record: Record
+    text: str, blueprint: Blueprint, weights: dict[str, Tensor], reference: ReferenceOutputs
 ) -> float:
-    """How far generated source with exported weights is from the record.
+    """How far a network's source with exported weights is from the reference.
 
     Args:
-        text: generated here, never read from a folder.
-        file: where it is.
+        text: put together here, never read from a folder.
+        blueprint: what it builds.
         weights: by exported name.
-        record: for the check.
+        reference: for the check.
     """
-    module = as_module(text, file)
-    network = module.Network()
+    module = as_module(text, Path(MODELING_FILE))
+    network = module.Network(blueprint.to_json())
     network.load_state_dict(weights)
-    found = module.outputs(network.eval(), dict(record.inputs))
-    return max(record.difference({"logits": logits}) for logits in found)
+    found = module.outputs(network.eval(), dict(reference.inputs))
+    return max(reference.difference({"logits": logits}) for logits in found)

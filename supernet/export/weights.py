@@ -1,21 +1,27 @@
-"""The weights of a network under the names that exported files use, and back.
+"""The weights of a network under the names that exported files use, and files of them.
 
-The names are those of the modules in the generated ``modeling.py``: what exists only because a
-supernet has a choice (shared projections, one kernel of several) leaves no trace in them.
+The names are those of the modules in ``modeling.py``: what exists only because a supernet has a
+choice (shared projections, one kernel of several) leaves no trace in them. Files are safetensors or
+torch's own, read without running anything that is in them: one that is cut off, changed, a pickle
+or of another kind is refused in one sentence.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from search_spaces.errors import DataError
+from search_spaces.errors import DamagedRunError, DataError
+from search_spaces.files import replacing
 from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
+from supernet.training.checkpoint import load, save
 
 _RENAMED = (
     (re.compile(r"\.projections\.\w+\."), "."),
@@ -102,14 +108,78 @@ def check_weights(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], n
             )
 
 
-def count_parameters(module: nn.Module) -> int:
-    """Number of parameters; a tensor that is used twice counts once."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _first(names: Iterable[str]) -> str | None:
     return min(names, default=None)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors; the ending of the file says how, ``.safetensors`` or ``.pt``."""
+    plain = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    if file.suffix == ".pt":
+        save(file, plain)
+        return
+    from safetensors.torch import save as packed
+
+    with replacing(file) as temporary:
+        temporary.write_bytes(packed(plain, metadata={"format": "pt"}))
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a file of tensors to the CPU.
+
+    Raises:
+        DataError: when it is missing, cut off, changed, a pickle, or holds anything but tensors.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} is missing; export the network anew")
+    found = _read_torch(file) if file.suffix == ".pt" else _read_safetensors(file)
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise DataError(f"{file} holds {name}, which is no tensor; export the network anew")
+    return found
+
+
+def _read_torch(file: Path) -> dict[str, Tensor]:
+    try:
+        return load(file)
+    except DamagedRunError as error:
+        raise DataError(f"{first_line(error)}; export the network anew") from error
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as unpacked
+
+    kind = _foreign_kind(file)
+    if kind is not None:
+        raise DataError(
+            f"{file} is {kind}, not a safetensors file; it was not opened, for a pickle can run "
+            "code: export the network anew"
+        )
+    try:
+        return unpacked(file.read_bytes())
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{file} is no whole safetensors file ({first_line(error)}); export the network anew"
+        ) from error
+
+
+def _foreign_kind(file: Path) -> str | None:
+    """What a file really is, when it is one of those that are often renamed."""
+    if zipfile.is_zipfile(file):
+        return "a zip archive, as torch.save writes it"
+    with file.open("rb") as stream:
+        start = stream.read(2)
+    return "a pickle" if len(start) == 2 and start[0] == 0x80 and start[1] in range(2, 6) else None
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -9,15 +9,20 @@ Shapes: P predictions, C outcomes (classes, or tokens of the vocabulary).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
-from search_spaces.settings import Task as TaskName
+from search_spaces.space import SearchSpace
+from search_spaces.tasks import TaskName
+from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.training_settings import TrainingSettings
+
+DECODING_TOKENS = 16_384  # of a batch that is translated, unless told otherwise
 
 BatchT = TypeVar("BatchT")
 SplitT = TypeVar("SplitT")
@@ -28,6 +33,41 @@ class Predictions(NamedTuple):
 
     logits: Tensor
     labels: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean cross-entropy in nats without label smoothing, share of right predictions, their number.
+
+    A prediction is an example's class, or one token of a text with all before it given.
+    """
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A network's scores on a split.
+
+    Attributes:
+        values: name → value: ``loss`` (nats per prediction) and ``accuracy`` for every task; with
+            a ``bleu`` for translation; ``perplexity`` (per token) for both tasks on texts, and for
+            language models ``perplexity_per_word``, ``bits_per_character`` and
+            ``word_perplexity``. Per word is the published convention: all tokens' nats are shared
+            out among the words and the ends of lines, as papers on WikiText-103 count its <eos>.
+            ``word_perplexity`` shares the same nats out among the words alone and so is larger the
+            shorter the lines are; it stays for comparison with results of older versions.
+        headline: the name that the task is known by.
+        count: predictions.
+        bleu_signature: sacreBLEU's; translation only.
+    """
+
+    values: Mapping[str, float]
+    headline: str
+    count: int
+    bleu_signature: str | None = field(default=None)
 
 
 class Task(ABC, Generic[BatchT, SplitT]):
@@ -49,6 +89,14 @@ class Task(ABC, Generic[BatchT, SplitT]):
     num_outcomes: int
     train: SplitT
     valid: SplitT
+    _open_test: Callable[[], SplitT]
+
+    @classmethod
+    @abstractmethod
+    def open(
+        cls, space: SearchSpace, dataset: str, path: str | None, seed: int
+    ) -> Task[BatchT, SplitT]:
+        """Open the training and validation data of a search; see `open_task`."""
 
     @abstractmethod
     def describe(self) -> Mapping[str, int]:
@@ -90,10 +138,35 @@ class Task(ABC, Generic[BatchT, SplitT]):
     ) -> Iterator[Predictions]:
         """What a network of the model says about a whole split, piece by piece."""
 
-    @abstractmethod
+    def scores(
+        self,
+        found: Evaluation,
+        model: Supernet,
+        architecture: Architecture,
+        split: SplitT,
+        *,
+        device: str,
+        beam: BeamSettings,
+        max_tokens: int,
+    ) -> Scores:
+        """The task's metrics of a network on a split.
+
+        Args:
+            found: of all predictions.
+            model: the weights, on `device`.
+            architecture: the network.
+            split: of the task.
+            device: where to compute.
+            beam: how translations are searched for.
+            max_tokens: tokens of a batch that is translated, see `translate_lines`.
+        """
+        values = {"loss": found.loss, "accuracy": found.accuracy}
+        return Scores(values, "accuracy", found.count)
+
     def open_test(self) -> SplitT:
         """The test split: for the last step of retraining, and for evaluation asked for by name.
 
         Raises:
             DataError: when it cannot be read.
         """
+        return self._open_test()

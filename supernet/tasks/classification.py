@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
+from search_spaces.space import SearchSpace
 from supernet.data.augment import Augmentation, augment, parse_augmentation
-from supernet.data.batching import PAD, Batch, batches, num_batches
-from supernet.data.datasets import SearchData, Split
+from supernet.data.examples import (
+    PAD,
+    Batch,
+    SearchData,
+    Split,
+    batches,
+    load_search_data,
+    load_test_split,
+    num_batches,
+)
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Predictions, Task
@@ -43,6 +52,14 @@ class ClassificationTask(Task[Batch, Split]):
         self.label_names, self.reading = data.label_names, data.reading
         self._background = data.background
         self._open_test = open_test
+
+    @classmethod
+    def open(
+        cls, space: SearchSpace, dataset: str, path: str | None, seed: int
+    ) -> ClassificationTask:
+        """See `Task.open`."""
+        data = load_search_data(dataset, path, space.model, seed)
+        return cls(data, lambda: load_test_split(dataset, path, space.model, seed))
 
     def describe(self) -> Mapping[str, int]:
         """Examples and classes."""
@@ -101,10 +118,6 @@ class ClassificationTask(Task[Batch, Split]):
             split, size = _by_length(split), min(TEXT_BATCH, EVALUATION_BATCH)
         parts = batches(split, size, seed=0, epoch=0, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
-
-    def open_test(self) -> Split:
-        """See `Task.open_test`."""
-        return self._open_test()
 
 
 def _by_length(split: Split) -> Split:

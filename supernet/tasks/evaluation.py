@@ -1,8 +1,7 @@
-"""Loss and accuracy of a network, trained or with inherited weights."""
+"""Loss, accuracy and the task's own metrics of a network, trained or with inherited weights."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,21 +9,10 @@ import torch.nn.functional as F
 
 from search_spaces.architecture import Architecture
 from search_spaces.turns import give_way
+from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
-from supernet.tasks.base import Task
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Mean cross-entropy in nats without label smoothing, share of right predictions, their number.
-
-    A prediction is an example's class, or one token of a text with all before it given.
-    """
-
-    loss: float
-    accuracy: float
-    count: int
+from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
 @torch.inference_mode()
@@ -59,3 +47,39 @@ def evaluate(
         model.train(was_training)
     assert count, "an empty split has no loss"
     return Evaluation(loss / count, right / count, count)
+
+
+def score(
+    task: Task[Any, Any],
+    model: Supernet,
+    architecture: Architecture,
+    split: Any,
+    *,
+    device: str = "cpu",
+    beam: BeamSettings | None = None,
+    max_tokens: int = DECODING_TOKENS,
+) -> Scores:
+    """Score a network of a model on a split of its task.
+
+    Args:
+        task: the task.
+        model: the weights, on `device`.
+        architecture: the network.
+        split: of the task.
+        device: where to compute.
+        beam: how translations are searched for; the usual beam of 4 if not given.
+        max_tokens: tokens of a batch that is translated, see `translate_lines`.
+
+    Raises:
+        DivergedError: when a translation network's outputs are not finite numbers.
+    """
+    found = evaluate(task, model, architecture, split, device=device)
+    return task.scores(
+        found,
+        model,
+        architecture,
+        split,
+        device=device,
+        beam=beam or BeamSettings(),
+        max_tokens=max_tokens,
+    )

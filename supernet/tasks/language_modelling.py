@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.data.prepared import PreparedData, StreamSplit
-from supernet.data.stream_batches import StreamBatch, recurrent_batches, stream_batches
+from search_spaces.space import SearchSpace
+from supernet.beam_search import BeamSettings
+from supernet.data.prepared import STREAM, PreparedData, StreamSplit, check_fits
+from supernet.data.synthetic import SYNTHETIC_STREAM
+from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.tokenizer import Tokenizer
 from supernet.decoding_state import DecodingState
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
-from supernet.tasks.base import Predictions, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, Task
+from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
+SEGMENT_LENGTH = 128  # of a space whose workload names no length
 
 
 class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
@@ -57,6 +64,26 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         self._memory_length = memory_length
         self._max_length = model.max_length
         self._open_test = open_test
+
+    @classmethod
+    def open(
+        cls, space: SearchSpace, dataset: str, path: str | None, seed: int
+    ) -> LanguageModellingTask:
+        """See `Task.open`."""
+        del seed
+        model = space.model
+        length = min(int(space.workload.get("source", SEGMENT_LENGTH)), model.max_length)
+        memory = max(
+            (int(c) for s in space.slots if s.gene == "memory_length" for c in s.choices), default=0
+        )
+        folder = data_folder(space, dataset, path, _how_to_prepare)
+        if folder is None:
+            data = SYNTHETIC_STREAM.open(SYNTHETIC_SEED)
+            test = partial(SYNTHETIC_STREAM.open_test, SYNTHETIC_SEED)
+        else:
+            data, test = STREAM.open(folder), partial(STREAM.open_test, folder)
+        check_fits(data, model)
+        return cls(data, model, length, memory, test)
 
     def describe(self) -> Mapping[str, int]:
         """Lines, tokens and vocabulary."""
@@ -131,9 +158,35 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         parts = stream_batches(split, most, length, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
 
-    def open_test(self) -> StreamSplit:
-        """See `Task.open_test`."""
-        return self._open_test()
+    def scores(
+        self,
+        found: Evaluation,
+        model: Supernet,
+        architecture: Architecture,
+        split: StreamSplit,
+        *,
+        device: str,
+        beam: BeamSettings,
+        max_tokens: int,
+    ) -> Scores:
+        """See `Task.scores`."""
+        nats = found.loss * found.count
+        values = {
+            "loss": found.loss,
+            "accuracy": found.accuracy,
+            "perplexity": perplexity(found.loss),
+            "perplexity_per_word": perplexity(nats / (split.num_words + len(split.rows))),
+            "word_perplexity": perplexity(nats / max(split.num_words, 1)),
+            "bits_per_character": nats / math.log(2.0) / max(split.num_characters, 1),
+        }
+        return Scores(values, "perplexity", found.count)
+
+
+def _how_to_prepare(space: SearchSpace) -> str:
+    """Options that make a vocabulary which the networks of a space can read."""
+    assert isinstance(space.model.input, TokenInput)
+    files = "--source train.txt --valid valid.txt --test test.txt"
+    return f"{files} --vocab-size {space.model.input.vocab_size}"
 
 
 def _recurrent(

@@ -17,7 +17,7 @@ from search_spaces.errors import DataError, DivergedError, UsageError
 from search_spaces.settings import TokenInput
 from search_spaces.turns import give_way
 from supernet.beam_search import BeamSettings, beam_search
-from supernet.data.token_batches import source_batch
+from supernet.data.text_batches import source_batch
 from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from supernet.decoding_state import DecodingState
 from supernet.sequence_models import FixedTranslation, TranslationModel

@@ -5,18 +5,27 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.data.prepared import PairSplit, PreparedData
-from supernet.data.token_batches import PairBatch, pair_batches, plan_pair_batches
-from supernet.data.tokenizer import Tokenizer
+from search_spaces.space import SearchSpace
+from supernet.beam_search import BeamSettings
+from supernet.data.prepared import PAIRS, PairSplit, PreparedData, check_fits, pair_format
+from supernet.data.synthetic import SYNTHETIC_PAIRS
+from supernet.data.text_batches import PairBatch, pair_batches, plan_pair_batches
+from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
-from supernet.tasks.base import Predictions, Task
+from supernet.sequence_models import TranslationModel
+from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, Task
+from supernet.tasks.bleu import Bleu, corpus_bleu
+from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
+from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
+LONGEST_PAIR = 256  # tokens that nas data prepare keeps by itself
 
 
 class TranslationTask(Task[PairBatch, PairSplit]):
@@ -50,6 +59,22 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         self.target_tokenizer: Tokenizer = data.target_tokenizer
         self.post_process = data.post_process
         self._open_test = open_test
+
+    @classmethod
+    def open(cls, space: SearchSpace, dataset: str, path: str | None, seed: int) -> TranslationTask:
+        """See `Task.open`; data of another program's are opened by its `PairFormat`."""
+        del seed
+        folder = data_folder(space, dataset, path, _how_to_prepare)
+        if folder is not None and (form := pair_format(folder)):
+            found = form.open(folder, space)
+            return cls(found, space.model, lambda: form.open_test(folder, space))
+        if folder is None:
+            data = SYNTHETIC_PAIRS.open(SYNTHETIC_SEED)
+            test = partial(SYNTHETIC_PAIRS.open_test, SYNTHETIC_SEED)
+        else:
+            data, test = PAIRS.open(folder), partial(PAIRS.open_test, folder)
+        check_fits(data, space.model)
+        return cls(data, space.model, test)
 
     def describe(self) -> Mapping[str, int]:
         """Pairs, tokens and vocabularies."""
@@ -103,6 +128,63 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         parts = pair_batches(split, most, shuffle=False, device=device)
         return (self.predict(model, batch, architecture) for batch in parts)
 
-    def open_test(self) -> PairSplit:
-        """See `Task.open_test`."""
-        return self._open_test()
+    def scores(
+        self,
+        found: Evaluation,
+        model: Supernet,
+        architecture: Architecture,
+        split: PairSplit,
+        *,
+        device: str,
+        beam: BeamSettings,
+        max_tokens: int,
+    ) -> Scores:
+        """See `Task.scores`.
+
+        Raises:
+            DivergedError: when the network's outputs are not finite numbers.
+        """
+        bleu = split_bleu(self, model, architecture, split, device, beam, max_tokens)
+        values = {"loss": found.loss, "accuracy": found.accuracy}
+        values |= {"perplexity": perplexity(found.loss), "bleu": bleu.score}
+        return Scores(values, "bleu", found.count, bleu.signature)
+
+
+def _how_to_prepare(space: SearchSpace) -> str:
+    """Options that make a vocabulary and rows which the networks of a space can read."""
+    model, (source, target) = space.model, space.data.get("languages", ("en", "de"))
+    assert isinstance(model.input, TokenInput)
+    size, other = model.input.vocab_size, model.input.target_vocab_size
+    separate = "" if other is None or model.input.share_embeddings else "--separate "
+    return (
+        f"--source train.{source} --target train.{target} --valid valid.{source} "
+        f"--valid valid.{target} --test test.{source} --test test.{target} "
+        f"{separate}--vocab-size {min(size, other or size)} "
+        f"--max-length {min(model.max_length, LONGEST_PAIR)}"
+    )
+
+
+def split_bleu(
+    task: TranslationTask,
+    model: Supernet,
+    architecture: Architecture,
+    split: PairSplit,
+    device: str,
+    beam: BeamSettings | None = None,
+    max_tokens: int = DECODING_TOKENS,
+) -> Bleu:
+    """BLEU of a network's translations of a split, which has to have its text.
+
+    Arguments and errors as for `score`.
+    """
+    assert isinstance(model, TranslationModel)
+    lines = translate_lines(
+        StepwiseTranslator(model, architecture),
+        split.source_lines,
+        task.source_tokenizer,
+        task.target_tokenizer,
+        beam or BeamSettings(),
+        max_tokens=max_tokens,
+        device=device,
+    )
+    return corpus_bleu([join_words(line, task.post_process) for line in lines], split.target_lines)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nas.request.protected_choices import as_options, spelled
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
-from nas.run.layout import CARD_FILE, FRONT_FILE, REPORT_FILE
-from nas.run.spec import SearchSpec
-from nas.run.vetoes import as_options, spelled
+from nas.run.layout import FRONT_FILE, REPORT_CARD_FILE, REPORT_FILE, result_file
 from nas.search.front import value_told
 
 _MEASURES = ("kendall_tau", "spearman", "pairwise_accuracy")
@@ -36,7 +36,7 @@ def stage_results(folder: RunFolder, stage: str) -> Results:
         DamagedRunError: when a file of it cannot be read.
     """
     if stage == "rank":
-        return _card(folder.read_json(CARD_FILE))
+        return _card(folder.read_json(REPORT_CARD_FILE))
     if stage == "front":
         return _front(folder.read_json(FRONT_FILE))
     if stage == "report":
@@ -75,7 +75,7 @@ def _card(card: Mapping[str, Any]) -> Results:
         (point["observations"], _fidelity("ranker/curve", point["fidelity"]))
         for point in card["curve"]
     ]
-    return Results([(0, values), *curve], {"ranker": _markdown(card["ranker"])}, [CARD_FILE])
+    return Results([(0, values), *curve], {"ranker": _markdown(card["ranker"])}, [REPORT_CARD_FILE])
 
 
 def _fidelity(prefix: str, fidelity: Mapping[str, Any]) -> dict[str, float]:
@@ -96,7 +96,7 @@ def _front(front: Mapping[str, Any]) -> Results:
 
 
 def _retrained(folder: RunFolder, stage: str) -> Results:
-    file = f"retrained/{stage.removeprefix('retrain-')}/result.json"
+    file = result_file(stage.removeprefix("retrain-"))
     scores = {
         f"{stage}/{name}": float(value)
         for name, value in folder.read_json(file).items()

@@ -10,8 +10,7 @@ from typing import Any
 from nas.cli.listeners.base import Logger, Outcome
 from nas.cli.listeners.results import request
 from nas.run.folder import RunFolder
-
-TENSORBOARD_FOLDER = "tensorboard"
+from nas.run.layout import TENSORBOARD_FOLDER
 
 
 class TensorBoardLogger(Logger):

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.run.vetoes import Vetoes, checked_vetoes, deepest_layers, places
+from nas.request.protected_choices import Vetoes, checked_vetoes, deepest_layers, places
 from nas.search.evolution import Evaluate, EvolutionSettings, Scores, evolve
 from nas.search.pruning.cuts import Audit, Cut, best_observed
 from nas.search.pruning.evidence import (

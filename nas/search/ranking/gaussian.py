@@ -15,12 +15,15 @@ from scipy.linalg import solve_triangular
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from nas.search.ranking.base import Floats, Ranker, with_logs
 
 ROWS_AT_ONCE = 4096
 JITTER = 1e-8
+
+# To look for the libraries anew takes ten times as long as a prediction.
+_THREADS = ThreadpoolController()
 
 
 class GaussianProcess(Ranker):
@@ -61,7 +64,7 @@ class GaussianProcess(Ranker):
         process = GaussianProcessRegressor(
             kernel, alpha=JITTER, optimizer="fmin_l_bfgs_b" if self._theta is None else None
         )
-        with warnings.catch_warnings(), threadpool_limits(1):
+        with warnings.catch_warnings(), _THREADS.limit(limits=1):
             # A strength at the end of its range is an answer like any other.
             warnings.simplefilter("ignore", ConvergenceWarning)
             process.fit(self._rows, target)
@@ -86,7 +89,7 @@ class GaussianProcess(Ranker):
     def _posterior(self, features: Floats, with_deviation: bool) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the score, ``(N,)`` each; 0 where not asked for."""
         scores, spread = np.zeros(len(features)), np.zeros(len(features))
-        with threadpool_limits(1):
+        with _THREADS.limit(limits=1):
             for start in range(0, len(features), ROWS_AT_ONCE):
                 rows = slice(start, start + ROWS_AT_ONCE)
                 columns = self._columns(features[rows])

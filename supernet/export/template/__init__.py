@@ -1,9 +1,8 @@
-"""The parts that ``modeling.py`` of an export is generated from; see `supernet.export.generate`.
+"""The parts that ``modeling.py`` of an export is put together from; see `supernet.export.modeling`.
 
-Every part is real Python and runs as it stands, for the sample network of `sizes`. In a generated
-file a branch on a property in capitals (``if PRE_NORM:``) is decided, what is then used by nothing
-is left out, and sizes are numbers.
+Every part is real Python and imports the others as modules. In an exported file the parts that a
+network needs stand one after the other, and sizes are read from ``architecture.json``.
 
-Shapes, here and in generated files: B batch, N positions, D width, H heads, W width of one head,
+Shapes, here and in exported files: B batch, N positions, D width, H heads, W width of one head,
 M source positions, V vocabulary.
 """

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.sizes import (
-    DECODER_SPANS,
-    OMNI,
-    PADDING,
-    RELATIVE_DECODER,
-    RELATIVE_ENCODER,
-    RELATIVE_POSITIONS,
-    SOFTMAX_CROSS,
-    SOFTMAX_DECODER,
-    SOFTMAX_ENCODER,
-)
-
 Carried = tuple[Tensor, ...]  # what attention remembers of earlier positions, or of a source
+Settings = dict[str, Any]  # the table "model" of architecture.json
+KERNELS: dict[str, type[Attention]] = {}  # by name; each class below adds itself
+
+
+def kernel_name(model: Settings, kind: str, cross: bool = False) -> str:
+    """What a layer of that kind computes; between source and target there are no distances."""
+    if kind == "softmax":
+        return "relative" if model["relative_positions"] and not cross else "softmax"
+    return model[f"{kind}_kernel"]
 
 
 class Attention(nn.Module):
-    """Queries, keys, values and output of all heads; subclasses attend."""
+    """Queries, keys, values and output of all heads; subclasses attend.
+
+    `span` states stand at one position.
+    """
 
     def __init__(
-        self, width: int, key_width: int, heads: int, head_width: int, span: int = 1
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
     ) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, head_width
-        if OMNI:
-            self.span = span  # states that stand at one position
-        self.query = nn.Linear(width, heads * head_width)
-        self.key = nn.Linear(key_width, heads * head_width)
-        self.value = nn.Linear(key_width, heads * head_width)
-        self.output = nn.Linear(heads * head_width, width)
+        self.heads, self.span = heads, span
+        self.head_width = model["qkv_dim"] // heads if "qkv_dim" in model else model["head_dim"]
+        inner = heads * self.head_width
+        self.query = nn.Linear(width, inner)
+        self.key = nn.Linear(key_width, inner)
+        self.value = nn.Linear(key_width, inner)
+        self.output = nn.Linear(inner, width)
 
     def split(self, x: Tensor) -> Tensor:
         """``(B, N, H * W)`` -> ``(B, H, N, W)``."""
@@ -58,57 +60,47 @@ def with_past(past: Carried | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 
 def past_mask(q: Tensor, k: Tensor, together: int = 1) -> Tensor:
     """True where a key stands no later than a query, ``(N, M)``; queries are the last keys."""
-    position = torch.arange(k.shape[2], device=k.device)
-    if DECODER_SPANS:
-        position = position // together
+    position = torch.arange(k.shape[2], device=k.device) // together
     return position[None, :] <= position[k.shape[2] - q.shape[2] :, None]
 
 
 class SoftmaxAttention(Attention):
     """Scaled dot products."""
 
-    if SOFTMAX_ENCODER:
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
+        q, k, v = self.project(x)
+        mask = None if real is None else real[:, None, None, :]
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
 
-        def forward(self, x: Tensor, real: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all."""
-            q, k, v = self.project(x)
-            if PADDING:
-                mask = real[:, None, None, :]
-                return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
-            else:
-                return self.merge(F.scaled_dot_product_attention(q, k, v))
+    def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing the past: all keys and values are carried."""
+        q, k, v = self.project(x)
+        k, v = with_past(past, k, v)
+        mask = past_mask(q, k, self.span)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
 
-    if SOFTMAX_DECODER:
+    def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
+        """Keys and values of a source ``(B, M, D)``."""
+        return self.split(self.key(x)), self.split(self.value(x)), real
 
-        def causal(
-            self, x: Tensor, past: Carried | None, positions: Tensor
-        ) -> tuple[Tensor, Carried]:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing the past: all keys and values are carried."""
-            q, k, v = self.project(x)
-            k, v = with_past(past, k, v)
-            mask = past_mask(q, k, self.span) if DECODER_SPANS else past_mask(q, k)
-            return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
-
-    if SOFTMAX_CROSS:
-
-        def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-            """Keys and values of a source ``(B, M, D)``."""
-            return self.split(self.key(x)), self.split(self.value(x)), real
-
-        def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
-            k, v, real = memory
-            q, mask = self.split(self.query(x)), real[:, None, None, :]
-            return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
+    def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
+        k, v, real = memory
+        q, mask = self.split(self.query(x)), real[:, None, None, :]
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask))
 
 
 class RelativeAttention(Attention):
     """Scaled dot products with a learned key for each distance (Shaw et al., 2018)."""
 
-    def __init__(self, width: int, key_width: int, heads: int, head_width: int) -> None:
-        super().__init__(width, key_width, heads, head_width)
-        rows = 2 * RELATIVE_POSITIONS + 1
-        self.relative_keys = nn.Parameter(torch.zeros(rows, heads * head_width))
+    def __init__(
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
+    ) -> None:
+        super().__init__(model, width, key_width, heads, span)
+        self.farthest = model["relative_positions"]
+        rows = 2 * self.farthest + 1
+        self.relative_keys = nn.Parameter(torch.zeros(rows, heads * self.head_width))
 
     def distance_logits(self, q: Tensor, keys: int) -> Tensor:
         """``(B, H, N, M)``: what each query says to the distance of each key."""
@@ -116,26 +108,23 @@ class RelativeAttention(Attention):
         logits = (q * self.head_width**-0.5) @ table  # (B, H, N, rows of the table)
         position = torch.arange(keys, device=q.device)
         distance = position[None, :] - position[keys - q.shape[2] :, None]  # (N, M)
-        row = distance.clamp(-RELATIVE_POSITIONS, RELATIVE_POSITIONS) + RELATIVE_POSITIONS
+        row = distance.clamp(-self.farthest, self.farthest) + self.farthest
         return logits.gather(-1, row.expand(*logits.shape[:2], -1, -1))
 
-    if RELATIVE_ENCODER:
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
+        q, k, v = self.project(x)
+        bias = self.distance_logits(q, k.shape[2])
+        if real is not None:
+            bias = bias.masked_fill(~real[:, None, None, :], -torch.inf)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, bias))
 
-        def forward(self, x: Tensor, real: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all."""
-            q, k, v = self.project(x)
-            bias = self.distance_logits(q, k.shape[2])
-            if PADDING:
-                bias = bias.masked_fill(~real[:, None, None, :], -torch.inf)
-            return self.merge(F.scaled_dot_product_attention(q, k, v, bias))
+    def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing the past: all keys and values are carried."""
+        q, k, v = self.project(x)
+        k, v = with_past(past, k, v)
+        bias = self.distance_logits(q, k.shape[2]).masked_fill(~past_mask(q, k), -torch.inf)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, bias)), (k, v)
 
-    if RELATIVE_DECODER:
 
-        def causal(
-            self, x: Tensor, past: Carried | None, positions: Tensor
-        ) -> tuple[Tensor, Carried]:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing the past: all keys and values are carried."""
-            q, k, v = self.project(x)
-            k, v = with_past(past, k, v)
-            bias = self.distance_logits(q, k.shape[2]).masked_fill(~past_mask(q, k), -torch.inf)
-            return self.merge(F.scaled_dot_product_attention(q, k, v, bias)), (k, v)
+KERNELS |= {"softmax": SoftmaxAttention, "full": SoftmaxAttention, "relative": RelativeAttention}

@@ -1,4 +1,4 @@
-"""What transformers has to know of the network; its sizes are numbers in network.py."""
+"""What transformers has to know of the network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from transformers import PretrainedConfig
 
 
 class NasConfig(PretrainedConfig):
-    """Marks, classes and lengths, as they stand in config.json."""
+    """Marks, classes and lengths, as they stand in config.json; `description` is the network."""
 
     model_type = "nas_network"

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from supernet.export.template.decoding import State
+from supernet.export.template.decoder import State
 from supernet.export.template.hf_config import NasConfig
 from supernet.export.template.language_model import Network
-from supernet.export.template.sizes import FEWER_WORDS, MEMORY, NUM_WORDS
 
 
 class Remembered:
@@ -41,7 +40,7 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: NasConfig) -> None:
         super().__init__(config)
-        self.network = Network()
+        self.network = Network(config.description)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -85,29 +84,27 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("the rows of a batch must be equally long: no padding in front")
         length = 0 if past_key_values is None else past_key_values.length
         state = self.network.start() if past_key_values is None else past_key_values.state
-        if MEMORY:
+        if self.network.memory_length:
             logits, state = self.read_in_segments(input_ids, state)
         else:
             logits, state = self.network.step(input_ids, state)
-        if FEWER_WORDS and known_words_only:
+        if known_words_only:
             # Tokens that the tokenizer does not know take no part in probabilities.
-            logits[..., NUM_WORDS:] = -float("inf")
+            logits[..., self.network.num_words :] = -float("inf")
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         past = Remembered(state, length + input_ids.shape[1])
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
 
-    if MEMORY:
-
-        def read_in_segments(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-            """Logits and state after texts of any length; a full segment becomes memory."""
-            parts = []
-            while tokens.shape[1]:
-                if state.position == self.config.max_position_embeddings:
-                    state = state.next_segment()
-                room = self.config.max_position_embeddings - state.position
-                logits, state = self.network.step(tokens[:, :room], state)
-                parts.append(logits)
-                tokens = tokens[:, room:]
-            return torch.cat(parts, dim=1), state
+    def read_in_segments(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Logits and state after texts of any length; a full segment becomes memory."""
+        parts = []
+        while tokens.shape[1]:
+            if state.position == self.network.max_length:
+                state = state.next_segment()
+            room = self.network.max_length - state.position
+            logits, state = self.network.step(tokens[:, :room], state)
+            parts.append(logits)
+            tokens = tokens[:, room:]
+        return torch.cat(parts, dim=1), state

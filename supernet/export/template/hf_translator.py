@@ -16,9 +16,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from supernet.export.template.decoding import BOS, EOS, PAD, State
+from supernet.export.template.decoder import BOS, EOS, PAD, State
 from supernet.export.template.hf_config import NasConfig
-from supernet.export.template.sizes import FEWER_WORDS, MAX_LENGTH, NUM_WORDS
 from supernet.export.template.translator import Network
 
 
@@ -58,9 +57,9 @@ class Encoder(nn.Module):
 class LengthLimit(LogitsProcessor):
     """Only the end mark may follow where a translation is as long as its source allows."""
 
-    def __init__(self, source_lengths: Tensor) -> None:
+    def __init__(self, source_lengths: Tensor, longest: int) -> None:
         limits = (1.2 * source_lengths).long() + 10  # end marks included, on both sides
-        self.limits = limits.clamp(max=MAX_LENGTH)
+        self.limits = limits.clamp(max=longest)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores ``(rows, V)``, of which several may belong to one source (beams)."""
@@ -78,7 +77,7 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: NasConfig) -> None:
         super().__init__(config)
-        self.network = Network()
+        self.network = Network(config.description)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -100,7 +99,7 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         if source is not None:
             real = source != PAD if mask is None else mask != 0
             rest["attention_mask"] = real.long()
-            limit = LengthLimit(real.sum(dim=1))
+            limit = LengthLimit(real.sum(dim=1), self.network.max_length)
             logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
         return super().generate(
             inputs, generation_config, logits_processor=logits_processor, **rest
@@ -162,8 +161,8 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         else:
             state = past_key_values.state
         logits, state = self.network.step(decoder_input_ids, state)
-        if FEWER_WORDS and known_words_only:
+        if known_words_only:
             # Tokens that the tokenizer does not know take no part in probabilities.
-            logits[..., NUM_WORDS:] = -float("inf")
+            logits[..., self.network.num_words :] = -float("inf")
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=Remembered(state))

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.decoding import PAD, State, placed
-from supernet.export.template.sizes import (
-    DECODER_WIDTH,
-    FEWER_WORDS,
-    LEARNED_POSITIONS,
-    MAX_LENGTH,
-    MEMORY,
-    MEMORY_LENGTH,
-    NUM_WORDS,
-    POSITIONS,
-    VOCABULARY,
-)
-from supernet.export.template.stacks import Decoder
+from supernet.export.template.decoder import PAD, Decoder, State
+from supernet.export.template.layers import learned_positions, placed
 
 
 class Network(nn.Module):
     """A decoder over tokens; its embeddings are the output layer too."""
 
-    def __init__(self) -> None:
+    def __init__(self, description: dict[str, Any]) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, DECODER_WIDTH)
-        if LEARNED_POSITIONS:
-            self.decoder_positions = nn.Parameter(torch.zeros(MAX_LENGTH, DECODER_WIDTH))
-        self.decoder = Decoder()
+        self.model = model = description["model"]
+        stack, words = description["architecture"]["decoder"], model["input"]["vocab_size"]
+        self.max_length, self.memory_length = model["max_length"], stack.get("memory_length", 0)
+        self.num_words = description.get("num_words") or words  # that the tokenizer knows
+        self.embedding = nn.Embedding(words, stack["embed_dim"])
+        self.decoder_positions = learned_positions(model, stack["embed_dim"])
+        self.decoder = Decoder(description)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens ``(B, N)``, from the begin mark on -> logits of what follows ``(B, N, V)``."""
@@ -37,26 +32,23 @@ class Network(nn.Module):
 
     def start(self) -> State:
         """The state before the first token of a text."""
-        return State(0, [None] * len(self.decoder.layers))
+        nothing = [None] * len(self.decoder.layers)
+        return State(0, nothing, nothing, self.memory_length)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """New tokens ``(B, N)`` -> logits of what follows each ``(B, N, V)``, and next state."""
         start, end = state.position, state.position + tokens.shape[1]
-        x = placed(self.embedding(tokens), start)
-        if LEARNED_POSITIONS:
-            x = x + self.decoder_positions[start:end]
-        if POSITIONS:
-            positions = torch.arange(start, end, device=x.device)
-        x, layers = self.decoder(x, state.layers, positions)
-        return F.linear(x, self.embedding.weight), State(end, layers)
+        x = self.embedding(tokens) * self.embedding.embedding_dim**0.5
+        x = placed(x, start, self.model, self.decoder_positions)
+        positions = torch.arange(start, end, device=x.device)
+        x, layers = self.decoder(x, state.layers, state.memories, positions)
+        return F.linear(x, self.embedding.weight), replace(state, position=end, layers=layers)
 
-    if MEMORY:
-
-        def remember(self, tokens: Tensor, state: State) -> State:
-            """Read earlier tokens ``(B, C)``; what follows sees the last of them."""
-            for part in tokens[:, -MEMORY_LENGTH:].split(MAX_LENGTH, dim=1):
-                state = self.step(part, state)[1].next_segment()
-            return state
+    def remember(self, tokens: Tensor, state: State) -> State:
+        """Read earlier tokens ``(B, C)``; what follows sees the last of them."""
+        for part in tokens[:, -self.memory_length :].split(self.max_length, dim=1):
+            state = self.step(part, state)[1].next_segment()
+        return state
 
 
 @torch.inference_mode()
@@ -76,12 +68,10 @@ def continue_text(
     generator = torch.Generator(device).manual_seed(seed)
     state, new, written = network.start(), tokens, []
     for _ in range(count):
-        if MEMORY and state.position + len(new) > MAX_LENGTH:
+        if network.memory_length and state.position + len(new) > network.max_length:
             state = state.next_segment()
         logits, state = network.step(torch.tensor([new], device=device), state)
-        following = logits[0, -1].float()
-        if FEWER_WORDS:
-            following = following[:NUM_WORDS]  # tokens that the tokenizer knows
+        following = logits[0, -1, : network.num_words].float()
         following[PAD] = -torch.inf
         if temperature > 0.0:
             chances = (following / temperature).softmax(dim=-1)
@@ -95,7 +85,7 @@ def continue_text(
 def outputs(network: Network, inputs: dict[str, Tensor]) -> list[Tensor]:
     """The logits for recorded inputs: from one pass, and token by token."""
     state, parts = network.start(), []
-    if MEMORY:
+    if "context" in inputs:
         state = network.remember(inputs["context"], state)
     whole = network.step(inputs["tokens"], state)[0]
     for tokens in inputs["tokens"].split(1, dim=1):

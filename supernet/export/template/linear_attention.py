@@ -8,33 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.attention import Attention, Carried, past_mask
-from supernet.export.template.sizes import (
-    DECODER_SPANS,
-    LINEAR_CROSS,
-    LINEAR_DECODER,
-    LINEAR_ENCODER,
-    MAX_LENGTH,
-    NORM_CROSS,
-    NORM_DECODER,
-    NORM_ENCODER,
-    PADDING,
-    POSITIONS,
-)
+from supernet.export.template.attention import KERNELS, Attention, Carried, Settings, past_mask
 
 
 def causal_sums(
-    q: Tensor, k: Tensor, v: Tensor, past: Tensor | None, together: int = 1
+    q: Tensor, k: Tensor, v: Tensor, past: Tensor | None, together: int
 ) -> tuple[Tensor, Tensor]:
     """Products of queries with the sum of ``k v^T`` over their past, and that sum at the end.
 
     Features q and k are ``(B, H, N, C)``, values v ``(B, H, N, V)``. Inside of a chunk queries meet
     keys; all chunks before it are one matrix, so the cost grows with the length alone.
     """
-    if DECODER_SPANS:
-        chunk = max(1, 64 // together) * together
-    else:
-        chunk = 64
+    chunk = max(1, 64 // together) * together
     sums = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if past is None else past
     parts = []
     for qs, ks, vs in zip(q.split(chunk, 2), k.split(chunk, 2), v.split(chunk, 2), strict=True):
@@ -61,53 +46,47 @@ class LinearAttention(Attention):
         """``ReLU + 1e-3``: never zero throughout."""
         return x.relu() + 1e-3
 
-    if LINEAR_ENCODER:
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
+        positions = torch.arange(x.shape[1], device=x.device)
+        q, k, v = self.project(x)
+        q, k = self.features(q, positions), self.features(k, positions)
+        if real is not None:
+            k = k.masked_fill(~real[:, None, :, None], 0.0)
+        return self.merge(divided(q @ (k.mT @ with_ones(v))))
 
-        def forward(self, x: Tensor, real: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all."""
-            if POSITIONS:
-                positions = torch.arange(x.shape[1], device=x.device)
-            q, k, v = self.project(x)
-            q, k = self.features(q, positions), self.features(k, positions)
-            if PADDING:
-                k = k.masked_fill(~real[:, None, :, None], 0.0)
-            return self.merge(divided(q @ (k.mT @ with_ones(v))))
+    def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
+        q, k, v = self.project(x)
+        q, k = self.features(q, positions), self.features(k, positions)
+        before = None if past is None else past[0]
+        sums, after = causal_sums(q, k, with_ones(v), before, self.span)
+        return self.merge(divided(sums)), (after,)
 
-    if LINEAR_DECODER:
+    def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
+        """The sum over a source ``(B, M, D)``, whose size does not depend on its length."""
+        k, v = self.split(self.key(x)), self.split(self.value(x))
+        k = self.features(k, positions).masked_fill(~real[:, None, :, None], 0.0)
+        return (k.mT @ with_ones(v),)
 
-        def causal(
-            self, x: Tensor, past: Carried | None, positions: Tensor
-        ) -> tuple[Tensor, Carried]:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
-            q, k, v = self.project(x)
-            q, k = self.features(q, positions), self.features(k, positions)
-            before = None if past is None else past[0]
-            if DECODER_SPANS:
-                sums, after = causal_sums(q, k, with_ones(v), before, self.span)
-            else:
-                sums, after = causal_sums(q, k, with_ones(v), before)
-            return self.merge(divided(sums)), (after,)
-
-    if LINEAR_CROSS:
-
-        def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-            """The sum over a source ``(B, M, D)``, whose size does not depend on its length."""
-            k, v = self.split(self.key(x)), self.split(self.value(x))
-            k = self.features(k, positions).masked_fill(~real[:, None, :, None], 0.0)
-            return (k.mT @ with_ones(v),)
-
-        def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
-            q = self.features(self.split(self.query(x)), positions)
-            return self.merge(divided(q @ memory[0]))
+    def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
+        q = self.features(self.split(self.query(x)), positions)
+        return self.merge(divided(q @ memory[0]))
 
 
 class CosformerAttention(LinearAttention):
     """Linear attention whose weights fall off with the distance like a cosine (cosFormer, 2022)."""
 
+    def __init__(
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
+    ) -> None:
+        super().__init__(model, width, key_width, heads, span)
+        self.max_length = model["max_length"]
+
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
         """Times sine, then times cosine of the position's angle: ``(B, H, N, 2 * W)``."""
-        angle = ((positions + 1) * (math.pi / 2 / MAX_LENGTH))[:, None]
+        angle = ((positions + 1) * (math.pi / 2 / self.max_length))[:, None]
         x = x.relu() + 1e-3
         sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
         return torch.cat((x * sine, x * cosine), dim=-1)
@@ -116,48 +95,49 @@ class CosformerAttention(LinearAttention):
 class NormLinearAttention(Attention):
     """Linear attention with a norm in place of the denominator (TransNormer, 2022)."""
 
-    def __init__(self, width: int, key_width: int, heads: int, head_width: int) -> None:
-        super().__init__(width, key_width, heads, head_width)
-        self.gain = nn.Parameter(torch.ones(heads * head_width))
+    def __init__(
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
+    ) -> None:
+        super().__init__(model, width, key_width, heads, span)
+        self.gain = nn.Parameter(torch.ones(heads * self.head_width))
 
     def normed(self, x: Tensor) -> Tensor:
         """Each head ``(B, H, N, W)`` by itself."""
         gain = self.gain.view(self.heads, 1, self.head_width)
         return F.rms_norm(x, (self.head_width,), eps=1e-6) * gain
 
-    if NORM_ENCODER:
-
-        def forward(self, x: Tensor, real: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all."""
-            q, k, v = self.project(x)
-            q, k = F.elu(q) + 1.0, F.elu(k) + 1.0
-            if PADDING:
-                count = real.sum(dim=1).clamp(min=1)[:, None, None, None]
-                k = k.masked_fill(~real[:, None, :, None], 0.0) / count
-            else:
-                k = k / k.shape[2]
-            return self.merge(self.normed(q @ (k.mT @ v)))
-
-    if NORM_DECODER:
-
-        def causal(
-            self, x: Tensor, past: Carried | None, positions: Tensor
-        ) -> tuple[Tensor, Carried]:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
-            q, k, v = self.project(x)
-            before = None if past is None else past[0]
-            sums, after = causal_sums(F.elu(q) + 1.0, F.elu(k) + 1.0, v, before)
-            return self.merge(self.normed(sums / (positions + 1)[:, None])), (after,)
-
-    if NORM_CROSS:
-
-        def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-            """The mean over a source ``(B, M, D)``."""
-            k, v = F.elu(self.split(self.key(x))) + 1.0, self.split(self.value(x))
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
+        q, k, v = self.project(x)
+        q, k = F.elu(q) + 1.0, F.elu(k) + 1.0
+        if real is None:
+            k = k / k.shape[2]
+        else:
             count = real.sum(dim=1).clamp(min=1)[:, None, None, None]
-            return ((k.masked_fill(~real[:, None, :, None], 0.0) / count).mT @ v,)
+            k = k.masked_fill(~real[:, None, :, None], 0.0) / count
+        return self.merge(self.normed(q @ (k.mT @ v)))
 
-        def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
-            q = F.elu(self.split(self.query(x))) + 1.0
-            return self.merge(self.normed(q @ memory[0]))
+    def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
+        q, k, v = self.project(x)
+        before = None if past is None else past[0]
+        sums, after = causal_sums(F.elu(q) + 1.0, F.elu(k) + 1.0, v, before, self.span)
+        return self.merge(self.normed(sums / (positions + 1)[:, None])), (after,)
+
+    def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
+        """The mean over a source ``(B, M, D)``."""
+        k, v = F.elu(self.split(self.key(x))) + 1.0, self.split(self.value(x))
+        count = real.sum(dim=1).clamp(min=1)[:, None, None, None]
+        return ((k.masked_fill(~real[:, None, :, None], 0.0) / count).mT @ v,)
+
+    def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
+        q = F.elu(self.split(self.query(x))) + 1.0
+        return self.merge(self.normed(q @ memory[0]))
+
+
+KERNELS |= {
+    "performer": LinearAttention,
+    "cosformer": CosformerAttention,
+    "norm": NormLinearAttention,
+}

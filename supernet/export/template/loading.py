@@ -1,48 +1,57 @@
-"""Loading weights, and the check of a generated file."""
+"""Loading weights, and the check of an exported file."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from supernet.export.template.classifier import Network, outputs
-from supernet.export.template.sizes import CHECK_FILE, PARAMETERS, SAFETENSORS, WEIGHTS_FILE
 
 FOLDER = Path(__file__).resolve().parent
 
 
-def load_tensors(name: str) -> dict[str, Tensor]:
-    """The tensors of a file beside this one; nothing in it is executed."""
-    if SAFETENSORS:
-        from safetensors.torch import load_file
+def load_object(name: str) -> dict[str, Any]:
+    """The content of a JSON file beside this one."""
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
-        return load_file(FOLDER / name)
-    else:
-        return torch.load(FOLDER / name, map_location="cpu", weights_only=True)
+
+def load_tensors(*names: str) -> dict[str, Tensor]:
+    """The tensors of the file beside this one that has one of these names; it is not executed."""
+    files = [FOLDER / name for name in names]
+    file = next(filter(Path.is_file, files), files[0])
+    if file.suffix == ".pt":
+        return torch.load(file, map_location="cpu", weights_only=True)
+    from safetensors.torch import load_file
+
+    return load_file(file)
 
 
 def load_network() -> Network:
     """The network with its weights, for inference."""
-    network = Network()
-    network.load_state_dict(load_tensors(WEIGHTS_FILE))
+    known = load_object("reading.json").get("num_words")  # tokens that the tokenizer knows
+    network = Network({**load_object("architecture.json"), "num_words": known})
+    network.load_state_dict(load_tensors("model.safetensors", "weights.pt"))
     return network.eval()
 
 
 @torch.inference_mode()
 def check() -> None:
     """Reproduce the recorded outputs."""
-    network, record = load_network(), load_tensors(CHECK_FILE)
+    network, record = load_network(), load_tensors("check.safetensors", "check.pt")
     count = sum(parameter.numel() for parameter in network.parameters())
+    right = load_object("architecture.json")["params"]
     inputs = {name[6:]: part for name, part in record.items() if name.startswith("input.")}
     expected = record["output.logits"]
     differences = [(found - expected).abs().max() for found in outputs(network, inputs)]
     apart = torch.stack(differences).max()
     print(f"{count} parameters, outputs within {apart:.2g} of the recorded ones")
-    if count != PARAMETERS or not apart <= 1e-4:
-        raise SystemExit(f"failed: {PARAMETERS} parameters and at most 1e-4 are right")
+    if count != right or not apart <= 1e-4:
+        raise SystemExit(f"failed: {right} parameters and at most 1e-4 are right")
 
 
 def main() -> None:
@@ -50,3 +59,7 @@ def main() -> None:
     if sys.argv[1:] != ["--check"]:
         raise SystemExit("usage: python modeling.py --check")
     check()
+
+
+if __name__ == "__main__":
+    main()

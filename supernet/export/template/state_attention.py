@@ -8,17 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.attention import Attention, Carried, past_mask, with_past
-from supernet.export.template.sizes import (
-    BIGBIRD_BLOCK,
-    BIGBIRD_CROSS,
-    BIGBIRD_DECODER,
-    BIGBIRD_ENCODER,
-    DECODER_SPANS,
-    LINFORMER_RANK,
-    MAX_LENGTH,
-    OMNI,
-    PADDING,
+from supernet.export.template.attention import (
+    KERNELS,
+    Attention,
+    Carried,
+    Settings,
+    past_mask,
+    with_past,
 )
 
 
@@ -26,28 +22,24 @@ class LinformerAttention(Attention):
     """Scaled dot products with a few learned mixtures of all states (Linformer, 2020)."""
 
     def __init__(
-        self, width: int, key_width: int, heads: int, head_width: int, span: int = 1
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
     ) -> None:
-        super().__init__(width, key_width, heads, head_width, span)
-        if OMNI:
-            self.projection = nn.Parameter(torch.zeros(LINFORMER_RANK, MAX_LENGTH, span))
-        else:
-            self.projection = nn.Parameter(torch.zeros(LINFORMER_RANK, MAX_LENGTH, 1))
+        super().__init__(model, width, key_width, heads, span)
+        rank, length = model["linformer_rank"], model["max_length"]
+        self.projection = nn.Parameter(torch.zeros(rank, length, span))
 
-    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, all states seeing the mixtures."""
         q, k, v = self.project(x)
-        length = x.shape[1] // self.span if OMNI else x.shape[1]
-        mix = self.projection[:, :length].flatten(1)[None, None]
-        if PADDING:
+        mix = self.projection[:, : x.shape[1] // self.span].flatten(1)[None, None]
+        if real is not None:
             mix = mix.masked_fill(~real[:, None, None, :], 0.0)
         return self.merge(F.scaled_dot_product_attention(q, mix @ k, mix @ v))
 
 
 @cache
-def block_wishes() -> Tensor:
+def block_wishes(blocks: int) -> Tensor:
     """How much each block of queries wants each block of keys; integers, none twice in a row."""
-    blocks = -(-MAX_LENGTH // BIGBIRD_BLOCK)
     generator = torch.Generator().manual_seed(20200728)  # as when the network was trained
     chance = torch.rand(blocks, blocks, generator=generator, dtype=torch.float64)
     block = torch.arange(blocks)
@@ -68,58 +60,52 @@ class BigBirdAttention(Attention):
     What is not seen is masked here, not left out, so this is exact but saves no time.
     """
 
-    if BIGBIRD_ENCODER or BIGBIRD_CROSS:
+    def __init__(
+        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
+    ) -> None:
+        super().__init__(model, width, key_width, heads, span)
+        self.block = model["bigbird_block"]
+        self.blocks = -(-model["max_length"] // self.block)
 
-        def seen_blocks(self, block: Tensor, there: Tensor) -> Tensor:
-            """Blocks that each block of queries sees: real ones only, ``(B, blocks, blocks)``."""
-            wishes = block_wishes().to(there.device)
-            count = there.new_zeros(len(there), len(wishes), dtype=torch.int64)
-            count = count.index_add(1, block, there.long())
-            seen = eight_largest(wishes[None].masked_fill(count[:, None, :] == 0, -1))
-            seen[:, :2] = True
-            return seen
+    def seen_blocks(self, block: Tensor, there: Tensor) -> Tensor:
+        """Blocks that each block of queries sees: real ones only, ``(B, blocks, blocks)``."""
+        wishes = block_wishes(self.blocks).to(there.device)
+        count = there.new_zeros(len(there), len(wishes), dtype=torch.int64)
+        count = count.index_add(1, block, there.long())
+        seen = eight_largest(wishes[None].masked_fill(count[:, None, :] == 0, -1))
+        seen[:, :2] = True
+        return seen
 
-    if BIGBIRD_ENCODER:
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, states seeing blocks of states."""
+        q, k, v = self.project(x)
+        there = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
+        block = torch.arange(x.shape[1], device=x.device) // (self.span * self.block)
+        mask = self.seen_blocks(block, there)[:, block][:, :, block] & there[:, None, :]
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask[:, None]))
 
-        def forward(self, x: Tensor, real: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, states seeing blocks of states."""
-            q, k, v = self.project(x)
-            size = self.span * BIGBIRD_BLOCK if OMNI else BIGBIRD_BLOCK
-            block = torch.arange(x.shape[1], device=x.device) // size
-            if PADDING:
-                there = real
-            else:
-                there = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-            mask = self.seen_blocks(block, there)[:, block][:, :, block] & there[:, None, :]
-            return self.merge(F.scaled_dot_product_attention(q, k, v, mask[:, None]))
+    def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing blocks of the past."""
+        q, k, v = self.project(x)
+        k, v = with_past(past, k, v)
+        wishes = block_wishes(self.blocks).to(x.device)
+        key = torch.arange(len(wishes), device=x.device)
+        seen = eight_largest(wishes.masked_fill(key[None, :] > key[:, None], -1))
+        block = torch.arange(k.shape[2], device=x.device) // (self.span * self.block)
+        mask = past_mask(q, k, self.span) & seen[block[k.shape[2] - q.shape[2] :]][:, block]
+        return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
 
-    if BIGBIRD_DECODER:
+    def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
+        """Keys and values of a source ``(B, M, D)``, and their blocks."""
+        block = positions // self.block
+        seen = self.seen_blocks(block, real)[:, :, block] & real[:, None, :]
+        return self.split(self.key(x)), self.split(self.value(x)), seen
 
-        def causal(
-            self, x: Tensor, past: Carried | None, positions: Tensor
-        ) -> tuple[Tensor, Carried]:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing blocks of the past."""
-            q, k, v = self.project(x)
-            k, v = with_past(past, k, v)
-            wishes = block_wishes().to(x.device)
-            key = torch.arange(len(wishes), device=x.device)
-            seen = eight_largest(wishes.masked_fill(key[None, :] > key[:, None], -1))
-            size = self.span * BIGBIRD_BLOCK if OMNI else BIGBIRD_BLOCK
-            block = torch.arange(k.shape[2], device=x.device) // size
-            mask = past_mask(q, k, self.span) if DECODER_SPANS else past_mask(q, k)
-            mask = mask & seen[block[k.shape[2] - q.shape[2] :]][:, block]
-            return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
+    def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
+        """``(B, N, D)`` -> ``(B, N, D)``, seeing what a query there would see of its own."""
+        k, v, seen = memory
+        mask = seen[:, positions // self.block][:, None]
+        return self.merge(F.scaled_dot_product_attention(self.split(self.query(x)), k, v, mask))
 
-    if BIGBIRD_CROSS:
 
-        def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-            """Keys and values of a source ``(B, M, D)``, and their blocks."""
-            block = positions // BIGBIRD_BLOCK
-            seen = self.seen_blocks(block, real)[:, :, block] & real[:, None, :]
-            return self.split(self.key(x)), self.split(self.value(x)), seen
-
-        def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
-            """``(B, N, D)`` -> ``(B, N, D)``, seeing what a query there would see of its own."""
-            k, v, seen = memory
-            mask = seen[:, positions // BIGBIRD_BLOCK][:, None]
-            return self.merge(F.scaled_dot_product_attention(self.split(self.query(x)), k, v, mask))
+KERNELS |= {"linformer": LinformerAttention, "bigbird": BigBirdAttention}

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.decoding import BOS, EOS, PAD, State, placed
-from supernet.export.template.sizes import (
-    CUT_SOURCE,
-    CUT_TARGET,
-    CUT_VOCABULARY,
-    DECODER_WIDTH,
-    EMBEDDING_WIDTH,
-    ENCODER_WIDTH,
-    FEWER_WORDS,
-    LEARNED_POSITIONS,
-    MAX_LENGTH,
-    NUM_WORDS,
-    POSITIONS,
-    SHARED_EMBEDDING,
-    SOURCE_VOCABULARY,
-    TARGET_VOCABULARY,
-    VOCABULARY,
-)
-from supernet.export.template.stacks import Decoder, Encoder
+from supernet.export.template.decoder import BOS, EOS, PAD, Decoder, State
+from supernet.export.template.encoder import Encoder
+from supernet.export.template.layers import learned_positions, placed
 
 
 class Network(nn.Module):
     """An encoder and a decoder over tokens; the target's embeddings are the output layer too."""
 
-    def __init__(self) -> None:
+    def __init__(self, description: dict[str, Any]) -> None:
         super().__init__()
-        if SHARED_EMBEDDING:
-            self.embedding = nn.Embedding(VOCABULARY, EMBEDDING_WIDTH)
+        self.model = model = description["model"]
+        stacks, tokens = description["architecture"], model["input"]
+        self.max_length = model["max_length"]
+        self.widths = stacks["encoder"]["embed_dim"], stacks["decoder"]["embed_dim"]
+        self.words = tokens.get("target_vocab_size", tokens["vocab_size"])
+        self.num_words = description.get("num_words") or self.words  # that the tokenizer knows
+        self.shared = tokens["share_embeddings"]
+        if self.shared:
+            rows = max(tokens["vocab_size"], self.words)
+            self.embedding = nn.Embedding(rows, max(self.widths))
         else:
-            self.source_embedding = nn.Embedding(SOURCE_VOCABULARY, ENCODER_WIDTH)
-            self.target_embedding = nn.Embedding(TARGET_VOCABULARY, DECODER_WIDTH)
-        if LEARNED_POSITIONS:
-            self.encoder_positions = nn.Parameter(torch.zeros(MAX_LENGTH, ENCODER_WIDTH))
-            self.decoder_positions = nn.Parameter(torch.zeros(MAX_LENGTH, DECODER_WIDTH))
-        self.encoder = Encoder()
-        self.decoder = Decoder()
+            self.source_embedding = nn.Embedding(tokens["vocab_size"], self.widths[0])
+            self.target_embedding = nn.Embedding(self.words, self.widths[1])
+        self.encoder_positions = learned_positions(model, self.widths[0])
+        self.decoder_positions = learned_positions(model, self.widths[1])
+        self.encoder = Encoder(description)
+        self.decoder = Decoder(description)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Sources ``(B, M)``, targets from the begin mark on ``(B, N)`` -> logits ``(B, N, V)``."""
@@ -52,13 +46,10 @@ class Network(nn.Module):
         return self.begin(self.encode(source), source != PAD)
 
     def encode(self, source: Tensor) -> Tensor:
-        """Sources ``(B, M)`` -> the encoder's output ``(B, M, D)``."""
-        x = self.embedding(source) if SHARED_EMBEDDING else self.source_embedding(source)
-        if CUT_SOURCE:
-            x = x[..., :ENCODER_WIDTH]
-        x = placed(x, 0)
-        if LEARNED_POSITIONS:
-            x = x + self.encoder_positions[: x.shape[1]]
+        """Sources ``(B, M)`` -> the encoder's output ``(B, M, D)``, or several outputs."""
+        table, width = self.embedding if self.shared else self.source_embedding, self.widths[0]
+        x = table(source)[..., :width] * width**0.5
+        x = placed(x, 0, self.model, self.encoder_positions)
         return self.encoder(x, source != PAD)
 
     def begin(self, encoded: Tensor, real: Tensor) -> State:
@@ -68,23 +59,14 @@ class Network(nn.Module):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """New target tokens ``(B, N)`` -> logits of what follows each ``(B, N, V)``, next state."""
+        table, width = self.embedding if self.shared else self.target_embedding, self.widths[1]
         start, end = state.position, state.position + tokens.shape[1]
-        table = self.embedding if SHARED_EMBEDDING else self.target_embedding
-        x = table(tokens)
-        if CUT_TARGET:
-            x = x[..., :DECODER_WIDTH]
-        x = placed(x, start)
-        if LEARNED_POSITIONS:
-            x = x + self.decoder_positions[start:end]
-        if POSITIONS:
-            positions = torch.arange(start, end, device=x.device)
+        x = table(tokens)[..., :width] * width**0.5
+        x = placed(x, start, self.model, self.decoder_positions)
+        positions = torch.arange(start, end, device=x.device)
         x, layers = self.decoder(x, state.layers, state.memories, positions)
-        weight = table.weight
-        if CUT_VOCABULARY:
-            weight = weight[:TARGET_VOCABULARY]
-        if CUT_TARGET:
-            weight = weight[:, :DECODER_WIDTH]
-        return F.linear(x, weight), State(end, layers, state.memories)
+        logits = F.linear(x, table.weight[: self.words, :width])
+        return logits, replace(state, position=end, layers=layers)
 
 
 @torch.inference_mode()
@@ -105,16 +87,14 @@ def translate(
     device = next(network.parameters()).device
     state = network.start(torch.tensor([[*source, EOS]], device=device))
     state = state.rows(torch.zeros(beam_size, dtype=torch.int64, device=device))
-    longest = min(int(1.2 * (len(source) + 1)) + 10, MAX_LENGTH)  # end mark included
+    longest = min(int(1.2 * (len(source) + 1)) + 10, network.max_length)  # end mark included
     tokens = torch.full((beam_size, 1), BOS, device=device)  # (beams, tokens so far)
     scores = torch.full((beam_size,), -torch.inf, device=device)
     scores[0] = 0.0  # all beams are the same at first, so only one of them counts
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, longest + 1):
         logits, state = network.step(tokens[:, -1:], state)
-        if FEWER_WORDS:
-            logits = logits[..., :NUM_WORDS]  # tokens that the tokenizer knows
-        following = logits[:, -1].float().log_softmax(dim=-1)  # (beams, V)
+        following = logits[:, -1, : network.num_words].float().log_softmax(dim=-1)  # (beams, V)
         ends = following[:, EOS].clone()
         following[:, PAD] = -torch.inf
         if length == 1:

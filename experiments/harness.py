@@ -1,0 +1,135 @@
+"""The harness of all studies: command line, JSON, tables, exit code and results of a `Study`.
+
+A study is a value that says its question, what it measures and when its marks are met. Everything
+that is printed is made from the numbers that are kept, so a file in ``results/`` prints the same
+tables as the study did (`experiments.results_tables`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from search_spaces.errors import NasError
+from search_spaces.files import append_lines, read_lines, write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+
+Options = argparse.Namespace
+Numbers = Any  # as JSON knows them
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, and how it is answered.
+
+    Attributes:
+        name: of its module.
+        question: in one sentence.
+        add_options: adds its options; ``--json`` is always there.
+        measure: options → all numbers, as JSON.
+        show: numbers → tables and sentences to print.
+        met: numbers → whether its marks are met, which decides the exit code.
+        results: options → name of the file in ``results/`` that keeps the numbers, or a path;
+            None where they are not kept.
+        example: options for the help.
+        width: columns, where there is no terminal to ask.
+        summary: options and numbers → what ``--json`` prints of them.
+    """
+
+    name: str
+    question: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    measure: Callable[[Options], Numbers]
+    show: Callable[[Numbers], Iterable[RenderableType]]
+    met: Callable[[Numbers], bool] = lambda numbers: True
+    results: Callable[[Options], str | Path | None] = lambda options: None
+    example: str = ""
+    width: int = 120
+    summary: Callable[[Options, Numbers], Numbers] = lambda options, numbers: numbers
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run it as a command.
+
+        Returns:
+            0 where its marks are met, 1 where one is missed, otherwise the code of the error.
+        """
+        command = f"python -m experiments.{self.name}"
+        example = f"example: {command} {self.example}" if self.example else None
+        parser = argparse.ArgumentParser(command, description=self.question, epilog=example)
+        self.add_options(parser)
+        parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        options = parser.parse_args(arguments)
+        try:
+            numbers = self.measure(options)
+        except NasError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+        if options.json:
+            print(json.dumps(self.summary(options, numbers), indent=2))
+        else:
+            console = Console(width=None if sys.stdout.isatty() else self.width)
+            for part in self.show(numbers):
+                console.print(part, markup=False)
+        kept = self.results(options)
+        if kept is not None:
+            file = RESULTS / f"{kept}.json" if isinstance(kept, str) else kept
+            write_atomically(file, json.dumps(numbers, indent=1) + "\n")
+        return 0 if self.met(numbers) else 1
+
+
+def note(text: object) -> None:
+    """Print how far a study is; the numbers alone go to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table_of(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table whose first column is aligned to the left, the others to the right."""
+    table = Table(title=title, title_justify="left")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+class Keyed(Protocol):
+    """A job that a journal knows by its key."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same work."""
+
+
+Job = TypeVar("Job", bound=Keyed)
+
+
+def journaled(
+    work: Callable[[Job], dict[str, Any]],
+    jobs: Sequence[Job],
+    done: dict[str, dict[str, Any]],
+    journal: Path,
+    workers: int,
+) -> Iterator[dict[str, Any]]:
+    """Do what is not `done` in fresh processes; results, with their ``key``, go to the journal."""
+    missing = [job for job in jobs if job.key not in done]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for result in pool.map(work, missing):
+            done[result["key"]] = result
+            append_lines(journal, [json.dumps(result)])
+            yield result
+
+
+def done_jobs(journal: Path) -> dict[str, dict[str, Any]]:
+    """What a journal holds, by key; nothing where there is none."""
+    return {line["key"]: line for line in map(json.loads, read_lines(journal))}

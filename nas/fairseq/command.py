@@ -1,0 +1,102 @@
+"""`nas fairseq`, and what `nas retrain --backend fairseq` does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from nas.cli import options
+from nas.cli.listeners.targets import Target
+from nas.cli.plugins import USE
+from nas.cli.results import final_lines, follow
+from nas.console.output import say, tell
+from nas.console.progress import Screen, choose_screen
+from nas.fairseq.plugin import USER_DIR
+from nas.results.state import open_run
+from nas.run.folder import RunFolder
+from nas.run.threads import use_threads
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Work together with fairseq.",
+    epilog="Example: nas fairseq user-dir",
+    rich_help_panel=USE,
+)
+
+
+def train(
+    folder: RunFolder,
+    how: str,
+    runs: bool,
+    extra: Sequence[str],
+    logs: tuple[Target, ...],
+    screen: Screen,
+) -> None:
+    """Write the folder of a network; with `runs` train there, and take the weights."""
+    from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
+    from nas.fairseq.folder import prepare_job
+
+    if runs:
+        find_program("fairseq-train")  # before anything is written
+    use_threads(folder.spec.budget.threads)
+    job = prepare_job(folder, how)
+    if runs:
+        check_untrained(folder, job)
+    say(f"{'Network':<8} {job.entry.id}")
+    say(f"{'Folder':<8} {job.path}")
+    if not runs:
+        say(f"{'Next':<8} {shlex.quote(str(job.path / 'train.sh'))}  (see README.md beside it)")
+        return
+    tell(f"training; to follow it: tail -f {shlex.quote(str(job.path / 'train.log'))}")
+    words = [word for text in extra for word in shlex.split(text)]
+    best = run_job(job, words)
+    follow(folder, import_checkpoints(folder, [best], replaces=True), screen, logs)
+    for line in final_lines(folder, [job.entry.id]):
+        say(line)
+
+
+@app.command(
+    "import",
+    epilog="Examples:\n\n"
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint_best.pt\n\n"
+    "nas fairseq import runs/wmt14-1a2b3c4d checkpoints/checkpoint19?.pt --replace",
+)
+def import_weights(
+    run: str = options.RUN,
+    checkpoints: list[Path] = typer.Argument(
+        ..., metavar="CHECKPOINT...", help="Of the plug-in; several are averaged."
+    ),
+    replaces: bool = typer.Option(
+        False, "--replace", help="Give up weights of the network that the run has already."
+    ),
+    log: list[str] = options.LOG,
+    quiet: bool = options.QUIET,
+    json_lines: bool = options.EVENTS,
+) -> None:
+    """Take weights that fairseq trained into a run, and score them once on the test split.
+
+    After it nas translate, evaluate and export know the network as after nas retrain.
+    """
+    logs = options.read_logs(log)
+    folder = open_run(run)
+    use_threads(folder.spec.budget.threads)
+    from nas.fairseq.backend import import_checkpoints
+
+    events = import_checkpoints(folder, checkpoints, replaces)
+    follow(folder, events, choose_screen(quiet, json_lines), logs)
+    if not json_lines:
+        for line in final_lines(folder):
+            say(line)
+
+
+@app.command(
+    epilog="Example:\n\n"
+    "fairseq-train data-bin --user-dir $(nas fairseq user-dir) --arch nas_transformer "
+    "--nas-architecture arch.json --nas-space wmt14",
+)
+def user_dir() -> None:
+    """Print the folder that fairseq's commands take as --user-dir."""
+    say(str(USER_DIR))

@@ -1,0 +1,183 @@
+"""How people give a field of a request: as an option, in a form, as text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from search_spaces.errors import UsageError
+
+T = TypeVar("T")
+
+LINE = r"^[^\x00-\x1f\x7f]*$"
+UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
+_KINDS = {
+    "boolean": "true or false",
+    "string": "a text",
+    "array": "a list",
+    "object": "a table of keys",
+    "integer": "a whole number",
+    "number": "a number",
+}
+FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How people give a field; what it means and may be stands in the field itself.
+
+    Attributes:
+        label: in the form.
+        option: of the commands, if it is not called like the field; empty for none.
+        metavar: what follows the option.
+        usual: what holds where nothing is given, in words.
+        read: (what the field is called, texts) → its value, where it is not one plain value.
+        many: whether there may be several texts: an option is repeated, a control has lines.
+        apart: why the form has no control for it, or asks for it in another way.
+    """
+
+    label: str = ""
+    option: str | None = None
+    metavar: str | None = None
+    usual: str | None = None
+    read: Callable[[str, Sequence[str]], Any] | None = None
+    many: bool = False
+    apart: str = ""
+
+
+def shown(field: FieldInfo) -> Shown:
+    """How people give a field."""
+    return next(one for one in field.metadata if isinstance(one, Shown))
+
+
+def option_of(model: type[BaseModel], name: str) -> str:
+    """The option of a field; empty where it has none."""
+    given = shown(model.model_fields[name]).option
+    return f"--{name.replace('_', '-')}" if given is None else given
+
+
+def checked(check: Callable[[T], T]) -> AfterValidator:
+    """A check whose refusal is reported with the field it belongs to."""
+
+    def run(value: T) -> T:
+        try:
+            return check(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(run)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def first_problem(error: ValidationError, called: Callable[[str], str] = str) -> str:
+    """What is wrong, as one sentence.
+
+    Args:
+        error: of a request, spec or budget.
+        called: field → what to call it.
+    """
+    problem = error.errors(include_url=False)[0]
+    field, *parts = [str(part) for part in problem["loc"] if part != "[key]"] or [""]
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] in UNKNOWN_FIELD:
+        where = ".".join((field, *parts))
+        return f"there is no setting {where!r}; nas search --list-settings names all"
+    if problem["type"] == "value_error":
+        return message
+    name = called(field)
+    where = (" " if name.startswith("--") else ".").join((name, *parts))
+    return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def allowed(form: Mapping[str, Any]) -> str:
+    """What a value may be, in words, from its JSON schema: ``a whole number from 1 to 1,024``."""
+    if "anyOf" in form:
+        parts = [allowed(one) for one in form["anyOf"] if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(parts))
+    if "const" in form:
+        return f"the word {form['const']}"
+    if "enum" in form:
+        return f"one of {', '.join(form['enum'])}"
+    words = _KINDS[form["type"]]
+    if "minimum" in form:
+        words += f" from {form['minimum']:,}"
+    if "exclusiveMinimum" in form:
+        words += f" above {form['exclusiveMinimum']:,}"
+    if "maximum" in form:
+        words += f" to {form['maximum']:,}"
+    return words + (f" of at most {form['maxLength']:,} characters" if "maxLength" in form else "")
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def names(called: str, texts: Sequence[str]) -> list[str]:
+    """``["quality,flops"]`` → ``["quality", "flops"]``."""
+    return [name.strip() for text in texts for name in text.split(",")]
+
+
+def pairs(called: str, texts: Sequence[str]) -> dict[str, str]:
+    """``["latency_ms=5"]`` → ``{"latency_ms": "5"}``.
+
+    Raises:
+        UsageError: for another form, or a name that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"{called} takes NAME=VALUE, for example params=2e5; given {text!r}")
+        if name in found:
+            raise UsageError(f"{called} {name} is given twice: {found[name]} and {value}")
+        found[name] = value
+    return found
+
+
+def gene_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]]:
+    """``["encoder.attention=omni,linear"]`` → ``{"encoder.attention": ["omni", "linear"]}``.
+
+    Raises:
+        UsageError: for another form.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        named = [value.strip() for value in values.split(",")]
+        if not (name and equals and all(named)):
+            raise UsageError(
+                f"{called} takes GENE=CHOICE, for example encoder.attention=omni; given {text!r}"
+            )
+        found.setdefault(name, []).extend(named)
+    return found
+
+
+def read_texts(
+    model: type[BaseModel],
+    given: Mapping[str, Sequence[str]],
+    called: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """What texts stand for, as the model takes it.
+
+    Args:
+        model: whose fields they are of.
+        given: field → texts, as typed.
+        called: field → what messages call it.
+
+    Raises:
+        UsageError: for a text of another form than its field has.
+    """
+    values: dict[str, Any] = {}
+    for name, texts in given.items():
+        read = shown(model.model_fields[name]).read
+        values[name] = texts[0] if read is None else read(called(name), texts)
+    return values

@@ -1,0 +1,173 @@
+"""The vocabulary of picks: how a network of a front is chosen.
+
+A pick is a word of `WORDS`, conditions on values (``latency_ms<=12,params<=2e5``), or the id of a
+network or its first letters. `read_pick` is the only parser; `nas.search.front.pick` finds the
+network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nas.objectives import LATENCY, OBJECTIVES, QualityMetric
+from search_spaces.errors import UnknownNameError, UsageError
+
+BEST, KNEE, CHEAPEST = "best", "knee", "cheapest"
+# Word → the network that it names, for people.
+WORDS: Mapping[str, str] = {
+    BEST: "the lowest loss",
+    KNEE: "the knee of the front, a compromise",
+    CHEAPEST: "the lowest cost",
+}
+METAVAR = f"{'|'.join(WORDS)}|CONDITIONS|ID"
+HELP = (
+    "The network to train from scratch: the lowest loss, the best compromise, the lowest cost, "
+    "the best that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
+)
+SHORTEST_ID, LONGEST_ID = 4, 12
+
+# What is measured beside the objectives; of these scores more is better.
+MORE_IS_BETTER = ("valid_accuracy", "valid_bleu")
+NAMES = (*OBJECTIVES, "valid_loss", *MORE_IS_BETTER)
+
+_FORM = re.compile(r"\s*([\w.]+)\s*(<=|>=|≤|≥|=|<|>)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A measured value is at most (or, of a score, at least) a bound."""
+
+    name: str
+    bound: float
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more is better."""
+        return self.name in MORE_IS_BETTER
+
+    def __str__(self) -> str:
+        return f"{self.name} {'≥' if self.at_least else '≤'} {self.bound:g}"
+
+    def missed_by(self, measured: Mapping[str, float]) -> float:
+        """By how much a network misses it, as a share of the bound; 0 where it is met."""
+        difference = measured[self.name] - self.bound
+        missed = max(0.0, -difference if self.at_least else difference)
+        return missed / (abs(self.bound) or 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One way to choose a network.
+
+    Attributes:
+        text: as given; a word of `WORDS` or the first letters of an id where there is no condition.
+        conditions: what the network has to meet.
+    """
+
+    text: str
+    conditions: tuple[Condition, ...] = ()
+
+    def reason(self, quality: QualityMetric) -> str:
+        """Why the network was chosen, for people."""
+        if self.conditions:
+            return f"asked for with {joined(self.conditions)}"
+        if self.text == BEST and quality == "bleu":
+            return "the highest BLEU"
+        return WORDS.get(self.text, "asked for by its id")
+
+    def check_measured(self, timed: bool, quality: QualityMetric) -> None:
+        """Refuse conditions on what a search does not measure.
+
+        Args:
+            timed: whether it times networks.
+            quality: what its quality is.
+
+        Raises:
+            UsageError: naming the condition and what to ask for instead.
+        """
+        for condition in self.conditions:
+            if condition.name == LATENCY and not timed:
+                raise UsageError(
+                    f"--pick asks for {condition}, and this search times nothing: add latency_ms "
+                    "to --objectives"
+                )
+            if condition.name in ("valid_bleu", "valid_loss") and quality == "loss":
+                other = (
+                    "quality is the validation loss"
+                    if condition.name == "valid_loss"
+                    else "BLEU is measured with --quality bleu"
+                )
+                raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
+
+
+def read_pick(text: str) -> Pick:
+    """A way to choose a network, as far as it can be told wrong before there is a front.
+
+    Raises:
+        UsageError: when it is neither a word known here, nor conditions, nor an id.
+        UnknownNameError: for a condition on what is not measured.
+    """
+    if conditions := conditions_of(text):
+        return Pick(text, conditions)
+    if text in WORDS or re.fullmatch(f"[0-9a-f]{{{SHORTEST_ID},{LONGEST_ID}}}", text):
+        return Pick(text)
+    raise UsageError(
+        f"--pick takes {', '.join(WORDS)}, a condition such as 'params<=2e5' or the id of a "
+        f"network; given {text!r}"
+    )
+
+
+def conditions_of(text: str) -> tuple[Condition, ...]:
+    """The conditions of a pick; none where it is a word or an id, which have no comparison."""
+    return read_conditions(text) if any(sign in text for sign in "<>=≤≥") else ()
+
+
+def read_conditions(text: str) -> tuple[Condition, ...]:
+    """``latency_ms<=12,params<=2e5`` → two conditions; ``=`` is the side that makes sense.
+
+    Raises:
+        UsageError: for another form, a bound that is no number, or the side that nobody wants.
+        UnknownNameError: for a value that is not measured, naming the nearest.
+    """
+    read = tuple(_condition(part) for part in text.split(","))
+    names = [condition.name for condition in read]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} has two conditions in {text!r}; one is enough")
+    return read
+
+
+def _condition(text: str) -> Condition:
+    match = _FORM.fullmatch(text)
+    bound = _number(match[3]) if match else None
+    if match is None or bound is None:
+        raise UsageError(
+            f"a condition is NAME<=NUMBER, for example latency_ms<=12; given {text.strip()!r}"
+        )
+    name, sign = match[1], match[2]
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UnknownNameError(f"no {name!r} is measured{hint} (there are {', '.join(NAMES)})")
+    condition = Condition(name, bound)
+    if sign in ("<=", "≤", "<", ">=", "≥", ">") and condition.at_least != (sign in ">=≥"):
+        better = "more" if condition.at_least else "less"
+        raise UsageError(f"of {name} {better} is better: ask for {str(condition).replace(' ', '')}")
+    return condition
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def joined(conditions: Sequence[Condition]) -> str:
+    """``latency_ms ≤ 12 and params ≤ 200000``."""
+    return " and ".join(map(str, conditions))

@@ -1,0 +1,241 @@
+"""How much a search may do: the numbers of a budget, and presets of them by name.
+
+A space's own ``[presets.NAME]`` tables override the presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from nas.request.fields import FROZEN, UNKNOWN_FIELD, allowed, first_problem, nearest
+from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.space import SearchSpace
+from search_spaces.toml_source import TomlSource, shown, unknown_name
+from supernet.training_settings import TrainingSettings
+
+Positive = Annotated[int, Field(ge=1, le=10_000_000)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class EvolutionBudget(BaseModel):
+    """Size of the evolutionary search."""
+
+    model_config = FROZEN
+
+    population: Annotated[int, Field(ge=4, le=100_000)] = 96
+    generations: Positive = 40
+    mutation_rate: Share = 0.1
+
+
+class RoundsBudget(BaseModel):
+    """How rank-evolve spends its observations.
+
+    Attributes:
+        first: networks of the first sample.
+        batch: networks observed in each round after it.
+        patience: rounds without gain after which it is content; 0 spends everything.
+        prune: whether rounds evolve in a pruned space; the stage after them prunes in any case.
+    """
+
+    model_config = FROZEN
+
+    first: Annotated[int, Field(ge=8, le=1_000_000)] = 32
+    batch: Annotated[int, Field(ge=1, le=10_000)] = 8
+    patience: Annotated[int, Field(ge=0, le=10_000)] = 4
+    prune: bool = False
+
+
+class Budget(BaseModel):
+    """How much a run may do; presets fill it, every number can be overridden.
+
+    Attributes:
+        threads: CPU threads that train and are timed; None leaves it to torch (all cores). Small
+            networks are fastest with one, and sums over another number differ in the last bits.
+        supernet: training of the supernet.
+        valid_examples: validation examples (images, pairs or lines) that networks are compared on
+            while searching; 0 for all.
+        observations: most networks whose inherited quality is measured before the last ones are
+            verified.
+        rounds: how rank-evolve divides them.
+        latency_samples: networks that are timed for the latency predictor.
+        timing_rounds: interleaved timed runs of each network.
+        evolution: size of the evolutionary search.
+        verified: best candidates that are measured at the end.
+        min_pairwise_accuracy: held-out accuracy the ranker needs before pruning may cut.
+        retrain: training of the chosen network from scratch.
+    """
+
+    model_config = FROZEN
+
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    supernet: TrainingSettings = TrainingSettings()
+    valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
+    observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
+    rounds: RoundsBudget = RoundsBudget()
+    latency_samples: Annotated[int, Field(ge=8, le=100_000)] = 40
+    timing_rounds: Positive = 15
+    evolution: EvolutionBudget = EvolutionBudget()
+    verified: Annotated[int, Field(ge=1, le=100_000)] = 24
+    min_pairwise_accuracy: Share = 0.75
+    retrain: TrainingSettings = TrainingSettings()
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {
+        "supernet": {"epochs": 4},
+        "observations": 32,
+        "rounds": {"first": 16},
+        "latency_samples": 12,
+        "timing_rounds": 5,
+        "evolution": {"population": 32, "generations": 8},
+        "verified": 10,
+        "retrain": {"epochs": 4},
+    },
+    "quick": {},
+    "standard": {
+        "supernet": {"epochs": 150},
+        "observations": 400,
+        "rounds": {"first": 64, "patience": 6},
+        "latency_samples": 100,
+        "timing_rounds": 31,
+        "evolution": {"population": 128, "generations": 80},
+        "verified": 48,
+        "retrain": {"epochs": 200},
+    },
+    "paper": {
+        "supernet": {"epochs": 500},
+        "observations": 2000,
+        "rounds": {"first": 128, "batch": 16, "patience": 10},
+        "latency_samples": 400,
+        "timing_rounds": 51,
+        "evolution": {"population": 128, "generations": 200},
+        "verified": 100,
+        "retrain": {"epochs": 500},
+    },
+}
+
+
+def budget_for(space: SearchSpace, preset: str, overrides: Mapping[str, str]) -> Budget:
+    """The numbers of a preset, then the space's own, then the user's.
+
+    Args:
+        space: its ``[presets]`` tables may override any number.
+        preset: ``smoke``, ``quick``, ``standard`` or ``paper``.
+        overrides: dotted names of numbers → new values as text, for example
+            ``{"supernet.epochs": "30"}``.
+
+    Raises:
+        UnknownNameError: for an unknown preset or number.
+        UsageError: for a value out of its range.
+    """
+    merged = preset_values(space, preset)
+    for name, text in overrides.items():
+        group, _, number = check_setting(name).rpartition(".")
+        merged = _merge(merged, {group: {number: text}} if group else {number: text})
+    return build_budget(merged)
+
+
+def preset_values(space: SearchSpace, preset: str) -> dict[str, Any]:
+    """What a preset and a space's table for it say, not checked.
+
+    Raises:
+        UnknownNameError: for an unknown preset.
+    """
+    if preset not in PRESETS:
+        hint = nearest(preset, PRESETS)
+        raise UnknownNameError(f"no preset {preset!r}{hint} (there are {', '.join(PRESETS)})")
+    return _merge(PRESETS[preset], space.presets.get(preset, {}))
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def setting_names() -> list[str]:
+    """Dotted names of all numbers of a budget."""
+    return [name for name, _ in flat(Budget())]
+
+
+def check_setting(name: str) -> str:
+    """The name of a number of a budget.
+
+    Raises:
+        UnknownNameError: for a number there is not, naming the nearest.
+    """
+    known = setting_names()
+    if name not in known:
+        raise UnknownNameError(
+            f"there is no setting {name!r}{nearest(name, known)} "
+            "(nas search --list-settings names all)"
+        )
+    return name
+
+
+def flat(budget: Budget) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of all numbers of a budget."""
+    for name, value in budget.model_dump().items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{part}", number) for part, number in value.items())
+        else:
+            yield name, value
+
+
+def build_budget(values: Mapping[str, Any]) -> Budget:
+    """Validate a budget given as nested mappings.
+
+    Raises:
+        UsageError: one sentence naming the number at fault.
+    """
+    try:
+        return Budget.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(first_problem(error)) from error
+
+
+def check_presets(source: TomlSource, space: SearchSpace) -> None:
+    """Refuse presets that no search could use.
+
+    Args:
+        source: the file, which knows the line of each key.
+        space: what was read from it.
+
+    Raises:
+        SpaceFileError: naming file, line, preset and key, what was found and what is allowed.
+    """
+    for preset in space.presets:
+        if preset not in PRESETS:
+            raise source.error(("presets", preset), unknown_name(preset, PRESETS))
+    for preset in PRESETS:
+        try:
+            Budget.model_validate(preset_values(space, preset))
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = tuple(map(str, problem["loc"]))
+            unknown = problem["type"] in UNKNOWN_FIELD
+            path = ("presets", preset, *key)
+            raise source.error(
+                path,
+                unknown_name(key[-1], _form(key[:-1])["properties"])
+                if unknown
+                else f"found {shown(problem['input'])}, allowed is {allowed(_form(key))}",
+            ) from None
+
+
+def _form(key: Iterable[str]) -> Mapping[str, Any]:
+    """The part of the JSON schema of budgets that describes a key."""
+    schema = Budget.model_json_schema()
+    form: Mapping[str, Any] = schema
+    for part in key:
+        form = form["properties"][part]
+        form = next((one for one in form.get("anyOf", ()) if one.get("type") != "null"), form)
+        if "$ref" in form:
+            form = schema["$defs"][form["$ref"].rpartition("/")[2]]
+    return form

@@ -1,0 +1,128 @@
+"""Vetoes: choices that pruning may not cut, because somebody says so.
+
+A veto names a gene (``encoder.attention``, all layers) or a slot (``encoder.2.attention``) and the
+choices of it that stay. It is written ``encoder.attention=omni,linear``; the word ``all`` keeps
+every choice, so that nothing is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from nas.request.fields import gene_choices, nearest
+from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.space import Choice, SearchSpace
+
+Vetoes = Mapping[str, tuple[Choice, ...]]
+
+ALL: Literal["all"] = "all"
+NONE = "none"
+
+
+def read_vetoes(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[Choice, ...]]:
+    """``["encoder.attention=omni,linear"]`` → ``{"encoder.attention": ("linear", "omni")}``.
+
+    Args:
+        space: whose genes and choices may be named.
+        given: ``NAME=CHOICE,CHOICE`` each, or the one word ``all`` or ``none``.
+
+    Raises:
+        UsageError: for another form.
+        UnknownNameError: for a gene or choice that the space has not, naming the nearest.
+    """
+    return checked_vetoes(space, typed_vetoes("--keep", given))
+
+
+def typed_vetoes(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:
+    """The same before the space is known.
+
+    Raises:
+        UsageError: for another form.
+    """
+    given = [text.strip() for text in texts]
+    if ALL in given or NONE in given:
+        if len(given) > 1:
+            raise UsageError(f"{called} {ALL} and {called} {NONE} stand alone; given {given}")
+        return ALL if given == [ALL] else {}
+    return gene_choices(called, given)
+
+
+def checked_vetoes(
+    space: SearchSpace, wanted: Mapping[str, Sequence[Choice]] | Literal["all"]
+) -> dict[str, tuple[Choice, ...]]:
+    """The same vetoes in the order of the space, each choice once; numbers may come as text.
+
+    Raises:
+        UnknownNameError: for a gene or choice that the space has not, naming the nearest.
+    """
+    if isinstance(wanted, str):
+        return everything(space)
+    offered = everything(space) | {slot.name: slot.choices for slot in space.slots}
+    for name, choices in wanted.items():
+        if name not in offered:
+            raise UnknownNameError(
+                f"the space {space.name} has no gene {name!r}"
+                f"{nearest(name, offered)} (nas space show lists genes and choices)"
+            )
+        known = {str(choice) for choice in offered[name]}
+        for choice in choices:
+            if str(choice) not in known:
+                raise UnknownNameError(
+                    f"{name} has no choice {str(choice)!r} in the space {space.name}: it "
+                    f"has {', '.join(map(str, offered[name]))}{nearest(str(choice), known)} "
+                    "(nas space show lists genes and choices)"
+                )
+    named = {name: {str(choice) for choice in choices} for name, choices in wanted.items()}
+    kept = {
+        name: tuple(choice for choice in choices if str(choice) in named.get(name, ()))
+        for name, choices in offered.items()
+    }
+    return {name: choices for name, choices in kept.items() if choices}
+
+
+def everything(space: SearchSpace) -> dict[str, tuple[Choice, ...]]:
+    """Every choice of every gene: with these vetoes nothing can be cut."""
+    genes: dict[str, list[Choice]] = {}
+    for slot in space.slots:
+        known = genes.setdefault(slot.gene_name, [])
+        known += [choice for choice in slot.choices if choice not in known]
+    return {name: tuple(choices) for name, choices in genes.items()}
+
+
+def places(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> set[tuple[int, int]]:
+    """The genotype columns and choice indices that vetoes name."""
+    return {
+        (column, slot.choices.index(choice))
+        for column, slot in enumerate(space.slots)
+        for name in {slot.name, slot.gene_name} & vetoes.keys()
+        for choice in vetoes[name]
+        if choice in slot.choices
+    }
+
+
+def deepest_layers(space: SearchSpace, vetoes: Iterable[str]) -> dict[str, int]:
+    """For each stack the last layer (from 0) that a veto of a single slot names.
+
+    A choice of a layer that no network has any more would be kept in name only.
+    """
+    deepest: dict[str, int] = {}
+    for name in vetoes:
+        column = space.slot_index.get(name)
+        layer = None if column is None else space.slots[column].layer
+        if column is not None and layer is not None:
+            stack = space.slots[column].stack
+            deepest[stack] = max(layer, deepest.get(stack, 0))
+    return deepest
+
+
+def spelled(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> list[str]:
+    """Vetoes as ``--keep`` takes them, ``all`` for every choice; an empty list for none."""
+    if vetoes and dict(vetoes) == everything(space):
+        return [ALL]
+    return [f"{name}={','.join(map(str, choices))}" for name, choices in vetoes.items()]
+
+
+def as_options(vetoes: Sequence[str]) -> str:
+    """Vetoes as `spelled` gives them, as they are typed: ``--keep A=x,y --keep B=z``, or none."""
+    return " ".join(f"--keep {veto}" for veto in vetoes) or NONE

@@ -1,0 +1,167 @@
+"""From the request of a search to its spec.
+
+A request names things; where they are, only the machine knows that it is given to: a command on its
+own machine finds files, a server what is registered on it. Both are a `Site`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from latency.workload import Workload
+from nas.objectives import OBJECTIVES
+from nas.request.presets import budget_for
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import (
+    SYNTHETIC,
+    SearchRequest,
+    SearchSpec,
+    SearchTerms,
+    SpaceSource,
+    build_spec,
+)
+from search_spaces.errors import NasError, UsageError
+from search_spaces.loading import dump_space, parse_space
+from search_spaces.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedProfile:
+    """The part of a device profile that a search is for, which its run folder keeps.
+
+    Attributes:
+        workload: that it is for.
+        digest: of the part.
+        text: of the file.
+    """
+
+    workload: Workload
+    digest: str
+    text: str
+
+
+class Site(Protocol):
+    """Where a request is given: it knows what the request only names."""
+
+    def space(self, name: str) -> SearchSpace:
+        """The space of that name, or in that file."""
+
+    def data(self, name: str) -> Path:
+        """The folder or file of that name."""
+
+    def dataset(self, name: str, file: Path | None) -> Path | None:
+        """The file or folder of a data set; `file` where one was named for it."""
+
+    def device_profile(
+        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+    ) -> AttachedProfile:
+        """What a device profile knows of a space, `given` by that name, for a workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with all that it names.
+
+    Attributes:
+        spec: of the run.
+        space: which takes a while to read out of the spec again.
+        profile: of a device, for the run folder.
+    """
+
+    spec: SearchSpec
+    space: SearchSpace
+    profile: AttachedProfile | None
+
+
+def resolve(request: SearchRequest, site: Site) -> Resolved:
+    """The spec of a search that is asked for.
+
+    Raises:
+        NasError: for what is not there, cannot be used or does not fit; its `field` is at fault.
+    """
+    space = find_space(request, site)
+    profile = None
+    with blaming("workload"):
+        given = request.workload
+        workload = None if given is None else Workload.parse(given, space.workload)
+    with blaming("device_profile"):
+        if request.device_profile is not None:
+            named = request.space or space.name
+            profile = site.device_profile(request.device_profile, space, named, workload)
+            workload = profile.workload
+    if workload is not None:
+        space = replace(space, workload=workload.to_json())
+    dataset, data = _data(request, space, site)
+    with blaming("settings"):
+        budget = budget_for(space, request.preset, request.overrides)
+    with blaming("keep"):
+        keep = checked_vetoes(space, request.keep)
+    spec = build_spec(
+        space_toml=dump_space(space),
+        dataset=dataset,
+        data=None if data is None else str(data),
+        budget=budget,
+        keep=keep,
+        device_profile=None if profile is None else profile.digest,
+        **{name: getattr(request, name) for name in SearchTerms.model_fields},
+    )
+    on_device = [one.name for one in OBJECTIVES.values() if one.predicted]
+    if profile is not None and not any(map(spec.asks_for, on_device)):
+        with blaming("device_profile"):
+            raise UsageError(
+                "--device-profile is for a search whose objectives or limits name "
+                f"{' or '.join(on_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
+            )
+    return Resolved(spec, space, profile)
+
+
+def find_space(source: SpaceSource, site: Site) -> SearchSpace:
+    """The space that a request names or brings along, with the choices that it leaves.
+
+    Raises:
+        NasError: when there is none, it cannot be read or not be restricted so.
+    """
+    if source.space_toml is not None:
+        with blaming("space_toml"):
+            space = parse_space(source.space_toml, "space_toml")
+    else:
+        with blaming("space"):
+            space = site.space(source.space or "")
+    if not source.restrict:
+        return space
+    with blaming("restrict"):
+        return space.restrict(checked_vetoes(space, source.restrict))
+
+
+def _data(request: SearchRequest, space: SearchSpace, site: Site) -> tuple[str, Path | None]:
+    """Name and place of the data."""
+    if request.data == SYNTHETIC:
+        return SYNTHETIC, None
+    file = None
+    with blaming("data"):
+        if request.data is not None:
+            file = site.data(request.data)
+            if file.is_dir():
+                return file.name, file
+    with blaming("dataset"):
+        name = request.dataset or space.data.get("dataset")
+        if not isinstance(name, str):
+            raise UsageError(
+                f"the space {space.name} names no data set: give one with --dataset, a folder made "
+                'by nas data prepare with --data, or write [data] dataset = "NAME" into its file'
+            )
+        return name, site.dataset(name, file)
+
+
+@contextmanager
+def blaming(field: str) -> Iterator[None]:
+    """Let an error name the field of the request that is at fault."""
+    try:
+        yield
+    except NasError as error:
+        error.field = error.field or field
+        raise

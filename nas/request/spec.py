@@ -1,0 +1,357 @@
+"""A search, as people ask for it and as a run keeps it: `SearchRequest` and `SearchSpec`.
+
+Each field stands here once, with type, range, default, help and example. The options of `nas
+search` and `nas submit`, the REST body, the dashboard's form and the reference page are derived
+from the request; `nas.request.resolve` makes the spec of it, which is ``spec.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, QualityMetric
+from nas.request import picks
+from nas.request.fields import (
+    FROZEN,
+    LINE,
+    Shown,
+    checked,
+    first_problem,
+    gene_choices,
+    names,
+    pairs,
+)
+from nas.request.presets import Budget, check_setting
+from nas.request.protected_choices import ALL, checked_vetoes, typed_vetoes
+from search_spaces.errors import UsageError
+from search_spaces.loading import parse_space
+from search_spaces.space import Choice, SearchSpace
+
+SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
+PresetName = Literal["smoke", "quick", "standard", "paper"]
+Device = Literal["cpu", "cuda"]
+MAX_TOML = 100_000
+SYNTHETIC = "synthetic"
+Name = Annotated[str, Field(max_length=100)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Number = float | Whole | Name | bool | None
+Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
+
+
+def _objectives(given: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if name not in OBJECTIVES:
+            raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
+    if len(set(given)) != len(given):
+        raise UsageError(f"an objective is named twice in {','.join(given)}")
+    if QUALITY not in given or len(given) < 2:
+        raise UsageError(f"objectives need quality and at least one of {', '.join(COSTS)}")
+    return tuple(name for name in OBJECTIVES if name in given)  # quality comes first
+
+
+def _limits(limits: dict[str, float]) -> dict[str, float]:
+    for name, value in limits.items():
+        if name not in COSTS:
+            raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
+        if value <= 0:
+            raise UsageError(f"the limit {name}={value:g} must be above 0")
+    return dict(sorted(limits.items()))
+
+
+class SearchTerms(BaseModel):
+    """What a search looks for and how: the same in a request and in the spec made of it."""
+
+    model_config = FROZEN
+
+    preset: Annotated[
+        PresetName,
+        Field(description="How much to do; every number of it can be overridden."),
+        Shown("Preset"),
+    ] = "quick"
+    objectives: Annotated[
+        tuple[Name, ...],
+        Field(
+            max_length=10,
+            description=f"What to minimise: quality, and any of {', '.join(COSTS)}.",
+            examples=[[QUALITY, "flops"]],
+        ),
+        Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
+        checked(_objectives),
+    ] = (QUALITY, LATENCY)
+    quality: Annotated[
+        QualityMetric,
+        Field(
+            description="What quality is: the validation loss, or for translation BLEU, which "
+            "takes longer."
+        ),
+        Shown("Quality"),
+    ] = "loss"
+    limits: Annotated[
+        dict[Name, float],
+        Field(
+            max_length=10,
+            description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed.",
+            examples=[{"params": 2e5}],
+        ),
+        Shown(
+            option="--limit",
+            metavar="NAME=VALUE",
+            read=pairs,
+            many=True,
+            apart="each cost has a field for it",
+        ),
+        checked(_limits),
+    ] = {}
+    searcher: Annotated[
+        SearcherName,
+        Field(
+            description="How networks to evaluate are chosen: by ranking and evolving in rounds, "
+            "by doing so once as RankNAS does, or by one of Optuna's samplers, which learn from "
+            "observations alone."
+        ),
+        Shown("Searcher"),
+    ] = "rank-evolve"
+    device: Annotated[
+        Device, Field(description="Where networks are trained and timed."), Shown("Device")
+    ] = "cpu"
+    seed: Annotated[
+        int, Field(ge=0, le=2**31 - 1, description="Seed of everything random."), Shown("Seed")
+    ] = 0
+    pick: Annotated[
+        str,
+        Field(
+            max_length=200,
+            description=picks.HELP,
+            examples=[*picks.WORDS, "latency_ms<=12,params<=2e5"],
+        ),
+        Shown("Retrain", metavar=picks.METAVAR),
+    ] = picks.BEST
+
+    @field_validator("pick")
+    @classmethod
+    def _pick(cls, text: str, info: ValidationInfo) -> str:
+        """A pick can be told wrong before there is a front, also by what is never measured."""
+        known = info.data
+        if not {"objectives", "limits", "quality"} <= known.keys():
+            return text  # what is wrong with these is told instead
+        timed = LATENCY in known["objectives"] or LATENCY in known["limits"]
+        try:
+            picks.read_pick(text).check_measured(timed, known["quality"])
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    def asks_for(self, name: str) -> bool:
+        """Whether something is an objective or limited."""
+        return name in self.objectives or name in self.limits
+
+    @property
+    def needs_latency(self) -> bool:
+        """Whether networks have to be timed."""
+        return self.asks_for(LATENCY)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the searcher ranks networks, and so can prune the space and evolve in it."""
+        return self.searcher in ("rank-evolve", "ranknas")
+
+
+class SpaceSource(BaseModel):
+    """A search space: one that has a name, or the text of one."""
+
+    model_config = FROZEN
+
+    space: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="A shipped space (nas space list), or a TOML file of your own.",
+            examples=["digits"],
+        ),
+        Shown(metavar="NAME|FILE", apart="chosen first: the form shows its choices"),
+    ] = None
+    space_toml: Annotated[
+        str | None,
+        Field(
+            max_length=MAX_TOML,
+            description="A space of your own, as TOML; instead of space.",
+        ),
+        Shown(option="", apart="a space of one's own is sent by nas submit --space FILE"),
+    ] = None
+    restrict: Annotated[
+        Choices,
+        Field(
+            max_length=200,
+            description="The only choices of a gene to search, in all layers (encoder.ffn_dim) or "
+            "in one (encoder.2.ffn_dim).",
+            examples=[{"encoder.num_layers": [1, 2]}],
+        ),
+        Shown(
+            metavar="GENE=CHOICE,CHOICE",
+            read=gene_choices,
+            many=True,
+            apart="each choice of each gene has a box to tick",
+        ),
+    ] = {}
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.space is None) == (self.space_toml is None):
+            raise ValueError("give one of space and space_toml")
+        return self
+
+
+class SearchRequest(SearchTerms, SpaceSource):
+    """A search, as people ask for it."""
+
+    dataset: Annotated[
+        str | None,
+        Field(max_length=200, pattern=LINE, description="The data set.", examples=["digits"]),
+        Shown("Data set", metavar="NAME", usual="the space's own"),
+    ] = None
+    data: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="A folder made by nas data prepare, the file of a data set that is not "
+            "built in, or the word synthetic: a generated corpus, to try a space with. On a server "
+            "the name of one in its data folder.",
+            examples=[SYNTHETIC],
+        ),
+        Shown("Data", metavar="DIR|FILE|synthetic"),
+    ] = None
+    keep: Annotated[
+        Choices | Literal["all"],
+        Field(
+            max_length=200,
+            description="Choices that pruning may not cut: encoder.attention=omni, several with "
+            "commas, in one layer encoder.2.attention=omni; or all.",
+            examples=[{"encoder.attention": ["omni"]}, ALL],
+        ),
+        Shown("Never cut", metavar="GENE=CHOICE", read=typed_vetoes, many=True),
+    ] = {}
+    settings: Annotated[
+        dict[Annotated[Name, checked(check_setting)], Number],
+        Field(
+            max_length=100,
+            description="Override a number of the preset (nas search --list-settings names them).",
+            examples=[{"supernet.epochs": 30}],
+        ),
+        Shown("Settings", "--set", "NAME=VALUE", read=pairs, many=True),
+    ] = {}
+    threads: Annotated[
+        int | None,
+        Field(ge=1, le=1024, description="CPU threads."),
+        Shown("Threads", usual="the space's own, or one for each core"),
+    ] = None
+    workload: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            pattern=LINE,
+            description="What is timed, over the space's own: batch, source, target, beam, dtype, "
+            "mode.",
+            examples=["batch=1,source=30"],
+        ),
+        Shown("Workload", metavar="KEY=VALUE,…", usual="the space's own"),
+    ] = None
+    device_profile: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="Predict latency from a file made by nas profile, here or on another "
+            "machine; on a server the name of one of its own. Only on the device it was made on "
+            "are the best networks timed.",
+            examples=["laptop.json"],
+        ),
+        Shown("Device profile", metavar="FILE"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _threads_once(self) -> Self:
+        if self.threads is not None and "threads" in self.settings:
+            raise ValueError("threads is given twice: by itself and among the settings")
+        return self
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """Numbers of the preset to override, as texts; null leaves the preset's."""
+        values = {**self.settings, "threads": self.settings.get("threads", self.threads)}
+        texts = {name: str(value) for name, value in values.items() if value is not None}
+        return {n: text.lower() if text in ("True", "False") else text for n, text in texts.items()}
+
+
+class SearchSpec(SearchTerms):
+    """A search, whole: two runs with equal specs are one run.
+
+    Attributes:
+        space_toml: the text of the space.
+        dataset: name of a data set, or of the prepared folder; ``synthetic`` is generated.
+        data: a folder made by ``nas data prepare``, or the file of a data set that needs one.
+        budget: the numbers of the preset, and what was asked for in place of them.
+        keep: protected choices: gene or slot → choices that pruning may not cut.
+        device_profile: digest of the device profile that predicts latency, which the run folder
+            keeps; None where networks are timed for that.
+    """
+
+    space_toml: str
+    dataset: str
+    data: str | None = None
+    budget: Budget = Budget()
+    keep: dict[str, tuple[Choice, ...]] = {}
+    device_profile: str | None = None
+
+    @field_validator("keep")
+    @classmethod
+    def _keep(
+        cls, keep: dict[str, tuple[Choice, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[Choice, ...]]:
+        if not keep or "space_toml" not in info.data:
+            return keep
+        return checked_vetoes(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The parsed space."""
+        return parse_space(self.space_toml, "the run's space.toml")
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the whole spec; fields that older versions had not are left out when unused."""
+        values = self.model_dump(mode="json")
+        if not self.keep:
+            del values["keep"]
+        if self.device_profile is None:
+            del values["device_profile"]
+        for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
+            if not training["checkpoint_updates"]:
+                del training["checkpoint_updates"]
+        text = json.dumps(values, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def build_spec(**values: Any) -> SearchSpec:
+    """Validate a spec.
+
+    Raises:
+        UsageError: one sentence naming the field at fault, what it was and what it may be.
+    """
+    try:
+        return SearchSpec(**values)
+    except ValidationError as error:
+        raise UsageError(first_problem(error)) from error

@@ -1,0 +1,168 @@
+"""Everything that is known of a run; what it has not reached is None or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from latency.predictor import PredictorReport
+from latency.profile import DeviceProfile
+from nas.objectives import QUALITY
+from nas.profiling.device_profile import CarriedProfile
+from nas.request.protected_choices import Vetoes
+from nas.request.spec import SearchSpec
+from nas.results.failures import FailedNetwork
+from nas.run.omni_views import OmniViews
+from nas.run.stages import RETRAIN, search_stages
+from nas.search.front import Front, FrontEntry, pick
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.prune import Kept
+from nas.search.ranking.report_card import ReportCard
+from nas.search.sensitivity import TopFeatures
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from search_spaces.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A network trained from scratch; see ``retrained/<id>/result.json``.
+
+    Attributes:
+        id: of the network.
+        architecture: the network.
+        headline: the score that its task is known by: ``accuracy``, ``bleu`` or ``perplexity``.
+        test_scores: on the test split, by name.
+        valid_scores: the same on the validation split.
+        epochs: passes over the training split.
+        seed: of the training.
+    """
+
+    id: str
+    architecture: Architecture
+    headline: str
+    test_scores: Mapping[str, float]
+    valid_scores: Mapping[str, float]
+    epochs: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of the supernet's training; the last two only where the probes were measured."""
+
+    epoch: int
+    train_loss: float
+    probe_loss: float | None
+    tau: float | None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What pruning did; see `nas.search.pruning.prune.PrunedSpace`."""
+
+    size: int
+    refused: str | None
+    cuts: tuple[Cut, ...]
+    kept: tuple[Kept, ...]
+    vetoes: Vetoes
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """A run, read.
+
+    Attributes:
+        name: of the folder.
+        spec: what was asked for.
+        sizes: split → number of examples.
+        profile: what was timed for the predictor, and on what device.
+        carried: the device profile that the search was given.
+        predictor: how the latency predictor was chosen.
+        history: of the supernet's training.
+        observed: networks with a measured quality; a latency may be predicted.
+        population: the best networks of the evolution, by prediction.
+        verified: networks that were measured after the evolution.
+        failed: networks that could not be evaluated.
+        front: the result.
+        card: of the ranker.
+        importances: feature → share, largest first.
+        features: objective → the genes that decide it most; empty before there is a ranker.
+        audit: what pruning did.
+        retrained: networks trained from scratch.
+        views: networks whose omni layers were looked into.
+        seconds: stage → its time.
+    """
+
+    name: str
+    spec: SearchSpec
+    sizes: Mapping[str, int]
+    profile: DeviceProfile | None
+    carried: CarriedProfile | None
+    predictor: PredictorReport | None
+    history: tuple[Epoch, ...]
+    observed: tuple[FrontEntry, ...]
+    population: tuple[FrontEntry, ...]
+    verified: tuple[FrontEntry, ...]
+    failed: tuple[FailedNetwork, ...]
+    front: Front | None
+    card: ReportCard | None
+    importances: Mapping[str, float]
+    features: Mapping[str, TopFeatures]
+    audit: Audit | None
+    retrained: tuple[Retrained, ...]
+    views: tuple[OmniViews, ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def space(self) -> SearchSpace:
+        """The whole space."""
+        return self.spec.space
+
+    @property
+    def by_bleu(self) -> bool:
+        """Whether quality is what BLEU lacks to 100, and not the validation loss."""
+        return self.spec.quality == "bleu"
+
+    @property
+    def both_stacks(self) -> bool:
+        """Whether gene names need to say which stack they belong to."""
+        return len(self.space.stacks) > 1
+
+    @property
+    def costs(self) -> list[str]:
+        """The costs that were asked for, as objective or limit."""
+        names = [*self.spec.objectives, *self.spec.limits]
+        return [name for name in dict.fromkeys(names) if name != QUALITY]
+
+    @property
+    def picked(self) -> FrontEntry | None:
+        """The network that the request chooses from the front, if it can be chosen."""
+        if self.front is None or not self.front.entries:
+            return None
+        try:
+            return pick(self.front, self.spec.pick)
+        except UsageError:
+            return None
+
+    def network(self, identity: str) -> FrontEntry | None:
+        """A network by its id: from the front, else verified, observed or evolved."""
+        front = () if self.front is None else self.front.entries
+        for entries in (front, self.verified, self.observed, self.population):
+            for entry in entries:
+                if entry.id == identity:
+                    return entry
+        return None
+
+    @property
+    def unfinished(self) -> list[str]:
+        """What is left to be done, in words and in order."""
+        left = [
+            stage.label[0].lower() + stage.label[1:]
+            for stage in search_stages(self.spec)
+            if stage.name not in self.seconds
+        ]
+        picked = self.picked
+        if picked is None or RETRAIN + picked.id not in self.seconds:
+            left.append("retrain the picked network")
+        return left

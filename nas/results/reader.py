@@ -1,0 +1,426 @@
+"""Reads a run folder, finished or not, without changing anything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from latency.predictor import LatencyPredictor
+from latency.profile import DeviceProfile, read_profile
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, Objective
+from nas.objectives.latency_limits import ConfirmedLatency
+from nas.objectives.size import network_costs
+from nas.profiling.device_profile import read_device_profile
+from nas.request.protected_choices import checked_vetoes
+from nas.request.spec import SearchSpec
+from nas.results.contents import Audit, Epoch, Retrained, RunContents
+from nas.results.failures import failed, read_failed
+from nas.run.folder import RunFolder
+from nas.run.layout import (
+    DATA_FILE,
+    DEVICE_PROFILE_FILE,
+    FRONT_FILE,
+    HISTORY_FILE,
+    HOLDING_FILE,
+    IMPORTANCES_FILE,
+    OBSERVATIONS_FILE,
+    POPULATION_FILE,
+    PROFILE_FILE,
+    PRUNED_SPACE_FILE,
+    PRUNING_FILE,
+    RANKER_FILE,
+    REPORT_CARD_FILE,
+    VERIFICATION_FILE,
+    attention_file,
+    measured_file,
+    predictor_file,
+    result_file,
+)
+from nas.run.omni_views import OmniViews, read_views
+from nas.run.stages import OF_NETWORKS, search_stages
+from nas.search.evolution import Generation
+from nas.search.front import Front, FrontEntry
+from nas.search.pareto import constrained_ranks, crowding_distance
+from nas.search.pruning.cuts import Cut
+from nas.search.pruning.evidence import Evidence, Lift
+from nas.search.pruning.prune import Kept
+from nas.search.ranking.report_card import ReportCard
+from nas.search.sensitivity import TopFeatures, read_features
+from search_spaces.architecture import Architecture
+from search_spaces.encoding import encode_features
+from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.loading import parse_space
+from search_spaces.space import Genotypes, SearchSpace
+
+T = TypeVar("T")
+
+# Of all that a network is scored by, the first one that is there is what its task is known by.
+HEADLINES = ("bleu", "perplexity", "accuracy")
+
+
+def read_contents(folder: RunFolder) -> RunContents:
+    """Read everything that is there.
+
+    Raises:
+        DamagedRunError: for a file that is there and cannot be read, naming it.
+    """
+    reader = _Reader(folder)
+    profile = reader.file(PROFILE_FILE, read_profile)
+    fitted = reader.json(predictor_file("latency"), LatencyPredictor.from_json)
+    card = reader.json(REPORT_CARD_FILE, ReportCard.from_json)
+    importances = reader.json(IMPORTANCES_FILE, _numbers)
+    measured = [_measured(reader, one) for one in OBJECTIVES.values() if one.measure is not None]
+    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), *measured))
+    verified = tuple(filter(None, reader.journal(VERIFICATION_FILE, _verified)))
+    held = dict(one for line in reader.journal(HOLDING_FILE, _held) for one in line)
+    return RunContents(
+        name=folder.path.resolve().name,
+        spec=folder.spec,
+        sizes=reader.json(DATA_FILE, _sizes) or {},
+        profile=profile,
+        carried=reader.file(DEVICE_PROFILE_FILE, read_device_profile),
+        predictor=None if fitted is None else fitted.report,
+        history=reader.json(HISTORY_FILE, _history) or (),
+        observed=_with_held(observed, held),
+        population=_population(folder.spec, reader),
+        verified=_with_held(verified, held),
+        failed=read_failed(folder.path),
+        front=reader.json(FRONT_FILE, _front),
+        card=card,
+        importances=importances or (card.importances if card else {}),
+        features=_features(folder, reader),
+        audit=reader.json(PRUNING_FILE, lambda data: _audit(data, folder.spec.space)),
+        retrained=_retrained(folder, reader),
+        views=_views(folder),
+        seconds=_seconds(folder),
+    )
+
+
+class _Reader:
+    """Reads files that may be missing, and names those that are damaged."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def json(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """A parsed JSON file, or None where there is none."""
+        if not self._folder.has(name):
+            return None
+        data = self._folder.read_json(name)
+        return self.parsed(name, lambda: parse(data))
+
+    def journal(self, name: str, parse: Callable[[Any], T]) -> list[T]:
+        """The parsed lines of a journal."""
+        return [
+            self.parsed(f"{name}, line {number}", lambda line=line: parse(line))  # type: ignore[misc]
+            for number, line in enumerate(self._folder.read_journal(name), start=1)
+        ]
+
+    def file(self, name: str, parse: Callable[[Path], T]) -> T | None:
+        """What is read from a file, or None where there is none."""
+        file = self._folder.path / name
+        return self.parsed(name, lambda: parse(file)) if file.exists() else None
+
+    def parsed(self, name: str, parse: Callable[[], T]) -> T:
+        """What `parse` gives; whatever it trips over means that the file is damaged."""
+        try:
+            return parse()
+        except (*UNREADABLE, NasError, OSError) as error:
+            path = self._folder.path
+            raise DamagedRunError(
+                f"{path}/{name} is damaged ({error}); nas resume {path} makes it anew"
+            ) from error
+
+
+# -- one file each ------------------------------------------------------------------------------
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else finite_number(value)
+
+
+def _numbers(data: Any) -> dict[str, float]:
+    return {str(name): finite_number(value) for name, value in data.items()}
+
+
+def _sizes(data: Any) -> dict[str, int]:
+    return {split: int(data[f"num_{split}"]) for split in ("train", "valid")}
+
+
+def _history(data: Any) -> tuple[Epoch, ...]:
+    return tuple(
+        Epoch(
+            int(line["epoch"]),
+            finite_number(line["train_loss"]),
+            _maybe(line.get("probe_loss")),
+            _maybe(line.get("tau")),
+        )
+        for line in data
+    )
+
+
+def _entry(data: Any) -> FrontEntry:
+    architecture = Architecture.from_json(data["architecture"])
+    return FrontEntry(
+        architecture.id,
+        architecture,
+        _numbers(data["measured"]),
+        _numbers(data["predicted"]),
+        {str(name): str(why) for name, why in data.get("doubtful", {}).items()},
+    )
+
+
+def _verified(data: Any) -> FrontEntry | None:
+    """A measured network; None for one that could not be evaluated."""
+    return None if failed(data) else _entry(data)
+
+
+def _held(data: Any) -> list[tuple[str, ConfirmedLatency]]:
+    """The networks of a round of timing in sessions."""
+    return [
+        (
+            str(one["id"]),
+            ConfirmedLatency(
+                finite_number(one["latency_ms"]),
+                finite_number(one["latency_upper_ms"]),
+                int(one["sessions"]),
+                str(one.get("doubtful", "")),
+            ),
+        )
+        for one in data["networks"]
+    ]
+
+
+def _with_held(
+    entries: Sequence[FrontEntry], held: Mapping[str, ConfirmedLatency]
+) -> tuple[FrontEntry, ...]:
+    """The entries, with what the sessions said in place of the single measurement."""
+    return tuple(
+        entry if (one := held.get(entry.id)) is None else _in_sessions(entry, one)
+        for entry in entries
+    )
+
+
+def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
+    doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
+    return replace(entry, measured={**entry.measured, **held.values}, doubtful=doubtful)
+
+
+def _observed(
+    space: SearchSpace, reader: _Reader, costs: Sequence[KnownCost]
+) -> tuple[FrontEntry, ...]:
+    def parse(line: Any) -> tuple[Architecture, dict[str, float]] | None:
+        if failed(line):
+            return None
+        quality = {name: line[name] for name in line if name not in ("id", "architecture")}
+        if QUALITY not in quality:
+            raise ValueError("a network has no quality")
+        return Architecture.from_json(line["architecture"]), _numbers(quality)
+
+    lines = list(filter(None, reader.journal(OBSERVATIONS_FILE, parse)))
+    return reader.parsed(OBSERVATIONS_FILE, lambda: with_costs(space, lines, costs))
+
+
+def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
+    entries = {} if profile is None else profile.entries
+    times = {identity: one.value for identity, (_, one) in entries.items()}
+    doubtful = {key: one.doubtful for key, (_, one) in entries.items() if one.doubtful}
+    return KnownCost(LATENCY, times, fitted, doubtful)
+
+
+def _measured(reader: _Reader, cost: Objective) -> KnownCost:
+    lines = reader.journal(
+        measured_file(cost.stage), lambda line: (str(line["id"]), finite_number(line[cost.name]))
+    )
+    fitted = reader.json(predictor_file(cost.stage), LatencyPredictor.from_json)
+    return KnownCost(cost.name, dict(lines), fitted)
+
+
+def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
+    """The best of everything that evolution scored, as many as survive a generation."""
+    name = POPULATION_FILE
+    generations = reader.journal(name, Generation.from_json)
+    if not generations:
+        return ()
+    pruned = reader.file(PRUNED_SPACE_FILE, _read_space)
+    return reader.parsed(name, lambda: _survivors(spec, pruned or spec.space, generations))
+
+
+def _read_space(file: Path) -> SearchSpace:
+    return parse_space(file.read_text("utf-8"), file.name)
+
+
+def _survivors(
+    spec: SearchSpec, space: SearchSpace, generations: list[Generation]
+) -> tuple[FrontEntry, ...]:
+    rows = np.concatenate([part.genotypes for part in generations])
+    points = np.concatenate([part.objectives for part in generations])
+    violations = np.concatenate([part.violations for part in generations])
+    if points.shape[1] != len(spec.objectives) or rows.shape[1] != len(space.slots):
+        raise ValueError("its rows belong to another space or other objectives")
+    if (rows < 0).any() or (rows >= space.num_choices).any():
+        raise ValueError("a genotype lies outside the space")
+    ranks = constrained_ranks(points, violations)
+    order = np.lexsort((-crowding_distance(points, ranks), ranks))
+    best = order[violations[order] == 0][: spec.budget.evolution.population]
+    entries = []
+    for network, point, price in zip(
+        space.decode(rows[best]), points[best], network_costs(space, rows[best]), strict=True
+    ):
+        known = dict(zip(("params", "flops"), price.tolist(), strict=True))
+        guess = dict(zip(spec.objectives, point.tolist(), strict=True))
+        entries.append(FrontEntry(network.id, network, known, guess))
+    return tuple(entries)
+
+
+def _front(data: Any) -> Front:
+    front = Front.from_json(data)
+    for entry in front.entries:
+        _numbers(entry.measured)
+        _numbers(entry.predicted)
+    return front
+
+
+def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
+    needed = [RANKER_FILE]
+    needed += [predictor_file("latency")] if folder.spec.needs_latency else []
+    if folder.record("rank") is None or not all(map(folder.has, needed)):
+        return {}
+    return reader.parsed(needed[0], lambda: read_features(folder))
+
+
+def _audit(data: Any, space: SearchSpace) -> Audit:
+    return Audit(
+        size=int(data["size"]),
+        refused=data["refused"],
+        cuts=tuple(_cut(cut) for cut in data["cuts"]),
+        kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
+        vetoes=checked_vetoes(space, data.get("vetoes", {})),  # earlier versions had none
+    )
+
+
+def _cut(data: Any) -> Cut:
+    cut = Cut(**{**data, "evidence": _evidence(data["evidence"])})
+    finite_number(cut.hypervolume_ratio)
+    finite_number(cut.share)
+    return cut
+
+
+def _evidence(data: Any) -> Evidence:
+    lift = Lift(**_numbers(data["lift"]))  # type: ignore[arg-type]
+    effects = tuple(finite_number(effect) for effect in data["predicted_effects"])
+    observed = (_maybe(data["observed_effect"]), _maybe(data["observed_t"]))
+    return Evidence(lift, effects, *observed)
+
+
+def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
+    names = folder.found(result_file("*"))
+    return tuple(result for name in names if (result := reader.json(name, _result)))
+
+
+def _views(folder: RunFolder) -> tuple[OmniViews, ...]:
+    ids = [Path(name).stem for name in folder.found(attention_file("*"))]
+    return tuple(view for one in ids if (view := read_views(folder, one)))
+
+
+def _result(data: Any) -> Retrained:
+    architecture = Architecture.from_json(data["architecture"])
+    test, valid = _scores(data, "test_"), _scores(data, "valid_")
+    headlines = [name for name in HEADLINES if name in test]
+    if not headlines or headlines[0] not in valid or "loss" not in valid:
+        raise ValueError("it lacks scores")
+    return Retrained(
+        id=architecture.id,
+        architecture=architecture,
+        headline=headlines[0],
+        test_scores=test,
+        valid_scores=valid,
+        epochs=int(data["epochs"]),
+        seed=int(data["seed"]),
+    )
+
+
+def _scores(data: Any, split: str) -> dict[str, float]:
+    names = [name for name in data if name.startswith(split)]
+    return {name.removeprefix(split): finite_number(data[name]) for name in names}
+
+
+def _seconds(folder: RunFolder) -> dict[str, float]:
+    single = [name for prefix in OF_NETWORKS for name in folder.finished(f"{prefix}*")]
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    records = {stage: folder.record(stage) for stage in (*wanted, *single)}
+    return {stage: record.seconds for stage, record in records.items() if record is not None}
+
+
+# -- what observed networks cost ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCost:
+    """A cost that takes a measurement.
+
+    Attributes:
+        name: of the metric.
+        measured: network id → value.
+        predictor: of the other networks; None before there is one.
+        doubtful: network id → why its measured value should not be believed.
+    """
+
+    name: str
+    measured: Mapping[str, float]
+    predictor: LatencyPredictor | None
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+
+    def predicted(self, space: SearchSpace, rows: Genotypes) -> list[dict[str, float]]:
+        """Value and standard deviation by name, for each row ``(N, S)``; empty without predictor.
+
+        Raises:
+            DataError: when the predictor was fitted to another space.
+        """
+        if self.predictor is None:
+            return [{} for _ in rows]
+        means, deviations = self.predictor.predict(encode_features(space, rows))
+        names = (self.name, OBJECTIVES[self.name].std_name)
+        return [
+            dict(zip(names, pair, strict=True))
+            for pair in zip(means.tolist(), deviations.tolist(), strict=True)
+        ]
+
+
+def with_costs(
+    space: SearchSpace,
+    networks: Sequence[tuple[Architecture, Mapping[str, float]]],
+    costs: Sequence[KnownCost],
+) -> tuple[FrontEntry, ...]:
+    """Networks and what was measured of their quality, with what they cost as far as is known.
+
+    A cost that was not measured is predicted; parameters and FLOPs are counted.
+
+    Raises:
+        UsageError: when a network is not of the space.
+        DataError: when a predictor was fitted to another space.
+    """
+    rows = space.encode([network for network, _ in networks])
+    counts = network_costs(space, rows).tolist()
+    entries = [
+        FrontEntry(network.id, network, {**quality, "params": params, "flops": flops}, {})
+        for (network, quality), (params, flops) in zip(networks, counts, strict=True)
+    ]
+    for cost in costs:
+        guesses = cost.predicted(space, rows)
+        entries = [_with(entry, cost, guess) for entry, guess in zip(entries, guesses, strict=True)]
+    return tuple(entries)
+
+
+def _with(entry: FrontEntry, cost: KnownCost, guess: Mapping[str, float]) -> FrontEntry:
+    known = cost.measured.get(entry.id)
+    if known is None:
+        return replace(entry, predicted={**entry.predicted, **guess})
+    why = cost.doubtful.get(entry.id)
+    doubtful = entry.doubtful if why is None else {**entry.doubtful, cost.name: why}
+    return replace(entry, measured={**entry.measured, cost.name: known}, doubtful=doubtful)

@@ -1,0 +1,192 @@
+"""How far a run has come, read from its folder; also while another process works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from nas.executors.board import WorkerState, read_workers
+from nas.results.failures import FailedNetwork, read_failed
+from nas.run.folder import RunFolder
+from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
+from nas.run.stages import REPORT, RETRAIN, search_stages
+from nas.search.front import Front, pick, read_front
+from search_spaces.errors import DamagedRunError, NasError, UsageError
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """One stage: ``done``, ``to do`` or what is wrong with its files, and its seconds."""
+
+    name: str
+    state: str
+    seconds: float | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it needs no more work."""
+        return self.state == "done"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as it stands on the disk.
+
+    Attributes:
+        stages: those this run needs, in order.
+        running: whether another process works on it.
+        front: the front, once there is one that can be read.
+        picked: id of the network that the request chooses from it, if it can be chosen.
+        retrained: the results of networks trained from scratch, by id.
+        problems: what is wrong with its files, one sentence each.
+        failed: networks that could not be evaluated.
+        workers: what each worker does now, where there are several.
+    """
+
+    stages: tuple[StageState, ...]
+    running: bool
+    front: Front | None
+    picked: str | None
+    retrained: tuple[dict[str, Any], ...]
+    problems: tuple[str, ...]
+    failed: tuple[FailedNetwork, ...] = ()
+    workers: tuple[WorkerState, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """``finished``, ``running: STAGE``, ``stopped at STAGE`` or ``damaged at STAGE``."""
+        first = next((stage for stage in self.stages if not stage.done), None)
+        if self.running:
+            return f"running: {first.name if first else 'training'}"
+        if first is None:
+            return "damaged" if self.problems else "finished"
+        return f"{'stopped' if first.state == 'to do' else 'damaged'} at {first.name}"
+
+
+def open_run(name: str) -> RunFolder:
+    """Open a run given as a path, or as the name of a folder in ``runs``.
+
+    Raises:
+        UsageError: when there is none.
+        DamagedRunError: when its spec cannot be read.
+    """
+    path = Path(name)
+    if not (path / SPEC_FILE).is_file() and (RUNS / name / SPEC_FILE).is_file():
+        path = RUNS / name
+    return RunFolder.open(path)
+
+
+def find_runs(parent: Path) -> list[Path]:
+    """The run folders directly below `parent`, by name."""
+    return sorted(file.parent for file in parent.glob(f"*/{SPEC_FILE}"))
+
+
+def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
+    """The stages a run goes through, the networks trained from scratch so far included."""
+    wanted = [stage.name for stage in search_stages(folder.spec)]
+    chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
+    return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
+
+
+def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
+    """Read how far a run has come.
+
+    Args:
+        folder: the run.
+        thorough: compare the checksums of all files, which takes time for large weights.
+    """
+    problems: list[str] = []
+    front = _front(folder, problems)
+    picked = None if front is None else _picked(front, folder.spec.pick, problems)
+    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked))
+    problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
+    retrained = tuple(_retrained(folder, problems))
+    running = is_locked(folder.path)
+    return RunState(
+        stages,
+        running,
+        front,
+        picked,
+        retrained,
+        tuple(dict.fromkeys(problems)),
+        read_failed(folder.path),
+        tuple(read_workers(folder.path)) if running else (),
+    )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process works on the run in `path`."""
+    if not (path / LOCK_FILE).exists():
+        return False
+    lock = FileLock(path / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:
+        return False  # a folder that only may be read: nobody can work on it from here
+    lock.release()
+    return False
+
+
+def _stage(folder: RunFolder, name: str, thorough: bool) -> StageState:
+    try:
+        record = folder.record(name)
+    except DamagedRunError as error:
+        return StageState(name, str(error))
+    if record is None:
+        return StageState(name, "to do")
+    damage = folder.damage(record) if thorough else None
+    if name == "prune" and damage is None:
+        return StageState(name, _pruned_as_asked(folder), record.seconds)
+    return StageState(name, damage or "done", record.seconds)
+
+
+def _pruned_as_asked(folder: RunFolder) -> str:
+    """``done``, ``to do`` if other vetoes are in force now, or what is wrong with their file."""
+    try:
+        vetoes = {name: list(choices) for name, choices in folder.vetoes.items()}
+    except DamagedRunError as error:
+        return str(error)
+    try:
+        known = folder.read_json(PRUNING_FILE).get("vetoes", {})
+    except (DamagedRunError, AttributeError):
+        return "done"  # only a thorough look compares the files
+    return "done" if known == vetoes else "to do"
+
+
+def _front(folder: RunFolder, problems: list[str]) -> Front | None:
+    if not folder.has(FRONT_FILE):
+        return None
+    try:
+        return read_front(folder)
+    except NasError as error:
+        problems.append(str(error))
+    return None
+
+
+def _picked(front: Front, how: str, problems: list[str]) -> str | None:
+    try:
+        return pick(front, how).id
+    except UsageError as error:
+        problems.append(f"{error}; nas retrain with another --pick trains another network")
+    return None
+
+
+def _retrained(folder: RunFolder, problems: list[str]) -> Iterator[dict[str, Any]]:
+    for name in folder.found(result_file("*")):
+        try:
+            result = folder.read_json(name)
+        except DamagedRunError as error:
+            problems.append(str(error))
+            continue
+        if isinstance(result, dict):
+            yield result
+        else:
+            problems.append(f"{folder.path / name} is damaged: it holds no object")

@@ -1,0 +1,205 @@
+"""A run as pandas DataFrames, one row for each network, observation or stage.
+
+::
+
+    run = nas.results.open("runs/digits-1")
+    run.front[["quality", "latency_ms", "params"]]
+    run.networks.to_csv("networks.csv")
+    run.observations.to_parquet("observations.parquet")
+
+A run that is not finished has the rows that are known so far. ``docs/run_folder.md`` tells what
+stands in each column, and in which unit. pandas is imported when the first table is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nas.results.contents import RunContents
+from nas.results.partial_front import PartialFront, partial_front
+from nas.results.reader import read_contents
+from nas.results.state import open_run
+from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE
+from nas.run.stages import search_stages, stage_label
+from nas.search.front import FrontEntry, as_rows
+from search_spaces.architecture import Architecture
+from search_spaces.files import read_lines
+from search_spaces.json_text import parse_json
+from search_spaces.space import Slot
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+INTEGERS = ("params", "flops")
+FLAGS = ("on_front", "picked", "retrained")
+TEXTS = ("id", "doubtful", "source", "failed", "reason", "stage", "label", "state")
+
+
+class RunResults:
+    """What a run has found, as tables; the run is read once, when this is made.
+
+    Args:
+        run: a run folder, or its name in ``runs``.
+
+    Raises:
+        UsageError: when there is no such run.
+        DamagedRunError: for a file of the run that cannot be read, naming it.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        folder = open_run(str(run))
+        self.contents: RunContents = read_contents(folder)
+        self._found: PartialFront = partial_front(self.contents)
+        self._times = _times(folder)
+
+    @property
+    def final(self) -> bool:
+        """Whether the front is the run's result, and not of what was measured so far."""
+        return self.contents.front is not None
+
+    @cached_property
+    def front(self) -> DataFrame:
+        """The networks that nothing dominates, by id; best quality first."""
+        return self._networks({"front": self._found.entries})
+
+    @cached_property
+    def networks(self) -> DataFrame:
+        """Every network that the run has looked at, by id.
+
+        ``source`` tells where from: ``front``, ``verified`` and ``observed`` networks were
+        measured, those of the last ``population`` only predicted. Networks trained from scratch
+        have their scores in ``test_…`` and ``retrained_valid_…``.
+        """
+        run = self.contents
+        return self._networks(
+            {
+                "front": self._found.entries,
+                "verified": run.verified,
+                "observed": run.observed,
+                "population": run.population,
+            }
+        )
+
+    @cached_property
+    def observations(self) -> DataFrame:
+        """The networks whose quality was measured for the ranker, by id, in order.
+
+        Those that could not be evaluated come last, with ``failed``, what kind of failure it was,
+        its ``reason`` and the number of ``tries``.
+        """
+        rows = self._rows(self.contents.observed)
+        rows += [
+            {
+                "id": one.architecture.id,
+                **self._genes(one.architecture),
+                "failed": one.failure.kind,
+                "reason": one.failure.reason,
+                "tries": one.failure.tries,
+            }
+            for one in self.contents.failed
+        ]
+        return _frame(rows, ("id", "doubtful", "failed", "reason", "tries"))
+
+    @cached_property
+    def timeline(self) -> DataFrame:
+        """The stages of the run, in order, those to come included, by name.
+
+        ``state`` is ``done`` or ``to do``; ``started`` and ``ended`` are of the last time.
+        """
+        run = self.contents
+        wanted = [stage.name for stage in search_stages(run.spec)]
+        rows = [
+            {
+                "stage": stage,
+                "label": stage_label(stage),
+                "state": "done" if stage in run.seconds else "to do",
+                "seconds": run.seconds.get(stage),
+                **self._times.get(stage, {}),
+            }
+            for stage in dict.fromkeys([*wanted, *run.seconds])
+        ]
+        return _frame(rows, ("stage", "label", "state", "seconds", "started", "ended"))
+
+    def _networks(self, groups: Mapping[str, Sequence[FrontEntry]]) -> DataFrame:
+        """Each network once, from the first group that has it."""
+        run = self.contents
+        sources: dict[str, tuple[str, FrontEntry]] = {}
+        for source, entries in groups.items():
+            for entry in entries:
+                sources.setdefault(entry.id, (source, entry))
+        on_front = {entry.id for entry in self._found.entries}
+        trained = {
+            one.id: {f"test_{name}": value for name, value in one.test_scores.items()}
+            | {f"retrained_valid_{name}": value for name, value in one.valid_scores.items()}
+            for one in run.retrained
+        }
+        rows = self._rows([entry for _, entry in sources.values()])
+        for row in rows:
+            row["source"] = sources[row["id"]][0]
+            row["on_front"] = row["id"] in on_front
+            row["picked"] = run.picked is not None and row["id"] == run.picked.id
+            row["retrained"] = row["id"] in trained
+            row |= trained.get(row["id"], {})
+        return _frame(rows, ("id", "doubtful", "source", *FLAGS))
+
+    def _rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
+        rows = zip(as_rows(entries), entries, strict=True)
+        return [{**row, **self._genes(entry.architecture)} for row, entry in rows]
+
+    def _genes(self, network: Architecture) -> dict[str, int | str | None]:
+        """The genes by name; None for those of layers that the network has not."""
+        return {slot.name: _gene(network, slot) for slot in self.contents.space.slots}
+
+
+def _gene(network: Architecture, slot: Slot) -> int | str | None:
+    stack = network.encoder if slot.stack == "encoder" else network.decoder
+    if stack is None:
+        return None
+    if slot.layer is not None:
+        deep = slot.layer < len(stack.layers)
+        return getattr(stack.layers[slot.layer], slot.gene) if deep else None
+    return len(stack.layers) if slot.gene == "num_layers" else getattr(stack, slot.gene)
+
+
+def _times(folder: RunFolder) -> dict[str, dict[str, float]]:
+    """Stage → when it last began and ended, in seconds since 1970, as the events tell."""
+    found: dict[str, dict[str, float]] = {}
+    for line in read_lines(folder.path / EVENTS_FILE):
+        try:
+            event = parse_json(line.decode())
+            kind, stage, time = event["event"], str(event["stage"]), float(event["time"])
+        except (ValueError, LookupError, TypeError):
+            continue  # cut off by a crash of an earlier version, which went on behind it
+        if kind == "StageStarted":
+            found[stage] = {"started": time}
+        elif kind == "StageFinished":
+            found.setdefault(stage, {})["ended"] = time
+    return found
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], always: Iterable[str]) -> DataFrame:
+    """A table with the first of the columns that are always there as its index."""
+    import pandas as pd
+
+    names = list(dict.fromkeys([*always, *(name for row in rows for name in row)]))
+    table = pd.DataFrame({name: _column([row.get(name) for row in rows], name) for name in names})
+    return table.set_index(names[0])
+
+
+def _column(values: Sequence[Any], name: str) -> Any:
+    """One column in the type that its name asks for: counts, sizes, times, flags, text, numbers."""
+    import pandas as pd
+
+    if name in FLAGS:
+        return pd.Series(values, dtype="bool")
+    if name in ("started", "ended"):
+        return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True)
+    if name in TEXTS or name.endswith("attention"):
+        return pd.Series(values, dtype="str")
+    if name in INTEGERS or name == "tries" or name.startswith(("encoder.", "decoder.")):
+        return pd.Series(values, dtype="Int64")
+    return pd.Series(values, dtype="float64")

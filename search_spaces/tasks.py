@@ -1,0 +1,112 @@
+"""The tasks: what their networks consist of, what they need of a space, and what they are known by.
+
+`supernet.tasks` has a class for each, with its batches, predictions and metrics; how its models are
+built stands in `supernet.building`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from search_spaces.settings import ImageInput, ModelSettings
+
+TaskName = Literal["classification", "translation", "language_modelling"]
+TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTraits:
+    """What is known of a task without any network of it.
+
+    Attributes:
+        stacks: what a network consists of, and nothing else.
+        network: what a network of the task is called.
+        problem: what the settings of a space lack for the task; None when they are fine.
+        metrics: name → what it is called, see `supernet.tasks.base.Scores`; the first is the one
+            that the task is known by.
+    """
+
+    stacks: tuple[str, ...]
+    network: str
+    problem: Callable[[ModelSettings], str | None]
+    metrics: Mapping[str, str]
+
+    @property
+    def classifies(self) -> bool:
+        """Whether a network says one thing of an input, instead of writing tokens."""
+        return "decoder" not in self.stacks
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a decoder reads what an encoder made of another sequence."""
+        return "encoder" in self.stacks and "decoder" in self.stacks
+
+    @property
+    def continues(self) -> bool:
+        """Whether a network goes on with the text that it reads, and so may have a memory of it."""
+        return "encoder" not in self.stacks
+
+
+def _classification(model: ModelSettings) -> str | None:
+    return None if model.num_classes else "a classification space needs num_classes"
+
+
+def _translation(model: ModelSettings) -> str | None:
+    problem = _text(model, "translation")
+    if problem is None and _two_vocabularies(model) == _shared(model):
+        return "translation needs either input.target_vocab_size or input.share_embeddings = true"
+    return problem
+
+
+def _language_modelling(model: ModelSettings) -> str | None:
+    problem = _text(model, "language_modelling")
+    if problem is None and (_two_vocabularies(model) or _shared(model)):
+        return "target_vocab_size and share_embeddings belong to translation"
+    return problem
+
+
+def _text(model: ModelSettings, task: TaskName) -> str | None:
+    if model.num_classes is not None:
+        return f"num_classes belongs to classification; the task is {task}"
+    if isinstance(model.input, ImageInput):
+        return f'input.kind is "image"; a {task} space needs "tokens"'
+    return None
+
+
+def _two_vocabularies(model: ModelSettings) -> bool:
+    assert not isinstance(model.input, ImageInput)
+    return model.input.target_vocab_size is not None
+
+
+def _shared(model: ModelSettings) -> bool:
+    assert not isinstance(model.input, ImageInput)
+    return model.input.share_embeddings
+
+
+TASKS: dict[TaskName, TaskTraits] = {
+    "classification": TaskTraits(
+        ("encoder",),
+        "classifier",
+        _classification,
+        {"accuracy": "accuracy", "loss": "loss"},
+    ),
+    "translation": TaskTraits(
+        ("encoder", "decoder"),
+        "translation network",
+        _translation,
+        {"bleu": "BLEU", "loss": "loss", "perplexity": "perplexity per token"},
+    ),
+    "language_modelling": TaskTraits(
+        ("decoder",),
+        "language model",
+        _language_modelling,
+        {
+            "perplexity": "perplexity per token",
+            "perplexity_per_word": "perplexity per word",
+            "bits_per_character": "bits per character",
+            "loss": "loss",
+        },
+    ),
+}

@@ -1,0 +1,1 @@
+"""Jobs: their states, and everything the service remembers of them, in SQL."""

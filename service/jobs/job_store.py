@@ -1,0 +1,226 @@
+"""What users do with jobs: submit, look, cancel, retry, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, select, update
+
+from service.jobs.database import Database
+from service.jobs.rows import JOB_COLUMNS, LISTED_COLUMNS, change, job_of, write_events
+from service.jobs.states import Action, Job, JobStateError, Kind, State
+from service.jobs.submissions import Quotas, Submission, Submissions
+from service.jobs.tables import events, jobs, runs
+
+NO_QUOTAS = Quotas()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs to list; None and the empty tuple mean any.
+
+    Attributes:
+        owner: whose.
+        states: in one of these states.
+        kind: of that kind.
+        space: of that space.
+        run: of that run.
+        text: part of title, space, data set or id, whatever the case.
+        before: only jobs older than this id, for the next page.
+    """
+
+    owner: str | None = None
+    states: tuple[State, ...] = ()
+    kind: Kind | None = None
+    space: str | None = None
+    run: str | None = None
+    text: str | None = None
+    before: str | None = None
+
+
+class JobStore:
+    """Jobs as their owners see them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._submissions = Submissions(database)
+
+    def submit(self, given: Submission, quotas: Quotas = NO_QUOTAS) -> tuple[Job, bool]:
+        """Add a job; see `Submissions.submit`."""
+        return self._submissions.submit(given, quotas)
+
+    def get(self, identity: str) -> Job | None:
+        """The job of that id."""
+        with self._database.reading() as connection:
+            return _one(connection, identity)
+
+    def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
+        """The newest jobs that fit, newest first; what was requested is told of exports alone."""
+        # They are chosen by the indexes in the order of the list; only what is shown is read.
+        last_first = jobs.c.id.desc()
+        found = select(jobs.c.id).where(*self._conditions(wanted)).order_by(last_first).limit(limit)
+        query = select(*LISTED_COLUMNS).where(jobs.c.id.in_(found)).order_by(last_first)
+        with self._database.reading() as connection:
+            return [job_of(row._mapping) for row in connection.execute(query)]
+
+    def _conditions(self, wanted: Filter) -> Iterator[ColumnElement[bool]]:
+        for name in ("owner", "kind", "space", "run"):
+            value = getattr(wanted, name)
+            if value is not None:
+                yield jobs.c[name] == value
+        if wanted.states:
+            yield jobs.c.state.in_(wanted.states)
+        if wanted.before is not None:
+            yield jobs.c.id < wanted.before
+        if wanted.text:
+            yield self._database.contains(jobs.c.search, literal(wanted.text.lower()))
+
+    def counts(self, owner: str | None = None) -> dict[State, int]:
+        """How many jobs are in each state."""
+        query = select(jobs.c.state, func.count())
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
+        with self._database.reading() as connection:
+            found = {
+                State(state): n for state, n in connection.execute(query.group_by(jobs.c.state))
+            }
+        return {state: found.get(state, 0) for state in State}
+
+    def spec(self, run: str) -> str:
+        """The spec of a run, as JSON."""
+        with self._database.reading() as connection:
+            return str(connection.execute(select(runs.c.spec).where(runs.c.id == run)).scalar_one())
+
+    def cancel(self, identity: str, stale_s: float) -> Job | None:
+        """Cancel a job: at once when it waits or its worker is gone, else ask the worker.
+
+        Returns:
+            The job as it is now, or None when there is none.
+
+        Raises:
+            JobStateError: when it has ended otherwise.
+        """
+        return self._database.even_when_full(lambda: self._cancel(identity, stale_s))
+
+    def _cancel(self, identity: str, stale_s: float) -> Job | None:
+        with self._database.writing() as connection:
+            now = self._database.now()
+            row = connection.execute(
+                select(*JOB_COLUMNS, now.label("now"))
+                .where(jobs.c.id == identity)
+                .with_for_update()
+            ).one_or_none()
+            if row is None:
+                return None
+            columns = dict(row._mapping)
+            moment = columns.pop("now")
+            job = job_of(columns)
+            if job.state is State.cancelled:
+                return job
+            if job.state.ended:
+                raise JobStateError(f"the job has {job.state} and cannot be cancelled any more")
+            # Also when its last sign is of the future: then the clock was set back. Should it be
+            # alive, it can write nothing any more, and stops.
+            gone = job.beat_at is None or abs(moment - job.beat_at) > stale_s
+            if job.state is State.queued or gone:
+                values = {"ended_at": now, "attempt": jobs.c.attempt + 1, "cancel_requested": True}
+                return change(connection, now, Action.cancel, job, values)
+            if job.cancel_requested:
+                return job
+            asked = connection.execute(
+                update(jobs)
+                .where(jobs.c.id == identity)
+                .values(cancel_requested=True, last_seq=jobs.c.last_seq + 1)
+                .returning(*JOB_COLUMNS)
+            ).one()
+            job = job_of(asked._mapping)
+            write_events(connection, job, moment, [{"event": "CancelRequested"}])
+            return job
+
+    def retry(self, identity: str, quotas: Quotas = NO_QUOTAS) -> Job | None:
+        """Let a failed or cancelled job wait again; it goes on where it stopped.
+
+        Raises:
+            JobStateError: when it is in another state.
+            QueueFullError: when its owner has too many jobs waiting.
+        """
+        with self._database.writing() as connection:
+            job = _locked(connection, identity)
+            if job is None:
+                return None
+            if job.state not in (State.failed, State.cancelled):
+                raise JobStateError(
+                    f"the job is {job.state}; only failed and cancelled jobs can be retried"
+                )
+            quotas.check_queue(connection, job.owner)
+            values = {"cancel_requested": False, "error": None, "ended_at": None, "losses": 0}
+            return change(connection, self._database.now(), Action.retry, job, values)
+
+    def on_run(self, run: str) -> Sequence[str]:
+        """The ids of all jobs on a run, that of its search among them."""
+        query = select(jobs.c.id).where(jobs.c.run == run).order_by(jobs.c.id)
+        with self._database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def check_deletable(self, identity: str) -> None:
+        """See that a job can be deleted, without writing anything.
+
+        Raises:
+            JobStateError: when it, or another job on its run, has not ended.
+        """
+        with self._database.reading() as connection:
+            job = _one(connection, identity)
+            if job is not None:
+                _check_ended(job, connection.execute(_deleted_with(job)).all())
+
+    def delete(self, identity: str) -> Job | None:
+        """Delete an ended job with its events, and with a search the jobs on its run.
+
+        Raises:
+            JobStateError: when it, or another job on its run, has not ended.
+            DatabaseFullError: when there is no room even for that.
+        """
+        return self._database.even_when_full(lambda: self._delete(identity))
+
+    def _delete(self, identity: str) -> Job | None:
+        with self._database.writing() as connection:
+            job = _one(connection, identity)
+            if job is None:
+                return None
+            # In this order everywhere: the run, then its jobs. Nobody gets a job of it meanwhile.
+            connection.execute(select(runs.c.id).where(runs.c.id == job.run).with_for_update())
+            found = connection.execute(_deleted_with(job).with_for_update()).all()
+            _check_ended(job, found)
+            ids = [one for one, _ in found]
+            connection.execute(delete(events).where(events.c.job.in_(ids)))
+            connection.execute(delete(jobs).where(jobs.c.id.in_(ids)))
+            if job.kind is Kind.search:
+                connection.execute(delete(runs).where(runs.c.id == job.run))
+            return job
+
+
+def _one(connection: Connection, identity: str) -> Job | None:
+    row = connection.execute(select(*JOB_COLUMNS).where(jobs.c.id == identity)).one_or_none()
+    return None if row is None else job_of(row._mapping)
+
+
+def _locked(connection: Connection, identity: str) -> Job | None:
+    row = connection.execute(
+        select(*JOB_COLUMNS).where(jobs.c.id == identity).with_for_update()
+    ).one_or_none()
+    return None if row is None else job_of(row._mapping)
+
+
+def _deleted_with(job: Job) -> Select[str, str]:
+    """Id and state of a job, and of all that goes with it."""
+    mine = jobs.c.run == job.run if job.kind is Kind.search else jobs.c.id == job.id
+    return select(jobs.c.id, jobs.c.state).where(mine).order_by(jobs.c.id)
+
+
+def _check_ended(job: Job, found: Iterable[Any]) -> None:
+    for other, state in found:
+        if not State(state).ended:
+            name = "the job" if other == job.id else f"its job {other}"
+            raise JobStateError(f"{name} is {state}; cancel it first")

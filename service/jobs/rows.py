@@ -1,0 +1,125 @@
+"""Rows of jobs and events: read as values, and changed.
+
+`change` is the one way to change a job's state: compare, set, and write the event of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, case, insert, update
+
+from service.jobs.states import TRANSITIONS, Action, Job, JobEvent, Kind, State, Summary
+from service.jobs.tables import events, jobs
+
+JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
+# What was requested is listed of exports alone, whose format is shown: a search's may be as long as
+# a request.
+_REQUEST = case((jobs.c.kind == Kind.export.value, jobs.c.request), else_="{}").label("request")
+LISTED_COLUMNS = [_REQUEST if column.name == "request" else column for column in JOB_COLUMNS]
+
+
+def job_of(row: Mapping[Any, Any]) -> Job:
+    """A row of `JOB_COLUMNS`."""
+    return Job(
+        **{
+            **row,
+            "kind": Kind(row["kind"]),
+            "state": State(row["state"]),
+            "request": json.loads(row["request"]),
+            "summary": Summary(**json.loads(row["summary"])),
+        }
+    )
+
+
+def event_of(row: Mapping[Any, Any]) -> JobEvent:
+    """A row of the events."""
+    return JobEvent(row["seq"], row["time"], row["attempt"], json.loads(row["data"]))
+
+
+def search_text(title: str, space: str, dataset: str, identity: str) -> str:
+    """What a filter by text looks through; a text without line ends matches in one line."""
+    return "\n".join((title, space, dataset, identity)).lower()
+
+
+def summary_text(summary: Summary) -> str:
+    """The summary as it is kept."""
+    return json.dumps(asdict(summary))
+
+
+def change(
+    connection: Connection,
+    now: ColumnElement[float],
+    action: Action,
+    job: Job,
+    values: Mapping[str, Any],
+    *conditions: ColumnElement[bool],
+    why: str = "",
+) -> Job | None:
+    """Do `action` if the job is still as it was read: same state, same attempt.
+
+    Args:
+        connection: a writing transaction.
+        now: the database's clock.
+        action: names the states it may begin in and the one it ends in.
+        job: as it was read.
+        values: further columns to set.
+        conditions: what else must hold.
+        why: a few words for the event.
+
+    Returns:
+        The job as it is now, or None when somebody else was faster.
+    """
+    sources, target = TRANSITIONS[action]
+    if job.state not in sources:
+        return None
+    row = connection.execute(
+        update(jobs)
+        .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.attempt == job.attempt)
+        .where(*conditions)
+        .values(state=target, last_seq=jobs.c.last_seq + 1, **values)
+        .returning(*JOB_COLUMNS, now.label("now"))
+    ).one_or_none()
+    if row is None:
+        return None
+    columns = dict(row._mapping)
+    moment = columns.pop("now")
+    changed = job_of(columns)
+    told = {
+        "event": "StateChanged",
+        "action": action,
+        "before": job.state,
+        "state": target,
+        "attempt": changed.attempt,
+        "worker": changed.worker,
+        **({"reason": why} if why else {}),
+    }
+    write_events(connection, changed, moment, [told])
+    return changed
+
+
+def write_events(
+    connection: Connection, job: Job, now: float, told: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the events whose numbers `job.last_seq` has already been raised by."""
+    first = job.last_seq - len(told) + 1
+    rows = [
+        {
+            "job": job.id,
+            "seq": first + place,
+            "time": float(data.get("time", now)),
+            "attempt": job.attempt,
+            "data": event_text(data),
+        }
+        for place, data in enumerate(told)
+    ]
+    if rows:
+        connection.execute(insert(events), rows)
+
+
+def event_text(data: Mapping[str, Any]) -> str:
+    """An event as it is kept; its time has a column."""
+    return json.dumps({name: value for name, value in data.items() if name != "time"})

@@ -1,0 +1,135 @@
+"""What the server has: search spaces, data sets, device profiles."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Response
+from fastapi.concurrency import run_in_threadpool
+
+from latency.profile import DeviceProfile, open_profile, read_profile
+from nas.request.spec import SpaceSource
+from search_spaces.errors import DataError, NasError
+from service.access import Admin, AnyRole, InContext
+from service.catalog import Catalog
+from service.lanes import Route
+from service.problems import ProblemError
+from service.schemas import DatasetOut, ProfileOut, SpaceOut
+from service.settings import Settings
+from service.specs import read_space
+
+router = APIRouter(route_class=Route)
+
+
+@router.get("/spaces", tags=["spaces"], response_model=list[SpaceOut])
+def spaces(token: AnyRole, context: InContext) -> list[SpaceOut]:
+    """The spaces that a search may name."""
+    return [SpaceOut.of(space, whole=False) for space in context.catalog.readable_spaces()]
+
+
+@router.get("/spaces/{name}", tags=["spaces"], response_model=SpaceOut)
+def space(
+    token: AnyRole,
+    context: InContext,
+    name: Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")],
+) -> SpaceOut:
+    """One space with its genes."""
+    try:
+        return SpaceOut.of(context.catalog.space(name))
+    except NasError as error:
+        raise ProblemError(404, str(error)) from error
+
+
+@router.post("/spaces/check", tags=["spaces"], response_model=SpaceOut)
+async def check(given: SpaceSource, token: AnyRole, context: InContext) -> SpaceOut:
+    """Check a space, or a registered one with fewer choices: how many networks remain."""
+    if given.space_toml is not None:
+        return await context.lanes.spaces.run(partial(context.spaces.check, given))
+    return await run_in_threadpool(_smaller, given, context.catalog)
+
+
+def _smaller(given: SpaceSource, catalog: Catalog) -> SpaceOut:
+    return SpaceOut.of(read_space(given, catalog))
+
+
+@router.get("/datasets", tags=["datasets"], response_model=list[DatasetOut])
+def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
+    """The data sets that a search may name."""
+    return [
+        DatasetOut(
+            name=one.name,
+            kind=one.kind,
+            task=one.task,
+            examples=one.examples,
+            usable=one.problem is None,
+        )
+        for one in context.catalog.datasets()
+    ]
+
+
+def _profile_out(profile: DeviceProfile) -> ProfileOut:
+    header = profile.header
+    return ProfileOut(
+        id=header.digest[:16],
+        device=header.device.to_json(),
+        label=header.device.label,
+        workload=header.workload.to_json(),
+        settings=header.settings_digest,
+        networks=len(profile),
+    )
+
+
+@router.get("/profiles", tags=["profiles"], response_model=list[ProfileOut])
+def profiles(token: AnyRole, context: InContext) -> list[ProfileOut]:
+    """The device profiles of the server."""
+    found = []
+    for file in sorted(_profiles_folder(context.settings).glob("*.jsonl")):
+        try:
+            found.append(_profile_out(read_profile(file)))
+        except DataError:
+            continue  # one damaged file must not hide the others
+    return found
+
+
+@router.post(
+    "/profiles",
+    tags=["profiles"],
+    status_code=201,
+    response_model=ProfileOut,
+    responses={200: {"model": ProfileOut, "description": "Timings were added to a known profile."}},
+)
+def add(
+    token: Admin,
+    context: InContext,
+    response: Response,
+    text: Annotated[str, Body(media_type="text/plain", description="The file, line by line.")],
+) -> ProfileOut:
+    """Add the timings of a profile; a network that is timed here already keeps its value."""
+    folder = _profiles_folder(context.settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    given = _read_profile(text)
+    file = folder / f"{given.header.digest[:16]}.jsonl"
+    new = not file.exists()
+    profile = open_profile(file, given.header)
+    profile.record(list(given.entries.values()))
+    if not new:
+        response.status_code = 200
+    return _profile_out(profile)
+
+
+def _read_profile(text: str) -> DeviceProfile:
+    with tempfile.TemporaryDirectory() as scratch:
+        file = FilePath(scratch) / "profile"
+        file.write_text(text, encoding="utf-8")
+        try:
+            return read_profile(file)
+        except DataError as error:
+            message = str(error).replace(str(file), "the profile")
+            raise ProblemError(422, message.partition("; delete")[0], "/") from error
+
+
+def _profiles_folder(settings: Settings) -> FilePath:
+    return settings.cache / "profiles"

@@ -1,0 +1,1 @@
+"""Workers: they take jobs, and have each done by a process of its own."""

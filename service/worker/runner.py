@@ -1,0 +1,132 @@
+"""Starts and stops the process that does a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.jobs.states import Job, Kind
+from service.settings import Settings, environment_of_process
+from service.worker.job_process import BUSY, ERROR
+
+_LAST_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job's process ended: well, because somebody else works on the run, or badly."""
+
+    ok: bool
+    busy: bool = False
+    error: str | None = None
+
+
+class Child(Protocol):
+    """A job's process."""
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        """How it ended, or None when it goes on after that time."""
+
+    def stop(self, grace_s: float) -> None:
+        """End it, within `grace_s` seconds by itself or else by force."""
+
+
+class Runner(Protocol):
+    """Whatever can start a job."""
+
+    def start(self, job: Job, folder: Path) -> Child:
+        """Start doing a job in its run folder."""
+
+
+class ProcessRunner:
+    """Runs each job in a process of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def start(self, job: Job, folder: Path) -> Child:
+        """Start ``python -m`` the runner's module."""
+        settings = self._settings
+        settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = settings.logs / f"{job.id}.log"
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", settings.runner, str(folder), job.kind, job.pick),
+                    json.dumps({"job": job.id, "attempt": job.attempt, **_orders(job, settings)}),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+                cwd=settings.home,
+                env=environment_of_process() | {"NAS_CACHE_DIR": str(settings.cache)},
+                start_new_session=True,
+            )
+        return _Process(process, log, (str(folder), str(settings.home)))
+
+
+def _orders(job: Job, settings: Settings) -> dict[str, Any]:
+    """What a job's process needs to know besides its run, kind, network and attempt."""
+    if job.kind is Kind.export:
+        return {name: job.request[name] for name in ("format", "weights")}
+    if job.kind is Kind.search:
+        executor = job.request.get("executor") or settings.executor
+        address = settings.ray_address if executor == "ray" else None
+        return {"executor": executor, "ray_address": address}
+    return {}
+
+
+class _Process:
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Path, private: tuple[str, ...]
+    ) -> None:
+        self._process = process
+        self._log = log
+        self._private = private
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        self._close()
+        if code == 0:
+            return Outcome(ok=True)
+        return Outcome(ok=False, busy=code == BUSY, error=self._error(code))
+
+    def stop(self, grace_s: float) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _error(self, code: int) -> str:
+        """Why it failed, in its own words where it had time for any."""
+        if code < 0:
+            name = signal.Signals(-code).name
+            more = "; the machine may be out of memory" if -code == signal.SIGKILL else ""
+            return f"the job's process was ended by {name}{more}; retry goes on where it stopped"
+        with self._log.open("rb") as stream:
+            stream.seek(max(0, self._log.stat().st_size - _LAST_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+        told = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        text = told[-1] if told else f"the job's process ended with exit code {code}"
+        for path in self._private:  # where things are on the server is nobody's business
+            text = text.replace(path, "RUN" if path == self._private[0] else "HOME")
+        return text

@@ -1,0 +1,138 @@
+"""`nas data prepare`: files of the user → a folder of memory-mapped data with a manifest.
+
+The folder is built under a hidden name beside the place it goes to and gets its name when it is
+complete, so that whatever stops a preparation leaves nothing that looks like data.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from search_spaces.errors import DataError, UsageError
+from search_spaces.tasks import TaskName
+from supernet.data.manifest import (
+    FILE_NAME,
+    Manifest,
+    check_files,
+    read_manifest,
+    record_files,
+    request_digest,
+    write_manifest,
+)
+from supernet.data.prepare.examples import plan_classification
+from supernet.data.prepare.plan import Plan, PrepareRequest, refuse_equal_files
+from supernet.data.prepare.text import plan_language_modelling, plan_translation
+from supernet.data.text_files import Report
+
+PLANS: dict[TaskName, Callable[[PrepareRequest, Report], Plan]] = {
+    "translation": plan_translation,
+    "language_modelling": plan_language_modelling,
+    "classification": plan_classification,
+}
+
+
+class Prepared(NamedTuple):
+    """The manifest of the folder, and whether it was there already."""
+
+    manifest: Manifest
+    found: bool
+
+
+def prepare(request: PrepareRequest, report: Report) -> Prepared:
+    """Prepare data, or find that they are prepared already.
+
+    Args:
+        request: what to prepare.
+        report: called with what is being done, how much of it is done and how much there is.
+
+    Raises:
+        UsageError: when the request is wrong, its folder holds something else, or two splits are
+            one file.
+        DataError: when a file of the user cannot be used; the message names file and line.
+    """
+    check_free(request)
+    if not request.source:
+        raise UsageError("give the training data with --source")
+    plan = PLANS[request.task](request, report)
+    if not request.allow_overlap:
+        refuse_equal_files(plan.contents)
+    digest = request_digest(request.task, plan.settings, plan.inputs)
+    present = _present(request, digest)
+    if present is not None:
+        return Prepared(present, True)
+    with _staged(request.out) as folder:
+        content = plan.build(folder, report)
+        manifest = Manifest(
+            task=request.task,
+            content=content.content,
+            settings=plan.settings,
+            request=digest,
+            inputs=plan.inputs,
+            tokenizer=content.tokenizer,
+            token_dtype=content.token_dtype,
+            image_shape=content.image_shape,
+            label_names=content.label_names,
+            splits=content.splits,
+            files=record_files(folder),
+        )
+        write_manifest(folder, manifest)
+    return Prepared(manifest, False)
+
+
+def check_free(request: PrepareRequest) -> None:
+    """See that the folder is not there, is empty, or holds prepared data of the same task.
+
+    Raises:
+        UsageError: otherwise; nothing in it is touched.
+    """
+    out = request.out
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; name a folder that is not there yet")
+    if not out.is_dir():
+        return
+    other = next((path.name for path in sorted(out.iterdir())), None)
+    if other is not None and not (out / FILE_NAME).is_file():
+        raise UsageError(
+            f"--out {out} holds other files ({other}); name a folder that is not there yet"
+        )
+
+
+def _present(request: PrepareRequest, digest: str) -> Manifest | None:
+    """The manifest of a folder that holds exactly what is asked for.
+
+    Raises:
+        UsageError: when it holds other prepared data.
+    """
+    if not (request.out / FILE_NAME).is_file():
+        return None
+    advice = "name another --out, or delete that folder"
+    try:
+        manifest = read_manifest(request.out)
+        if manifest.request != digest:
+            raise UsageError(
+                f"--out {request.out} holds data for {manifest.task} prepared from other files or "
+                f"with other options; {advice}"
+            )
+        check_files(request.out, manifest, manifest.files)
+    except DataError as error:
+        raise UsageError(f"--out {request.out} holds damaged data ({error}); {advice}") from error
+    return manifest
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """An empty folder that becomes `out` if all goes well and vanishes otherwise."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = out.resolve().parent / f".{out.resolve().name}.{os.getpid()}.tmp"
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had the same number
+    try:
+        folder.mkdir()
+        yield folder
+        folder.rename(out.resolve())  # takes the place of an empty folder, never of a full one
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,410 @@
+"""Preparing text for translation (pairs of lines) and for language models (a stream of lines).
+
+Which files a request means, and whether they can be used, is found out before any work begins.
+
+Only the training split is filtered. Validation and test keep every line, blank ones too, so that
+scores compare with those of others: a blank line of a stream is an end mark alone, and a pair over
+the maximum length is cut for the network, while the whole line stays in ``SPLIT.source.txt`` and
+``SPLIT.target.txt``, against which BLEU is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from search_spaces.errors import DataError, UsageError
+from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
+from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
+from supernet.data.text_files import (
+    Report,
+    RowWriter,
+    TextFile,
+    TokenDtype,
+    read_lines,
+    scan,
+    token_dtype,
+    writing_rows,
+)
+from supernet.data.tokenizer import (
+    EOS,
+    MOST_TRAINING_LINES,
+    NUM_MARKS,
+    SentencePieceTokenizer,
+    Tokenizer,
+    learn,
+)
+
+LINES_PER_CHUNK = 4096
+LONGEST_PAIR = 256
+SIDES = ("source", "target")
+
+SHORTEST_LIMIT = 2  # one token and the end mark
+
+Files = dict[str, tuple[Path, ...]]  # split → files, read one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlan:
+    """Text that was read once: `sides` has ``source`` and, for translation, ``target``."""
+
+    request: PrepareRequest
+    sides: dict[str, dict[str, list[TextFile]]]
+
+    @property
+    def pairs(self) -> bool:
+        """Whether every line has a translation."""
+        return "target" in self.sides
+
+    @property
+    def joint(self) -> bool:
+        """Whether one vocabulary serves all sides."""
+        return self.request.joint or not self.pairs
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of a row at most, end mark included; a stream has no limit unless one is given."""
+        return self.request.max_length or (LONGEST_PAIR if self.pairs else None)
+
+    @property
+    def settings(self) -> Settings:
+        """The options that decide the content."""
+        settings: Settings = {
+            "vocab_size": self.request.vocab_size,
+            "tokenizer": self.request.tokenizer,
+            "max_length": self.max_length,
+        }
+        if self.pairs:
+            settings |= {"joint": self.request.joint, "max_ratio": self.request.max_ratio}
+        return settings
+
+    @property
+    def inputs(self) -> list[InputFile]:
+        """Everything that is read."""
+        return [
+            InputFile(role=f"{split}.{side}", name=file.path.name, sha256=file.sha256)
+            for side, splits in self.sides.items()
+            for split, files in splits.items()
+            for file in files
+        ]
+
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`."""
+        return {
+            f"{split}.{side}.{number}": (str(file.path), file.content)
+            for side, splits in self.sides.items()
+            for split, files in splits.items()
+            for number, file in enumerate(files)
+        }
+
+    def build(self, folder: Path, report: Report) -> Content:
+        """Learn the vocabularies and write the token files of every split."""
+        tokenizers = self._learn(folder, report)
+        sizes = [tokenizer.vocab_size for tokenizer in tokenizers.values()]
+        dtype = token_dtype(max(sizes))
+        write = self._write_pairs if self.pairs else self._write_stream
+        records: dict[str, SplitRecord] = {}
+        with Overlaps(folder) as overlaps:
+            for split in SPLITS:
+                if self.sides["source"].get(split):
+                    made = write(split, folder, tokenizers, dtype, report, overlaps)
+                    shared = overlaps.of(split, records)
+                    records[split] = made.model_copy(update={"overlap": shared})
+        tokenizer = TokenizerRecord(
+            kind=self.request.tokenizer,
+            joint=self.joint,
+            vocab_size=sizes[0],
+            target_vocab_size=sizes[1] if self.pairs else None,
+        )
+        return Content("pairs" if self.pairs else "stream", records, tokenizer, dtype)
+
+    # -- vocabularies -----------------------------------------------------------------------------
+
+    def _learn(self, folder: Path, report: Report) -> dict[str, Tokenizer]:
+        """The tokenizer of each side, also written into the folder."""
+        groups = [tuple(self.sides)] if self.joint else [(side,) for side in self.sides]
+        tokenizers: dict[str, Tokenizer] = {}
+        for done, group in enumerate(groups):
+            report("Vocabulary", done, len(groups))
+            files = [file for side in group for file in self.sides[side]["train"]]
+            names = " and ".join(dict.fromkeys(file.path.name for file in files))
+            size = self.request.vocab_size
+            model = learn(_sampled(files), size, self.request.tokenizer, names)
+            (folder / tokenizer_file(None if self.joint else group[0])).write_bytes(model)
+            tokenizers |= dict.fromkeys(group, SentencePieceTokenizer(model))
+        report("Vocabulary", len(groups), len(groups))
+        return tokenizers
+
+    # -- splits -----------------------------------------------------------------------------------
+
+    def _write_pairs(
+        self,
+        split: str,
+        folder: Path,
+        tokenizers: dict[str, Tokenizer],
+        dtype: TokenDtype,
+        report: Report,
+        overlaps: Overlaps,
+    ) -> SplitRecord:
+        dropped: Counter[str] = Counter()
+        truncated = done = 0
+        total = sum(file.lines for file in self.sides["source"][split])
+        limit = (self.max_length or 0) - 1  # the end mark is added when batches are made
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(writing_rows(folder, f"{split}.{side}", dtype))
+                for side in SIDES
+            ]
+            texts = [] if split == "train" else _text_files(folder, split, stack)
+            for chunk in _chunks(self._lines(split)):
+                lines = tuple(zip(*chunk, strict=True))
+                overlaps.add(split, ("\0".join(pair).strip("\0 ").encode() for pair in chunk))
+                for side, text in zip(SIDES, lines, strict=True):
+                    overlaps.add(split, (line.strip().encode() for line in text), side)
+                rows = [
+                    tokenizers[side].encode(part) for side, part in zip(SIDES, lines, strict=True)
+                ]
+                if split == "train":
+                    rows = self._kept(rows, limit, dropped)
+                else:
+                    truncated += sum(
+                        max(map(len, pair)) > limit for pair in zip(*rows, strict=True)
+                    )
+                    rows = [[row[:limit] for row in side] for side in rows]
+                for file, side_lines in zip(texts, lines, strict=False):
+                    file.writelines(f"{line}\n" for line in side_lines)
+                for writer, part in zip(writers, rows, strict=True):
+                    writer.append(part)
+                done += len(chunk)
+                report(f"Writing {split}", done, total)
+        return _pair_record(split, writers, dropped, truncated)
+
+    def _kept(
+        self, rows: list[list[list[int]]], limit: int, dropped: Counter[str]
+    ) -> list[list[list[int]]]:
+        """The pairs worth learning from; `dropped` counts the others by reason."""
+        kept = []
+        for pair in zip(*rows, strict=True):
+            shorter, longer = sorted(map(len, pair))
+            if not shorter:
+                dropped["blank"] += 1
+            elif longer > limit:
+                dropped["too_long"] += 1
+            elif self.request.max_ratio and longer > self.request.max_ratio * shorter:
+                dropped["ratio"] += 1
+            else:
+                kept.append(pair)
+        return [list(side) for side in zip(*kept, strict=True)] if kept else [[], []]
+
+    def _write_stream(
+        self,
+        split: str,
+        folder: Path,
+        tokenizers: dict[str, Tokenizer],
+        dtype: TokenDtype,
+        report: Report,
+        overlaps: Overlaps,
+    ) -> SplitRecord:
+        dropped: Counter[str] = Counter()
+        counts: Counter[str] = Counter(words=0, characters=0)
+        done, total = 0, sum(file.lines for file in self.sides["source"][split])
+        limit = self.max_length if split == "train" else None
+        with writing_rows(folder, split, dtype) as writer:
+            for chunk in _chunks(self._lines(split)):
+                lines = [line for (line,) in chunk]
+                overlaps.add(split, (line.strip().encode() for line in lines))
+                kept = []
+                for line, row in zip(lines, tokenizers["source"].encode(lines), strict=True):
+                    if not row and split == "train":
+                        dropped["blank"] += 1
+                    elif limit is not None and len(row) >= limit:
+                        dropped["too_long"] += 1
+                    else:
+                        kept.append([*row, EOS])
+                        counts["words"] += len(line.split())
+                        counts["characters"] += len(line)
+                writer.append(kept)
+                done += len(chunk)
+                report(f"Writing {split}", done, total)
+        _check_not_empty(split, writer.rows, dropped)
+        return SplitRecord(
+            examples=writer.rows,
+            counts={"tokens": writer.total, **counts},
+            longest={"source": writer.longest},
+            dropped=dict(dropped),
+        )
+
+    def _lines(self, split: str) -> Iterator[tuple[str, ...]]:
+        """The lines of a split, side by side."""
+        sides = [[file.path for file in files[split]] for files in self.sides.values()]
+        for paths in zip(*sides, strict=True):
+            yield from zip(*map(read_lines, paths), strict=True)
+
+
+def _sampled(files: list[TextFile]) -> Iterator[str]:
+    """The lines of all files, or so many of them, evenly spread, as a vocabulary is learnt from."""
+    step = max(1, -(-sum(file.lines for file in files) // MOST_TRAINING_LINES))
+    lines = itertools.chain.from_iterable(read_lines(file.path) for file in files)
+    return itertools.islice(lines, 0, None, step)
+
+
+def _chunks(lines: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    iterator = iter(lines)
+    while chunk := list(itertools.islice(iterator, LINES_PER_CHUNK)):
+        yield chunk
+
+
+def _text_files(folder: Path, split: str, stack: ExitStack) -> list[TextIO]:
+    return [
+        stack.enter_context(
+            (folder / f"{split}.{side}.txt").open("w", encoding="utf-8", newline="")
+        )
+        for side in SIDES
+    ]
+
+
+def _pair_record(
+    split: str, writers: list[RowWriter], dropped: Counter[str], truncated: int
+) -> SplitRecord:
+    _check_not_empty(split, writers[0].rows, dropped)
+    named = dict(zip(SIDES, writers, strict=True))
+    return SplitRecord(
+        examples=writers[0].rows,
+        counts={f"{side}_tokens": writer.total + writer.rows for side, writer in named.items()},
+        longest={side: writer.longest + 1 for side, writer in named.items()},
+        dropped=dict(dropped),
+        truncated=truncated,
+    )
+
+
+def _check_not_empty(split: str, rows: int, dropped: Counter[str]) -> None:
+    if not rows:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        raise DataError(f"nothing is left of the {split} split: {reasons}")
+
+
+def plan_translation(request: PrepareRequest, report: Report) -> TextPlan:
+    """Find and read the files of a translation task.
+
+    Raises:
+        UsageError: when the request does not name the files it should, or asks for impossible
+            sizes.
+        DataError: when a file is missing, empty, not UTF-8, damaged, or of another number of
+            lines than its partner.
+    """
+    if not request.target:
+        raise UsageError("translation needs --target: the translations of --source, line by line")
+    if len(request.source) != len(request.target):
+        raise UsageError(
+            f"--source names {len(request.source)} files and --target {len(request.target)}; "
+            "they go together one by one"
+        )
+    _check_numbers(request)
+    source: Files = {"train": request.source}
+    target: Files = {"train": request.target}
+    for split, given in (("valid", request.valid), ("test", request.test)):
+        if pair := _pair(split, given, request):
+            source[split], target[split] = ((path,) for path in pair)
+    plan = TextPlan(request, _scan({"source": source, "target": target}, report))
+    for split in source:
+        for first, second in zip(*(plan.sides[side][split] for side in SIDES), strict=True):
+            _check_partners(first, second)
+    return plan
+
+
+def plan_language_modelling(request: PrepareRequest, report: Report) -> TextPlan:
+    """Find and read the files of a language modelling task.
+
+    Raises:
+        UsageError: on options of other tasks, a missing split or impossible sizes.
+        DataError: when a file is missing, empty, not UTF-8 or damaged.
+    """
+    if request.target:
+        raise UsageError("language modelling reads one text: leave out --target")
+    _check_numbers(request)
+    for split, given in (("valid", request.valid), ("test", request.test)):
+        if not given:
+            raise _missing(split, "FILE")
+    files: Files = {"train": request.source, "valid": request.valid, "test": request.test}
+    return TextPlan(request, _scan({"source": files}, report))
+
+
+def _check_numbers(request: PrepareRequest) -> None:
+    if request.vocab_size <= NUM_MARKS:
+        raise UsageError(f"--vocab-size {request.vocab_size} is too small; {NUM_MARKS} are marks")
+    if request.max_length is not None and request.max_length < SHORTEST_LIMIT:
+        raise UsageError(f"--max-length must be at least {SHORTEST_LIMIT}, end mark included")
+    if request.max_ratio and request.max_ratio < 1:
+        raise UsageError(
+            f"--max-ratio must be at least 1, or 0 for none; given {request.max_ratio}"
+        )
+    if request.image_size is not None:
+        raise UsageError("--image-size is for images; leave it out")
+
+
+def _missing(split: str, form: str) -> UsageError:
+    return UsageError(f"the {split} split is missing: give --{split} {form}")
+
+
+def _pair(split: str, given: tuple[Path, ...], request: PrepareRequest) -> tuple[Path, Path]:
+    """The source and target file of a held-out split."""
+    if len(given) == 2:
+        return given[0], given[1]
+    if len(given) != 1:
+        form = f"PREFIX, or twice: --{split} SOURCE --{split} TARGET"
+        if not given:
+            raise _missing(split, form)
+        raise UsageError(f"--{split} is given {len(given)} times; give --{split} {form}")
+    if given[0].is_file():
+        raise UsageError(
+            f"--{split} {given[0]} is one file; give the source and the target file, "
+            f"--{split} SOURCE --{split} TARGET, or the prefix they share"
+        )
+    return _with_ending(split, given[0], request.source[0]), _with_ending(
+        split, given[0], request.target[0]
+    )
+
+
+def _with_ending(split: str, prefix: Path, like: Path) -> Path:
+    """The file `prefix` + the language ending of `like`, packed or not."""
+    ending = Path(like.name.removesuffix(".gz")).suffix
+    if not ending:
+        raise UsageError(
+            f"{like.name} has no ending such as .en to add to {prefix}; name both files: "
+            f"--{split} SOURCE --{split} TARGET"
+        )
+    tries = [prefix.with_name(f"{prefix.name.rstrip('.')}{ending}{gz}") for gz in ("", ".gz")]
+    found = next((path for path in tries if path.is_file()), None)
+    if found is None:
+        raise DataError(f"--{split} {prefix}: there is neither {tries[0]} nor {tries[1]}")
+    return found
+
+
+def _scan(sides: dict[str, Files], report: Report) -> dict[str, dict[str, list[TextFile]]]:
+    total = sum(len(paths) for splits in sides.values() for paths in splits.values())
+    done = itertools.count(1)
+    found: dict[str, dict[str, list[TextFile]]] = {}
+    report("Reading", 0, total)
+    for side, splits in sides.items():
+        found[side] = {split: [] for split in splits}
+        for split, paths in splits.items():
+            for path in paths:
+                found[side][split].append(scan(path))
+                report("Reading", next(done), total)
+    return found
+
+
+def _check_partners(source: TextFile, target: TextFile) -> None:
+    if source.lines == target.lines:
+        return
+    longer, shorter = sorted((source, target), key=lambda file: file.lines, reverse=True)
+    raise DataError(
+        f"{longer.path}:{shorter.lines + 1}: no partner: the file has {longer.lines} lines, but "
+        f"{shorter.path} only {shorter.lines}; line by line they should be translations"
+    )

@@ -1,0 +1,233 @@
+"""Files of text: lines as users write them, and rows of token numbers as they are kept.
+
+Text is plain or gzip and read line by line, with errors that name file and line. Row i of
+``NAME.tokens.bin`` (uint16, or int32 for more than 65,536 tokens) lies between the offsets i and
+i + 1 of ``NAME.offsets.bin`` (int64); both are memory-mapped, little-endian and have no header.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.errors import DataError
+from supernet.data.manifest import file_sha256
+
+GZIP_MARK = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# What is being done, how much of it is done, and how much there is (0: not known).
+Report = Callable[[str, int, int], None]
+
+TokenDtype = Literal["uint16", "int32"]
+_ON_DISK = {"uint16": "<u2", "int32": "<i4"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A text file that was read from end to end once and found good.
+
+    Attributes:
+        path: where it is.
+        lines: number of lines, at least 1.
+        sha256: of its bytes as they are, packed or not.
+        content: sha256 of its lines.
+    """
+
+    path: Path
+    lines: int
+    sha256: str
+    content: str
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, plain or gzip, without their ends.
+
+    Only a line feed ends a line (a carriage return before it goes too), so that a source and its
+    target never fall out of step over a rare character that other readers break lines at.
+
+    Raises:
+        DataError: naming the file, and the line where there is one, when it cannot be read.
+    """
+    with _opened(path) as file:
+        for number, raw in enumerate(file, start=1):
+            line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
+            try:
+                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                raise DataError(
+                    f"{path}:{number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); "
+                    "convert the file with iconv -t UTF-8"
+                ) from error
+
+
+def scan(path: Path) -> TextFile:
+    """Read a file once, to count its lines and to find what is wrong with it before work begins.
+
+    Raises:
+        DataError: when it is missing, empty, no UTF-8 or damaged.
+    """
+    if not path.exists():
+        raise DataError(f"there is no file {path}")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a text file, plain or .gz")
+    lines, content = 0, hashlib.sha256()
+    for line in read_lines(path):
+        lines += 1
+        content.update(f"{line}\n".encode())
+    if not lines:
+        raise DataError(f"{path} is empty; it should have one sentence a line")
+    return TextFile(path, lines, file_sha256(path), content.hexdigest())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if they are packed, whatever the file is called."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == GZIP_MARK
+            file.seek(0)
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"the gzip file {path} is damaged: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenRows:
+    """Rows of different lengths.
+
+    Attributes:
+        tokens: all rows one after the other, integers ``(total,)``; usually memory-mapped.
+        offsets: int64 ``(rows + 1,)``, from 0 to the total.
+        gap: how many of the last tokens of each row are not taken for a part of it: files of other
+            programs have an end mark there.
+    """
+
+    tokens: NDArray[Any]
+    offsets: NDArray[np.int64]
+    gap: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return np.asarray(self.tokens[self.offsets[row] : self.offsets[row + 1] - self.gap])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row, int64 ``(rows,)``."""
+        return np.diff(self.offsets) - self.gap
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows."""
+        return int(self.offsets[-1]) - self.gap * len(self)
+
+    def first(self, count: int) -> TokenRows:
+        """The first `count` rows; all when there are less."""
+        offsets = self.offsets[: count + 1]
+        return TokenRows(self.tokens[: offsets[-1]], offsets, self.gap)
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> TokenRows:
+        """Rows in memory."""
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return cls(_flat(rows, int(offsets[-1]), "<i4"), offsets)
+
+    def padded(self, longest: int | None = None) -> NDArray[np.int64]:
+        """All rows as one int64 matrix ``(rows, longest)``, filled up with 0 at the end."""
+        lengths = self.lengths
+        width = int(lengths.max(initial=0)) if longest is None else longest
+        matrix = np.zeros((len(self), width), dtype=np.int64)
+        matrix[np.arange(width) < lengths[:, None]] = self.joined()
+        return matrix
+
+    def joined(self) -> NDArray[Any]:
+        """The tokens of all rows, ``(num_tokens,)``; a copy where there are gaps."""
+        if not self.gap:
+            return self.tokens[: self.offsets[-1]]
+        kept = np.ones(int(self.offsets[-1]), dtype=np.bool_)
+        for back in range(1, self.gap + 1):
+            kept[self.offsets[1:] - back] = False
+        return np.asarray(self.tokens[: self.offsets[-1]][kept])
+
+
+class RowWriter:
+    """Appends rows to the two files of `writing_rows`."""
+
+    def __init__(self, tokens: BinaryIO, offsets: BinaryIO, dtype: TokenDtype) -> None:
+        self._tokens, self._offsets, self._dtype = tokens, offsets, _ON_DISK[dtype]
+        self.rows = self.total = self.longest = 0
+        offsets.write(np.zeros(1, dtype="<i8").tobytes())
+
+    def append(self, rows: Sequence[Sequence[int]]) -> None:
+        """Write some rows."""
+        lengths = np.fromiter((len(row) for row in rows), dtype="<i8", count=len(rows))
+        ends = self.total + np.cumsum(lengths, dtype="<i8")
+        self._offsets.write(ends.tobytes())
+        self._tokens.write(_flat(rows, int(lengths.sum()), self._dtype).tobytes())
+        self.rows += len(rows)
+        self.total += int(lengths.sum())
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+
+
+def token_dtype(vocab_size: int) -> TokenDtype:
+    """The smallest type that holds every token."""
+    return "uint16" if vocab_size <= 2**16 else "int32"
+
+
+@contextmanager
+def writing_rows(folder: Path, name: str, dtype: TokenDtype) -> Iterator[RowWriter]:
+    """Write the two files of `name` into a folder."""
+    tokens_path, offsets_path = _paths(folder, name)
+    with tokens_path.open("wb") as tokens, offsets_path.open("wb") as offsets:
+        yield RowWriter(tokens, offsets, dtype)
+
+
+def read_rows(folder: Path, name: str, dtype: TokenDtype, vocab_size: int) -> TokenRows:
+    """Map the two files of `name`; nothing is read before it is used, except the offsets.
+
+    Raises:
+        DataError: when they do not fit each other or hold a token that the vocabulary lacks.
+    """
+    tokens_path, offsets_path = _paths(folder, name)
+    offsets = np.fromfile(offsets_path, dtype="<i8")
+    tokens = map_array(tokens_path, _ON_DISK[dtype])
+    fits = len(offsets) and offsets[0] == 0 and offsets[-1] == len(tokens)
+    if not fits or (np.diff(offsets) < 0).any():
+        raise DataError(f"{offsets_path} does not fit {tokens_path}; prepare the data anew")
+    if len(tokens) and not 0 < int(tokens.min()) <= int(tokens.max()) < vocab_size:
+        raise DataError(
+            f"{tokens_path} holds tokens outside of the vocabulary, 1 to {vocab_size - 1}; "
+            "prepare the data anew"
+        )
+    return TokenRows(tokens, offsets.astype(np.int64, copy=False))
+
+
+def map_array(path: Path, dtype: str, shape: tuple[int, ...] = (-1,)) -> NDArray[Any]:
+    """A file without header as an array that is read where it is used; not writable."""
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r").reshape(shape)
+
+
+def _paths(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.tokens.bin", folder / f"{name}.offsets.bin"
+
+
+def _flat(rows: Sequence[Sequence[int]], total: int, dtype: str) -> NDArray[Any]:
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=dtype, count=total)

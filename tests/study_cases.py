@@ -1,0 +1,17 @@
+"""What the tests of the studies share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+
+
+def printed(parts: Iterable[RenderableType]) -> str:
+    """What a study shows, as text."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=160)
+    for part in parts:
+        console.print(part, markup=False)
+    return stream.getvalue()

@@ -1,0 +1,102 @@
+"""Picks: words, conditions and ids, what is refused in which words, and who takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nas.request.picks import WORDS, Condition, Pick, joined, read_conditions, read_pick
+from search_spaces.errors import UnknownNameError, UsageError
+from service.schemas import JobRequest, NetworkRequest
+
+
+@pytest.mark.parametrize("text", ["params<=2e5", "params=200000", " params <= 2e5 ", "params≤2e5"])
+def test_one_condition(text: str) -> None:
+    assert read_conditions(text) == (Condition("params", 2e5),)
+
+
+def test_several_and_scores_of_which_more_is_better() -> None:
+    read = read_conditions("latency_ms<=12,valid_accuracy>=0.9")
+    assert joined(read) == "latency_ms ≤ 12 and valid_accuracy ≥ 0.9"
+    assert read_conditions("valid_accuracy=0.9") == read[1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("params<=", "NAME<=NUMBER"),
+        ("<=5", "NAME<=NUMBER"),
+        ("params<=many", "NAME<=NUMBER"),
+        ("params<=nan", "NAME<=NUMBER"),
+        ("params<=1,", "NAME<=NUMBER"),
+        ("params>=1e5", "less is better: ask for params≤100000"),
+        ("valid_accuracy<=0.5", "more is better"),
+        ("params<=1,params<=2", "two conditions"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_conditions(text)
+
+
+def test_what_is_not_measured_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean latency_ms"):
+        read_conditions("latency<=3")
+
+
+def test_how_far_a_condition_is_missed() -> None:
+    assert Condition("params", 100).missed_by({"params": 150}) == 0.5
+    assert Condition("params", 100).missed_by({"params": 100}) == 0
+    assert Condition("valid_accuracy", 0.8).missed_by({"valid_accuracy": 0.6}) == pytest.approx(
+        0.25
+    )
+    assert Condition("valid_accuracy", 0.8).missed_by({"valid_accuracy": 0.9}) == 0
+
+
+@pytest.mark.parametrize("text", [*WORDS, "0a1b", "0123456789ab"])
+def test_words_and_ids_have_no_conditions(text: str) -> None:
+    assert read_pick(text) == Pick(text)
+
+
+@pytest.mark.parametrize("text", ["", "Knee", "abc", "0123456789abc", "front", "zzzz"])
+def test_other_words_are_refused_and_all_ways_named(text: str) -> None:
+    with pytest.raises(UsageError, match="takes best, knee, cheapest, a condition such as"):
+        read_pick(text)
+
+
+@pytest.mark.parametrize("text", [*WORDS, "latency_ms<=12,params<=2e5", "0a1b2c"])
+def test_requests_take_every_form_that_the_command_takes(text: str) -> None:
+    assert JobRequest(space="digits", pick=text).pick == NetworkRequest(pick=text).pick == text
+    with pytest.raises(ValueError, match="takes best, knee"):
+        NetworkRequest(pick=text[:2])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("best", "the lowest loss"),
+        ("cheapest", "the lowest cost"),
+        ("latency_ms<=12,params<=2e5", "asked for with latency_ms ≤ 12 and params ≤ 200000"),
+        ("0a1b", "asked for by its id"),
+    ],
+)
+def test_why_a_network_was_chosen(text: str, reason: str) -> None:
+    assert read_pick(text).reason("loss") == reason
+    assert read_pick("best").reason("bleu") == "the highest BLEU"
+
+
+@pytest.mark.parametrize(
+    ("text", "timed", "quality", "words"),
+    [
+        ("latency_ms<=3", False, "loss", "times nothing"),
+        ("valid_bleu>=30", True, "loss", "--quality bleu"),
+        ("valid_loss<=3", True, "loss", "quality is the validation loss"),
+    ],
+)
+def test_conditions_on_what_a_search_does_not_measure_are_refused(
+    text: str, timed: bool, quality: Any, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_pick(text).check_measured(timed, quality)
+    read_pick(text).check_measured(True, "bleu")
