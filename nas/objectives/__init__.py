@@ -36,7 +36,7 @@ OBJECTIVES: Mapping[str, Objective] = {
 QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
 # Those that follow from a network alone, parameters first.
-COUNTED = tuple(name for name in reversed(OBJECTIVES) if OBJECTIVES[name].count)
+COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
 # In the order in which tables list them.
 LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from nas.objectives import LATENCY, OBJECTIVES, QUALITY, QualityMetric
+from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, QualityMetric
 from nas.request import picks
 from nas.request.fields import (
     FROZEN,

@@ -54,9 +54,9 @@ class CostScorer:
         features: Floats | None = None,
     ) -> dict[str, Floats]:
         values = {}
-        if self.predictors and features is None:
-            features = encode_features(self.root, genotypes)
         for name, predictor in self.predictors.items():
+            if features is None:
+                features = encode_features(self.root, genotypes)
             if name in deviations:
                 values[name], values[OBJECTIVES[name].std_name] = predictor.predict(features)
             else:
