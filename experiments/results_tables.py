@@ -29,7 +29,6 @@ from experiments import (
     limits_hold,
     rank_fidelity,
     retrained_twins,
-    scaling,
     search_efficiency,
     timing_noise,
 )
@@ -44,7 +43,6 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
         latency_predictors.STUDY,
         rank_fidelity.STUDY,
         retrained_twins.STUDY,
-        scaling.STUDY,
         search_efficiency.STUDY,
         timing_noise.STUDY,
     )
@@ -137,7 +135,8 @@ def _rounds_to(exact: str, short: str) -> bool:
 
 def markdown(table: Table) -> str:
     """A table as it stands in the log."""
-    rows = [tuple(str(column.header) for column in table.columns), *printed([table])]
+    heads = (str(column.header).replace("\n", " ") for column in table.columns)
+    rows = [tuple(heads), *printed([table])]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 

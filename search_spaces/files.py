@@ -6,12 +6,14 @@ is just being written: nobody reads it, and the next line that is added takes it
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -40,6 +42,12 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a text file in UTF-8, in full or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object for people and programs."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(file, text + "\n")
 
 
 def append_lines(path: Path, lines: Iterable[str], *, sync: bool = True) -> None:

@@ -10,19 +10,19 @@ import anyio.to_thread
 from fastapi import Depends, FastAPI
 
 from nas import version
-from service import problems
-from service.access import Context, authenticate
-from service.bounds import RateLimit, Streams
-from service.catalog import Catalog
+from service.api import problems
+from service.api.bounds import RateLimit, Streams
+from service.api.catalog import Catalog
+from service.api.dependencies import Context, authenticate
+from service.api.health import Metrics, Readiness
+from service.api.lanes import READING, Lanes
+from service.api.middleware import RequestMiddleware
+from service.api.problems import RESPONSES, ProblemDocument
+from service.api.routes import catalog, health, jobs, networks, results
+from service.api.space_reader import SpaceReader
 from service.dashboard import router as dashboard
-from service.health import Metrics, Readiness
 from service.jobs.store import Store, open_store
-from service.lanes import READING, Lanes
-from service.middleware import Gate
-from service.problems import RESPONSES, ProblemDocument
-from service.routes import catalog, health, jobs, networks, results
 from service.settings import Settings
-from service.space_reader import SpaceReader
 
 PREFIX = "/api/v1"
 
@@ -64,7 +64,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     app.include_router(dashboard, include_in_schema=False)
     _describe(app)
     problems.install(app)
-    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
     return app
 
 

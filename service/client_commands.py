@@ -21,8 +21,8 @@ from nas.search.front import Front, FrontEntry, value_told
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
+from service.api.schemas import JobRequest
 from service.commands import installed
-from service.schemas import JobRequest
 
 if TYPE_CHECKING:
     from service.client import Client

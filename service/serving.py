@@ -13,9 +13,9 @@ from contextlib import suppress
 import uvicorn
 
 from search_spaces.errors import UsageError
+from service.api.connections import protocol
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
-from service.connections import protocol
 from service.jobs.migrate import upgrade
 from service.jobs.store import Store, open_store
 from service.logs import log_to_stderr

@@ -19,7 +19,7 @@ from supernet.export import formats
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
-from supernet.export.modeling import as_module
+from supernet.export.standalone import as_module
 from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 from supernet.training.checkpoint import save
 from tests.trained_cases import SPACES, networks, trained

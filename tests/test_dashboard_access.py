@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.access import COOKIE
+from service.api.dependencies import COOKIE
 from service.auth import Role
 from tests import dashboard_cases
 from tests.dashboard_cases import browser, said

@@ -15,11 +15,9 @@ from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import sources
 from supernet.data.examples import (
     Split,
-    dataset_names,
     digest_of,
     load_search_data,
     load_test_split,
-    needs_path,
 )
 from supernet.data.images import Normaliser
 from supernet.data.sources import holdout
@@ -243,8 +241,8 @@ def test_data_that_do_not_fit_the_space_are_refused(
 
 
 def test_names_are_known_and_the_nearest_is_suggested() -> None:
-    assert dataset_names() == ("cifar10", "digits", "listops", "synthetic")
-    assert [needs_path(name) for name in dataset_names()] == [True, False, False, False]
+    wanted = {"cifar10": True, "digits": False, "listops": False, "synthetic": False}
+    assert {name: source.needs_path for name, source in sources.SOURCES.items()} == wanted
     with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
         load_search_data("digit", None, DIGITS, 0)
     with pytest.raises(UsageError, match="seed must be at least 0"):

@@ -23,10 +23,10 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.doubts import doubts, key, predictions_off, predictor_off
 from nas.search.front import FrontEntry, read_front
+from service.api.known_runs import read_run
 from service.client_commands import _show
 from service.dashboard.network_views import network_views
 from service.dashboard.run_views import choice_table, evidence, front_charts
-from service.known_runs import read_run
 from tests import cli_fakes, report_cases, service_api_cases
 from tests.doubtful_cases import WHY, rewrite, with_doubt
 from tests.report_cases import trace, words_of

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from fastapi import Request
 
-from service.files import CHUNK, Download
-from service.problems import ProblemError
+from service.api.files import CHUNK, Download
+from service.api.problems import ProblemError
 from tests import dashboard_cases
 from tests.service_cases import Server
 

@@ -17,14 +17,13 @@ from supernet.data.listops import SYMBOLS
 from supernet.data.tokenizer import SentencePieceTokenizer, WordTokenizer, learn
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
-from supernet.export.formats import ExportSource
+from supernet.export.formats import ExportSource, write_package
 from supernet.export.huggingface import (
     HuggingFaceExport,
     auto_class,
     tokenizer_config,
     tokenizer_source,
 )
-from supernet.export.package import write_package
 from supernet.export.weights import read_tensors, write_tensors
 from tests.export_cases import export_to, hub_without_net, module_of, opened, run_of, seal
 from tests.export_networks import random_blueprint, random_inputs, random_network

@@ -23,8 +23,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
-from supernet.export.formats import open_format
-from supernet.export.package import check_parity
+from supernet.export.formats import check_parity, open_format
 from supernet.tasks.opening import open_task
 from tests import decoder_cases, supernet_cases
 from tests.decoder_cases import random_translator, random_writer, translator, writer

@@ -21,8 +21,8 @@ from nas.report.page import render
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
+from service.api.known_runs import RunView
 from service.dashboard.run_views import Compared, comparison
-from service.known_runs import RunView
 from tests import run_fixture
 from tests.cli_fakes import own_entry_points
 from tests.report_cases import charts
@@ -217,5 +217,5 @@ def test_only_one_module_makes_consoles() -> None:
             makes = re.search(
                 r"rich\.(print|console import .*\bConsole\b)", file.read_text("utf-8")
             )
-            known = ("consoles.py", "progress.py", "sheets.py")
+            known = ("output.py", "progress.py", "tables.py")
             assert not makes or file.name in known, file

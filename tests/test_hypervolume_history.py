@@ -19,7 +19,7 @@ from nas.results.partial_front import (
 )
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from service.dashboard.pages import left_s, told, worked_s
+from service.dashboard.pages import event_text, left_s, worked_s
 from service.jobs.states import Job, State, Summary
 from service.worker.event_reader import summarise
 from tests.run_fixture import finished_run, rewrite
@@ -118,4 +118,4 @@ def test_time_left_follows_from_the_steps_done(running: Job) -> None:
     ],
 )
 def test_events_are_told_in_words(event: dict[str, object], words: str) -> None:
-    assert told(event) == words
+    assert event_text(event) == words

@@ -20,10 +20,10 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import pick, points_of
 from nas.search.pareto import hypervolume, non_dominated
-from service import known_runs
+from service.api import known_runs
+from service.api.known_runs import MOST_DRAWN, Kept, RunView, known_networks, known_run, sample
 from service.dashboard import run_views
 from service.dashboard.run_views import Compared, comparison
-from service.known_runs import MOST_DRAWN, Kept, RunView, known_networks, known_run, sample
 from tests import dashboard_cases, large_run
 from tests.dashboard_cases import said
 from tests.report_cases import charts

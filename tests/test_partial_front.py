@@ -13,8 +13,8 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError
+from service.api.known_runs import read_run
 from service.dashboard.run_views import choice_table, front_charts, growth_chart
-from service.known_runs import read_run
 from tests.run_fixture import OBSERVED, TIMED, finished_run
 
 

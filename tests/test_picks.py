@@ -8,7 +8,7 @@ import pytest
 
 from nas.request.picks import WORDS, Condition, Pick, joined, read_conditions, read_pick
 from search_spaces.errors import UnknownNameError, UsageError
-from service.schemas import JobRequest, NetworkRequest
+from service.api.schemas import JobRequest, NetworkRequest
 
 
 @pytest.mark.parametrize("text", ["params<=2e5", "params=200000", " params <= 2e5 ", "params≤2e5"])

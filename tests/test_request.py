@@ -18,9 +18,9 @@ from nas.request.spec import SearchRequest, SearchTerms
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import NasError
-from service.catalog import Catalog
+from service.api.catalog import Catalog
+from service.api.schemas import JobRequest
 from service.client_commands import submit
-from service.schemas import JobRequest
 from service.worker.runner import Outcome
 from tests import dashboard_cases
 from tests.dashboard_cases import said

@@ -6,6 +6,7 @@ import ast
 import math
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from search_spaces.errors import (
     UsageError,
 )
 from supernet.data.examples import load_test_split
-from supernet.data.sources import SOURCES
+from supernet.data.sources import SOURCES, Examples, Request, Source
 from supernet.models import FixedNetwork
 from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport, Trainer
@@ -77,12 +78,16 @@ class Door:
 # -- the test split -----------------------------------------------------------------------------
 
 
+def without_test(source: Source) -> Callable[[Request], Examples]:
+    return lambda request: replace(source.open(request), test=closed)
+
+
 def test_no_search_stage_opens_the_test_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supernet.tasks.classification.load_test_split", closed)
     for name, source in SOURCES.items():
-        monkeypatch.setitem(SOURCES, name, replace(source, test=closed))
+        monkeypatch.setitem(SOURCES, name, source._replace(open=without_test(source)))
     run = tiny(tmp_path / "run")
     with pytest.raises(DataError, match="the test split was opened"):
         work(run)
@@ -91,14 +96,14 @@ def test_no_search_stage_opens_the_test_split(
     assert (run.path / "pareto.json").exists() and not list(run.path.glob("retrained/*/result*"))
 
 
-OPENERS = re.compile(r"load_test_split|_?open_(\w+_)?test")
+OPENERS = re.compile(r"load_test_split|test_arrays|_?open_(\w+_)?test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
 MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
 DEFINED = {
     "nas/fairseq/data.py",
     "supernet/tasks/base.py",  # where a task opens it when it is asked to
-    *(f"supernet/data/{name}.py" for name in ("examples", "prepared", "synthetic")),
+    *(f"supernet/data/{name}.py" for name in ("examples", "prepared", "sources", "synthetic")),
 }
 
 
@@ -134,8 +139,8 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "supernet/tasks/translation.py": {"_open_test", "open_test"},
         "supernet/tasks/language_modelling.py": {"_open_test", "open_test"},
         "nas/fairseq/data.py": {"open_data_bin_test"},
-        "supernet/data/examples.py": {"test"},
-        "supernet/data/sources.py": {"open_test"},
+        "supernet/data/examples.py": {"test_arrays"},
+        "supernet/data/sources.py": {"open_test", "test"},
         "supernet/tasks/base.py": {"_open_test"},
     }
     assert users == door | {maker: {"test"} for maker in MAKERS}

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from search_spaces.errors import UsageError
+from service.api.bounds import network_of
+from service.api.problems import LONGEST_TEXT, clipped
 from service.auth import PREFIX, Role, is_secret, new_token
-from service.bounds import network_of
-from service.problems import LONGEST_TEXT, clipped
 from service.settings import Settings, read_settings
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server, problem

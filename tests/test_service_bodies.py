@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.bounds import MAX_DEPTH, MOST_KEYS, MOST_VALUES, check_json
-from service.problems import ProblemError
+from service.api.bounds import MAX_DEPTH, MOST_KEYS, MOST_VALUES, check_json
+from service.api.problems import ProblemError
 from tests import service_api_cases
 from tests.service_cases import problem
 

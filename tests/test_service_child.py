@@ -15,7 +15,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.errors import UsageError
 from service import commands
-from service.files import find_artifact, list_artifacts
+from service.api.files import find_artifact, list_artifacts
 from service.jobs.states import Kind
 from service.settings import Settings, read_settings
 from service.worker import job_process

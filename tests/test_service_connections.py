@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service import connections
-from service.bounds import network_of
-from service.connections import HEAD_BYTES, HEADERS, Room, most_connections
+from service.api import connections
+from service.api.bounds import network_of
+from service.api.connections import HEAD_BYTES, HEADERS, Room, most_connections
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server
 
@@ -118,7 +118,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(caplog: pytest.LogCaptureFixture, reason: str) -> bool:
     """Whether the log says that this machine was cut off for that."""
-    lines = [vars(one) for one in caplog.records if one.name == "service.connections"]
+    lines = [vars(one) for one in caplog.records if one.name == "service.api.connections"]
     found = [line for line in lines if any(reason in one for one in line["reasons"])]
     return bool(found) and found[0]["clients"] == ["127.0.0.1"]
 
@@ -128,7 +128,7 @@ def told(caplog: pytest.LogCaptureFixture, reason: str) -> bool:
 def test_half_a_request_is_closed_after_a_while(
     tmp_path: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Server(tmp_path) as server, caplog.at_level(logging.WARNING, "service.connections"):
+    with Server(tmp_path) as server, caplog.at_level(logging.WARNING, "service.api.connections"):
         assert b" 408 " in answer_to(server, sent)
     assert told(caplog, "came in time")
 
@@ -144,7 +144,7 @@ def test_who_says_nothing_is_told_nothing(server: Server) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_who_takes_no_answer_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Server(tmp_path) as server, caplog.at_level(logging.WARNING, "service.connections"):
+    with Server(tmp_path) as server, caplog.at_level(logging.WARNING, "service.api.connections"):
         secret = server.token("alice")
         job = server.finished(server.client_of(secret))
         with (server.settings.runs / job / "large.bin").open("wb") as file:
@@ -176,7 +176,7 @@ def small(
 def test_half_open_requests_lock_nobody_out(
     small: Server, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ExitStack() as stack, caplog.at_level(logging.WARNING, "service.connections"):
+    with ExitStack() as stack, caplog.at_level(logging.WARNING, "service.api.connections"):
         for _ in range(50):
             stack.enter_context(closing(connect(small))).sendall(sent)
         for _ in range(3):

@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 
 from nas.run.folder import RunFolder
 from search_spaces.json_text import finite_number, parse_json
+from service.api.routes import catalog, jobs, networks, results
 from service.app import PREFIX
 from service.auth import Role
 from service.dashboard import router as dashboard
-from service.routes import catalog, jobs, networks, results
 from tests import run_fixture, store_cases
 from tests.dashboard_cases import browser
 from tests.service_cases import SMOKE, Server, postgres_url, problem

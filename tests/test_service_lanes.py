@@ -14,13 +14,13 @@ import anyio
 import httpx
 import pytest
 
-from service import health
+from service.api import health
+from service.api.health import LEAST_FREE, Readiness
+from service.api.lanes import READING, Lane
+from service.api.problems import ProblemError
+from service.api.routes import jobs
 from service.dashboard.static import address_of
-from service.health import LEAST_FREE, Readiness
 from service.jobs.database import DatabaseAwayError
-from service.lanes import READING, Lane
-from service.problems import ProblemError
-from service.routes import jobs
 from tests.service_cases import SMOKE, Server, problem
 
 ANSWERS = ("/healthz", "/readyz", "/api/v1/jobs", "/api/v1/spaces")

@@ -156,7 +156,7 @@ def test_settings_are_short(server: Server, value: object) -> None:
 def test_a_space_is_short_without_its_comments_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.submitting.MAX_SPACE_BYTES", 100)
+    monkeypatch.setattr("service.api.submitting.MAX_SPACE_BYTES", 100)
     request = {**SMOKE, "space_toml": dump_space(load_space("digits")), "dataset": "digits"}
     del request["space"]
     answer = server.client("toml-2").post("/jobs", json=request)

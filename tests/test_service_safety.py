@@ -18,9 +18,9 @@ import pytest
 from search_spaces import load_space
 from search_spaces.errors import UsageError
 from search_spaces.loading import dump_space
+from service.api.bounds import RateLimit, Streams
+from service.api.files import find_artifact
 from service.auth import Role, new_token, read_expiry
-from service.bounds import RateLimit, Streams
-from service.files import find_artifact
 from service.logs import JsonFormatter
 from service.settings import read_settings
 from tests import service_api_cases

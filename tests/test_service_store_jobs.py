@@ -8,11 +8,11 @@ from itertools import product
 
 import pytest
 
+from service.api.schemas import JobOut, Progress
 from service.jobs.job_store import Filter
 from service.jobs.states import Action, Job, JobStateError, Kind, LeaseLostError, State, Summary
 from service.jobs.store import Store
 from service.jobs.submissions import IdempotencyError
-from service.schemas import JobOut, Progress
 from tests import store_cases
 from tests.service_cases import SMOKE, claim, must, submission
 from tests.store_cases import in_state, states, submit

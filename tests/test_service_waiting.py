@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from service.api.lanes import READING
 from service.jobs.states import Job, new_id
 from service.jobs.submissions import Quotas, Submission
-from service.lanes import READING
 from tests.service_cases import SMOKE, Server
 
 PATIENCE_S = 60.0  # before a test that hangs fails instead

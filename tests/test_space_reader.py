@@ -15,14 +15,14 @@ import pytest
 from nas.request.spec import SpaceSource
 from search_spaces import load_space
 from search_spaces.loading import dump_space
-from service import space_reader
-from service.catalog import Catalog
-from service.lanes import Lane, Lanes
-from service.problems import ProblemError
-from service.schemas import JobRequest
+from service.api import space_reader
+from service.api.catalog import Catalog
+from service.api.lanes import Lane, Lanes
+from service.api.problems import ProblemError
+from service.api.schemas import JobRequest
+from service.api.space_reader import SpaceReader, answer
+from service.api.specs import read_search
 from service.settings import Settings
-from service.space_reader import SpaceReader, answer
-from service.specs import read_search
 from tests import service_api_cases
 from tests.service_cases import SMOKE, Server, problem
 
@@ -108,16 +108,16 @@ def test_a_process_that_was_lost_is_replaced(reader: SpaceReader) -> None:
 
 # What would be text that takes long within all bounds: the process is told to take its time.
 SLOW = {
-    "time": "import service.space_reader as p\n"
+    "time": "import service.api.space_reader as p\n"
     "def answer(*_):\n"
     "    while True: pass\n"
     "p.answer = answer\n"
     "p.CPU_S = 0\n"
     "p.main()",
-    "memory": "import service.space_reader as p\n"
+    "memory": "import service.api.space_reader as p\n"
     "p.answer = lambda *_: {'found': bytearray(2**33)}\n"
     "p.main()",
-    "a crash of a library": "import os, service.space_reader as p\n"
+    "a crash of a library": "import os, service.api.space_reader as p\n"
     "p.answer = lambda *_: os.abort()\n"
     "p.main()",
 }
@@ -154,7 +154,7 @@ def test_our_own_mistakes_are_not_the_spaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "attacked.py").write_text(
-        "import sys, service.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()"
+        "import sys, service.api.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(space_reader, "MODULE", "attacked")

@@ -24,7 +24,7 @@ from nas.results.networks import (
 from nas.run.folder import RunFolder, checksum
 from nas.run.layout import export_folder
 from search_spaces.errors import DataError, UsageError
-from search_spaces.files import building_folder, write_atomically
+from search_spaces.files import building_folder, write_atomically, write_json
 
 if TYPE_CHECKING:
     from nas.results.networks import OpenedData, TrainedNetwork
@@ -93,8 +93,7 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
         DataError: when the data are not those of the run, or the export's outputs differ from those
             of the run's model. Nothing is left behind then.
     """
-    from supernet.export.formats import open_format
-    from supernet.export.package import write_json, write_package
+    from supernet.export.formats import open_format, write_package
 
     form = open_format(request.form)
     chosen = (choose_inherited if request.inherited else choose_trained)(folder, request.arch)
@@ -194,8 +193,7 @@ def verify_export(path: Path) -> Verified:
             belong there, or how far the outputs are from the recorded ones.
         UsageError: when the folder is none that was exported, or a package is missing.
     """
-    from supernet.export.formats import open_format
-    from supernet.export.package import check_parity
+    from supernet.export.formats import check_parity, open_format
 
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give one made by nas export")

@@ -21,7 +21,7 @@ from nas.run.folder import RunFolder
 from nas.run.layout import fairseq_folder
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import UsageError
-from search_spaces.files import building_folder, write_atomically
+from search_spaces.files import building_folder, write_atomically, write_json
 
 if TYPE_CHECKING:
     from nas.stages.base import Run
@@ -87,7 +87,6 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
     """
     from nas.stages.base import Run
     from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
-    from supernet.export.package import write_json
     from supernet.tasks.translation import TranslationTask
 
     check_task(folder)

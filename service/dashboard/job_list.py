@@ -6,15 +6,22 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.access import AnyJob, AnyRole, Context, InContext, authenticate_reader, job_of
+from service.api.dependencies import (
+    AnyJob,
+    AnyRole,
+    Context,
+    InContext,
+    authenticate_reader,
+    job_of,
+)
+from service.api.files import tagged
+from service.api.problems import ProblemError
+from service.api.routes.results import folder_of, reads_runs
+from service.api.schemas import JobId, Text
 from service.auth import Role, Token
 from service.dashboard.pages import Page, log_in, page
-from service.files import tagged
 from service.jobs.job_store import Filter
 from service.jobs.states import Job, Kind, State
-from service.problems import ProblemError
-from service.routes.results import folder_of, reads_runs
-from service.schemas import JobId, Text
 
 PER_PAGE = 25
 MOST_FRONTS = 6
@@ -83,8 +90,8 @@ def curve(
     event: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
 ) -> Response:
     """How the hypervolume of a search has grown, as a small line."""
+    from service.api.known_runs import known_run
     from service.dashboard.run_views import sparkline  # brings along what plots reports
-    from service.known_runs import known_run
 
     svg = sparkline(known_run(folder_of(job, context)).curve)
     # What an address shows that names the last event of a job which has ended never changes.
@@ -109,8 +116,8 @@ def compare(
 
 
 def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
+    from service.api.known_runs import known_run  # brings along what reads runs
     from service.dashboard.run_views import Compared, comparison
-    from service.known_runs import known_run  # brings along what reads runs
 
     shown, left_out = [], []
     for job in jobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,16 +10,17 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from nas.run.layout import REPORT_FILE
-from service.access import AnyJob, Context, InContext, Submitter
+from service.api.dependencies import AnyJob, Context, InContext, Submitter
+from service.api.files import list_artifacts
+from service.api.problems import ProblemError
+from service.api.routes import jobs
+from service.api.routes import networks as follow_ups
+from service.api.routes.results import folder_of, reads_runs
+from service.api.schemas import ArtifactOut, ExportRequest, NetworkRequest
+from service.auth import Token
 from service.dashboard.pages import Form, Page, page
-from service.files import list_artifacts
 from service.jobs.job_store import Filter
 from service.jobs.states import Job, Kind, State
-from service.problems import ProblemError
-from service.routes import jobs
-from service.routes import networks as follow_ups
-from service.routes.results import folder_of, reads_runs
-from service.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from supernet.export.formats import FORMATS
 
 LAST_EVENTS = 100
@@ -54,8 +56,8 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         folder = folder_of(job, context)
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
+    from service.api.known_runs import known_networks, known_run, showing
     from service.dashboard import run_views as views  # brings along what reads and plots runs
-    from service.known_runs import known_networks, known_run, showing
 
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
@@ -101,8 +103,8 @@ def networks(
     id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
 ) -> Response:
     """Networks of a run side by side."""
+    from service.api.known_runs import known_networks, showing
     from service.dashboard import network_views as views
-    from service.known_runs import known_networks, showing
 
     folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
     with showing(folder.path):
@@ -125,32 +127,31 @@ def networks(
 @router.post("/retrain")
 def retrain(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Train the chosen networks from scratch: a job for each."""
-    wanted = _requests(form)
-    return _to_the_only(
-        [follow_ups.begin_retraining(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.retrain, job, _requests(form), token, context)
 
 
 @router.post("/attention")
 def attention(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Look into the omni layers of the chosen networks: a job for each."""
-    wanted = _requests(form)
-    for one in wanted:  # all or none
-        follow_ups.with_omni_layers(job, one, context)
-    return _to_the_only(
-        [follow_ups.begin_looking(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.attention, job, _requests(form), token, context)
 
 
 @router.post("/export")
 def export(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
     """Export the chosen networks: a job for each."""
     wanted = [_export_request(one, form) for one in _requests(form)]
-    for one in wanted:  # all or none
-        follow_ups.with_weights(job, one, context)
-    return _to_the_only(
-        [follow_ups.begin_export(job, one, token, context)[0] for one in wanted], job
-    )
+    return _begin(Kind.export, job, wanted, token, context)
+
+
+def _begin(
+    kind: Kind, job: Job, wanted: Sequence[NetworkRequest], token: Token, context: Context
+) -> Response:
+    """Add all jobs or none, and go on to the only one, or to the search, which names them all."""
+    for one in wanted:
+        follow_ups.checked_network(kind, job, one, context)
+    made = [follow_ups.begin(kind, job, one, token, context)[0] for one in wanted]
+    target = made[0].id if len(made) == 1 else job.id
+    return RedirectResponse(f"/jobs/{target}", status_code=303)
 
 
 def _export_request(given: NetworkRequest, form: Form) -> ExportRequest:
@@ -176,12 +177,6 @@ def _requests(form: Form) -> list[NetworkRequest]:
         return [NetworkRequest(pick=pick) for pick in picks]
     except ValueError as error:
         raise ProblemError(422, "a network is named by its id") from error
-
-
-def _to_the_only(made: list[Job], job: Job) -> Response:
-    """On to the new job; with several of them back to the search, which names them all."""
-    target = made[0].id if len(made) == 1 else job.id
-    return RedirectResponse(f"/jobs/{target}", status_code=303)
 
 
 @router.post("/cancel")

@@ -14,7 +14,7 @@ from nas.retraining.shortfall import shortfall
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
-from service.known_runs import RunView
+from service.api.known_runs import RunView
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from service.access import (
+from service.api.dependencies import (
     COOKIE,
     AnyRole,
     Context,
@@ -24,11 +24,11 @@ from service.access import (
     context_of,
     token_of,
 )
+from service.api.lanes import Route
+from service.api.problems import ProblemError, unexpected
 from service.auth import Role, Token
 from service.dashboard.static import address_of
 from service.jobs.states import Job, State
-from service.lanes import Route
-from service.problems import ProblemError, unexpected
 
 # Scripts come from here only. Charts set styles of their own, so these are allowed inline.
 POLICY = (
@@ -36,7 +36,7 @@ POLICY = (
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-# With Gate's no-referrer a browser would not name the origin of a form, which we ask for.
+# With the usual no-referrer a browser would not name the origin of a form, which we ask for.
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 MOST_FIELDS = 3000
 LONGEST_S = 30 * 86400  # that a cookie is kept
@@ -242,7 +242,7 @@ def left_s(job: Job) -> float | None:
     return (time.time() - summary.stage_at) / summary.done * (summary.total - summary.done)
 
 
-def told(event: Mapping[str, Any]) -> str:
+def event_text(event: Mapping[str, Any]) -> str:
     """What an event of `nas.run.events` or of the store tells, in a few words."""
     match event.get("event"):
         case "StateChanged":
@@ -274,6 +274,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "worked_s": worked_s,
     "left_s": left_s,
-    "told": told,
+    "event_text": event_text,
 }
 _templates.filters |= FILTERS

@@ -24,8 +24,8 @@ from nas.results.contents import RunContents
 from nas.run.stages import OF_NETWORKS, search_stages, stage_label
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
+from service.api.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 from service.jobs.states import Job, State
-from service.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
@@ -269,6 +269,11 @@ class Compared:
     job: str
     title: str
     view: RunView
+
+    @property
+    def quality(self) -> str:
+        """What quality is called there."""
+        return words.metric(self.view.contents, QUALITY)
 
 
 def comparison(fronts: Sequence[Compared]) -> Html:

@@ -9,7 +9,7 @@ from importlib import resources
 
 from fastapi import APIRouter, Request, Response
 
-from service.problems import ProblemError
+from service.api.problems import ProblemError
 
 LONG = "public, max-age=31536000, immutable"
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}

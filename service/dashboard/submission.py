@@ -15,12 +15,12 @@ from nas.request.fields import first_problem, read_texts, shown
 from nas.request.spec import SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace, Slot
-from service.access import Context, InContext, Submitter
+from service.api.dependencies import Context, InContext, Submitter
+from service.api.problems import ProblemError
+from service.api.routes import jobs
+from service.api.schemas import JobRequest
+from service.api.specs import read_space
 from service.dashboard.pages import Form, Page, page
-from service.problems import ProblemError
-from service.routes import jobs
-from service.schemas import JobRequest
-from service.specs import read_space
 
 GENE = "gene:"  # before the names of the genes' fields
 LIMIT = "limit:"

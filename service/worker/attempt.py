@@ -14,7 +14,7 @@ from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, SPEC_FILE
 from search_spaces.errors import NasError
-from service.catalog import Catalog
+from service.api.catalog import Catalog
 from service.jobs.database import DatabaseAwayError
 from service.jobs.retention import disk_bytes
 from service.jobs.states import Action, Job, Kind, LeaseLostError

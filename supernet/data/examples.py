@@ -83,25 +83,11 @@ class SearchData:
     reading: Mapping[str, Any] = field(default_factory=lambda: {"kind": "numbers"})
 
 
-def dataset_names() -> tuple[str, ...]:
-    """Names of the data sets, sorted."""
-    return tuple(sorted(SOURCES))
-
-
-def needs_path(dataset: str) -> bool:
-    """Whether the data set is read from a file that the user names.
-
-    Raises:
-        UnknownNameError: for a data set that is not there.
-    """
-    return _source(dataset).needs_path
-
-
 def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed: int) -> SearchData:
     """Load the training and validation splits of a data set, and nothing of its test split.
 
     Args:
-        dataset: one of `dataset_names`; not looked at when `path` is a folder.
+        dataset: one of `SOURCES`; not looked at when `path` is a folder.
         path: a folder made by ``nas data prepare --task classification``, which takes the place of
             any data set; or the file, for a data set that needs one; otherwise None.
         model: the settings of the networks, which the data must fit.
@@ -114,7 +100,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
             model's input.
     """
     source, request = _prepare(dataset, path, model, seed)
-    arrays = source.search(request)
+    arrays = source.open(request).search_arrays()
     train, valid = _split(arrays.train, model), _split(arrays.valid, model)
     return SearchData(
         name=request.dataset,
@@ -134,7 +120,7 @@ def load_test_split(dataset: str, path: str | None, model: ModelSettings, seed: 
     Arguments and errors are those of `load_search_data`.
     """
     source, request = _prepare(dataset, path, model, seed)
-    return _split(source.test(request), model)
+    return _split(source.open(request).test_arrays(), model)
 
 
 def digest_of(*splits: Split) -> str:
@@ -152,7 +138,7 @@ def _source(dataset: str) -> Source:
         near = difflib.get_close_matches(dataset, SOURCES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownNameError(
-            f"there is no data set {dataset!r}; {hint}there are {', '.join(dataset_names())}"
+            f"there is no data set {dataset!r}; {hint}there are {', '.join(sorted(SOURCES))}"
         )
     return SOURCES[dataset]
 

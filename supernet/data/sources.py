@@ -1,7 +1,7 @@
 """Where each data set comes from and how it is split. Plain arrays, no torch.
 
-To add a data set, write a `search` and a `test` function and list them in `SOURCES`. `PREPARED`
-stands for the folders that `nas data prepare` makes, which need no code of their own.
+To add a data set, write a function that opens it and list it in `SOURCES`. `PREPARED` stands for
+the folders that `nas data prepare` makes, which need no code of their own.
 
 Generated examples are of whatever shape a space reads (``--data synthetic``). Images: a class is a
 pattern of a few coarse blocks, under noise and moved about. Token rows: a class is the token, out
@@ -10,6 +10,7 @@ of one a class, that comes up most often among others that mean nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import listops
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
-from supernet.data.prepared import EXAMPLES, ExampleSplit, PreparedData, check_examples_fit
+from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
@@ -67,6 +68,43 @@ class SearchArrays(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Examples:
+    """A data set as it is stored: images are bytes ``(N, H, W, C)``, tokens are rows.
+
+    Attributes:
+        search: reads the training and the validation split.
+        test: reads the test split.
+        label_names: one name for each class.
+        reading: how tokens come about; None for images, which are normalised by the training split.
+    """
+
+    search: Callable[[], tuple[Arrays, Arrays]]
+    test: Callable[[], Arrays]
+    label_names: tuple[str, ...]
+    reading: Reading | None = None
+
+    def search_arrays(self) -> SearchArrays:
+        """What a search may see, ready for networks."""
+        train, valid = self.search()
+        if self.reading is not None:
+            return SearchArrays(train, valid, self.label_names, self.reading)
+        normaliser = Normaliser.fit(train.inputs)
+        black, white = normaliser.background, normaliser.white
+        reading = {"kind": "images", "black": list(black), "white": list(white)}
+        train, valid = (
+            Arrays(normaliser.apply(part.inputs), part.labels) for part in (train, valid)
+        )
+        return SearchArrays(train, valid, self.label_names, reading, black)
+
+    def test_arrays(self) -> Arrays:
+        """The test split, ready for networks."""
+        if self.reading is not None:
+            return self.test()
+        normaliser, test = Normaliser.fit(self.search()[0].inputs), self.test()
+        return Arrays(normaliser.apply(test.inputs), test.labels)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What was asked for, checked as far as it is the same for every data set.
 
@@ -85,17 +123,12 @@ class Request:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A data set: what it holds, and how to get at the two parts that are kept apart.
-
-    `kind` is None where only the files tell; `search` and `test` then see that it fits.
-    """
+class Source(NamedTuple):
+    """A data set: what it holds (None where only the files tell), and how it is opened."""
 
     kind: Literal["images", "tokens"] | None
     needs_path: bool
-    search: Callable[[Request], SearchArrays]
-    test: Callable[[Request], Arrays]
+    open: Callable[[Request], Examples]
 
 
 def holdout(labels: Labels, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -116,25 +149,13 @@ def holdout(labels: Labels, count: int) -> tuple[NDArray[np.intp], NDArray[np.in
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def _search_images(
-    pixels: Pixels, labels: Labels, valid_count: int, label_names: tuple[str, ...]
-) -> SearchArrays:
-    train, valid = holdout(labels, valid_count)
-    normaliser = Normaliser.fit(pixels[train])
-    parts = [Arrays(normaliser.apply(pixels[part]), labels[part]) for part in (train, valid)]
-    return SearchArrays(
-        parts[0], parts[1], label_names, images_reading(normaliser), normaliser.background
+def _held_out(examples: Arrays, count: int) -> tuple[Arrays, Arrays]:
+    """What is kept, and what is held out."""
+    kept, held = (
+        Arrays(examples.inputs[part], examples.labels[part])
+        for part in holdout(examples.labels, count)
     )
-
-
-def images_reading(normaliser: Normaliser) -> Reading:
-    """What becomes of black and of white, per channel."""
-    black, white = normaliser.background, normaliser.white
-    return {"kind": "images", "black": list(black), "white": list(white)}
-
-
-def _train_normaliser(pixels: Pixels, labels: Labels, valid_count: int) -> Normaliser:
-    return Normaliser.fit(pixels[holdout(labels, valid_count)[0]])
+    return kept, held
 
 
 def _image_input(request: Request) -> ImageInput:
@@ -160,7 +181,7 @@ def _check_ten_classes(request: Request) -> None:
         )
 
 
-def _digits(request: Request) -> tuple[Pixels, Labels]:
+def _digits(request: Request) -> Examples:
     # A slow import, and needed for this data set alone.
     from sklearn.datasets import load_digits
 
@@ -173,21 +194,9 @@ def _digits(request: Request) -> tuple[Pixels, Labels]:
             f"{channels}; set model.input.channels of the space to 1"
         )
     values, labels = load_digits(return_X_y=True)
-    images = values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE, 1)
-    return images.astype(np.uint8), labels.astype(np.int64)
-
-
-def _search_digits(request: Request) -> SearchArrays:
-    pixels, labels = _digits(request)
-    kept, _ = holdout(labels, DIGITS_TEST)
-    return _search_images(pixels[kept], labels[kept], DIGITS_VALID, DIGIT_NAMES)
-
-
-def _test_digits(request: Request) -> Arrays:
-    pixels, labels = _digits(request)
-    kept, test = holdout(labels, DIGITS_TEST)
-    normaliser = _train_normaliser(pixels[kept], labels[kept], DIGITS_VALID)
-    return Arrays(normaliser.apply(pixels[test]), labels[test])
+    images = values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE, 1).astype(np.uint8)
+    kept, test = _held_out(Arrays(images, labels.astype(np.int64)), DIGITS_TEST)
+    return Examples(lambda: _held_out(kept, DIGITS_VALID), lambda: test, DIGIT_NAMES)
 
 
 def _file_split(request: Request, split: str) -> tuple[Pixels, Labels, tuple[str, ...]]:
@@ -209,7 +218,7 @@ def _label_names(given: NDArray[Any] | None, num_classes: int) -> tuple[str, ...
     return tuple(str(number) for number in range(num_classes))
 
 
-def _file_train(request: Request) -> tuple[Pixels, Labels, tuple[str, ...], int]:
+def _file(request: Request) -> Examples:
     pixels, labels, names = _file_split(request, "train")
     valid_count = min(VALID_MOST, len(labels) // VALID_SHARE)
     if valid_count == 0:
@@ -217,24 +226,17 @@ def _file_train(request: Request) -> tuple[Pixels, Labels, tuple[str, ...], int]
             f"x_train of {request.path} holds {len(labels)} images; one in {VALID_SHARE} is held "
             f"out for validation, so at least {VALID_SHARE} are needed"
         )
-    return pixels, labels, names, valid_count
 
+    def test() -> Arrays:
+        test_pixels, test_labels, _ = _file_split(request, "test")
+        if test_pixels.shape[1:] != pixels.shape[1:]:
+            raise DataError(
+                f"the images of x_test have the shape {test_pixels.shape[1:]}, those of x_train "
+                f"{pixels.shape[1:]}; both should be of one size"
+            )
+        return Arrays(test_pixels, test_labels)
 
-def _search_file(request: Request) -> SearchArrays:
-    pixels, labels, names, valid_count = _file_train(request)
-    return _search_images(pixels, labels, valid_count, names)
-
-
-def _test_file(request: Request) -> Arrays:
-    pixels, labels, _, valid_count = _file_train(request)
-    test_pixels, test_labels, _ = _file_split(request, "test")
-    if test_pixels.shape[1:] != pixels.shape[1:]:
-        raise DataError(
-            f"the images of x_test have the shape {test_pixels.shape[1:]}, those of x_train "
-            f"{pixels.shape[1:]}; both should be of one size"
-        )
-    normaliser = _train_normaliser(pixels, labels, valid_count)
-    return Arrays(normaliser.apply(test_pixels), test_labels)
+    return Examples(lambda: _held_out(Arrays(pixels, labels), valid_count), test, names)
 
 
 def _listops_bounds(request: Request) -> listops.LengthBounds:
@@ -261,21 +263,22 @@ def _listops_arrays(rows: list[listops.Tokens]) -> Arrays:
     return Arrays(listops.pad(rows), np.asarray(labels, dtype=np.int64))
 
 
-def _search_listops(request: Request) -> SearchArrays:
-    bounds = _listops_bounds(request)
-    rows = listops.generate(LISTOPS_TRAIN + LISTOPS_VALID, bounds, request.seed)
-    train, valid = _listops_arrays(rows[:LISTOPS_TRAIN]), _listops_arrays(rows[LISTOPS_TRAIN:])
-    return SearchArrays(train, valid, DIGIT_NAMES, LISTOPS_SYMBOLS)
+def _listops(request: Request) -> Examples:
+    bounds, drawn = _listops_bounds(request), LISTOPS_TRAIN + LISTOPS_VALID
+
+    def search() -> tuple[Arrays, Arrays]:
+        rows = listops.generate(drawn, bounds, request.seed)
+        return _listops_arrays(rows[:LISTOPS_TRAIN]), _listops_arrays(rows[LISTOPS_TRAIN:])
+
+    def test() -> Arrays:
+        # A longer draw begins with the shorter one: new lists, different from all of a search.
+        rows = listops.generate(drawn + LISTOPS_TEST, bounds, request.seed)
+        return _listops_arrays(rows[drawn:])
+
+    return Examples(search, test, DIGIT_NAMES, LISTOPS_SYMBOLS)
 
 
-def _test_listops(request: Request) -> Arrays:
-    # A longer draw begins with the shorter one, so these are new lists, different from all above.
-    drawn = LISTOPS_TRAIN + LISTOPS_VALID
-    rows = listops.generate(drawn + LISTOPS_TEST, _listops_bounds(request), request.seed)
-    return _listops_arrays(rows[drawn:])
-
-
-def _synthetic(request: Request) -> tuple[NDArray[Any], Labels]:
+def _synthetic_splits(request: Request) -> tuple[NDArray[Any], Labels]:
     """The examples of all splits; images are smaller than networks read them, rows not padded on.
 
     Raises:
@@ -294,66 +297,39 @@ def _synthetic(request: Request) -> tuple[NDArray[Any], Labels]:
     return synthetic_rows(shape, classes, longest, SPLIT_SEED)
 
 
-def _search_synthetic(request: Request) -> SearchArrays:
-    inputs, labels = _synthetic(request)
-    train = slice(TRAIN)
-    valid = slice(TRAIN, TRAIN + VALID)
+def _synthetic(request: Request) -> Examples:
+    inputs, labels = _synthetic_splits(request)
+    edges = (0, TRAIN, TRAIN + VALID, len(labels))
+    train, valid, test = (
+        Arrays(inputs[start:stop], labels[start:stop]) for start, stop in itertools.pairwise(edges)
+    )
     names = tuple(str(number) for number in range(request.num_classes))
-    if isinstance(request.model.input, TokenInput):
-        splits = [Arrays(inputs[part], labels[part]) for part in (train, valid)]
-        return SearchArrays(splits[0], splits[1], names, NUMBERS)
-    normaliser = Normaliser.fit(inputs[train])
-    splits = [Arrays(normaliser.apply(inputs[part]), labels[part]) for part in (train, valid)]
-    return SearchArrays(
-        splits[0], splits[1], names, images_reading(normaliser), normaliser.background
+    reading = NUMBERS if isinstance(request.model.input, TokenInput) else None
+    return Examples(lambda: (train, valid), lambda: test, names, reading)
+
+
+def _prepared(request: Request) -> Examples:
+    data, folder = EXAMPLES.open(Path(request.path)), Path(request.path)
+    check_examples_fit(data, request.model)
+
+    def arrays(split: ExampleSplit) -> Arrays:
+        rows = split.inputs
+        return Arrays(rows if isinstance(rows, np.ndarray) else rows.padded(), split.labels)
+
+    return Examples(
+        lambda: (arrays(data.train), arrays(data.valid)),
+        lambda: arrays(EXAMPLES.open_test(folder)),
+        data.label_names,
+        None if isinstance(data.train.inputs, np.ndarray) else BYTES,
     )
 
 
-def _test_synthetic(request: Request) -> Arrays:
-    inputs, labels = _synthetic(request)
-    rest = slice(TRAIN + VALID, None)
-    if isinstance(request.model.input, TokenInput):
-        return Arrays(inputs[rest], labels[rest])
-    normaliser = Normaliser.fit(inputs[:TRAIN])
-    return Arrays(normaliser.apply(inputs[rest]), labels[rest])
-
-
-def _prepared(request: Request) -> PreparedData[ExampleSplit]:
-    data = EXAMPLES.open(Path(request.path))
-    check_examples_fit(data, request.model)
-    return data
-
-
-def _prepared_arrays(
-    split: ExampleSplit, train: ExampleSplit
-) -> tuple[Arrays, Reading, Background]:
-    """A split as networks read it: images normalised by the training split, texts as they are."""
-    if isinstance(split.inputs, np.ndarray) and isinstance(train.inputs, np.ndarray):
-        normaliser = Normaliser.fit(train.inputs)
-        arrays = Arrays(normaliser.apply(split.inputs), split.labels)
-        return arrays, images_reading(normaliser), normaliser.background
-    assert not isinstance(split.inputs, np.ndarray), "all splits are of one kind"
-    return Arrays(split.inputs.padded(), split.labels), BYTES, ()
-
-
-def _search_prepared(request: Request) -> SearchArrays:
-    data = _prepared(request)
-    train, reading, background = _prepared_arrays(data.train, data.train)
-    valid, _, _ = _prepared_arrays(data.valid, data.train)
-    return SearchArrays(train, valid, data.label_names, reading, background)
-
-
-def _test_prepared(request: Request) -> Arrays:
-    data = _prepared(request)
-    return _prepared_arrays(EXAMPLES.open_test(Path(request.path)), data.train)[0]
-
-
-PREPARED = Source(None, True, _search_prepared, _test_prepared)
+PREPARED = Source(None, True, _prepared)
 SOURCES: dict[str, Source] = {
-    "cifar10": Source("images", True, _search_file, _test_file),
-    "digits": Source("images", False, _search_digits, _test_digits),
-    "listops": Source("tokens", False, _search_listops, _test_listops),
-    "synthetic": Source(None, False, _search_synthetic, _test_synthetic),
+    "cifar10": Source("images", True, _file),
+    "digits": Source("images", False, _digits),
+    "listops": Source("tokens", False, _listops),
+    "synthetic": Source(None, False, _synthetic),
 }
 
 

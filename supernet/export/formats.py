@@ -1,4 +1,4 @@
-"""What a format of exports has to do, and the formats by name.
+"""What a format of exports has to do, the formats by name, and a folder in one of them.
 
 An export is a folder. Whatever the format, it holds ``architecture.json`` (the `Blueprint`),
 ``reading.json`` with the tokenizer files or label names (`Preprocessing`), real inputs with what
@@ -17,10 +17,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.errors import DataError, UnknownNameError, UsageError
+from search_spaces.files import write_json
+from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
 
 if TYPE_CHECKING:
-    from supernet.export.blueprint import Blueprint
     from supernet.export.contents import Preprocessing, ReferenceOutputs
     from supernet.extraction import StandAlone
 
@@ -129,3 +130,59 @@ def _missing(name: str, package: str) -> UsageError:
     return UsageError(
         f"the format {name} needs the package {package}: pip install 'nas-service[export]'"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An export that was written and found equal to the run's model.
+
+    Attributes:
+        files: names of the format's own files.
+        difference: the largest of any output from the run's model.
+    """
+
+    files: tuple[str, ...]
+    difference: float
+
+
+def write_package(source: ExportSource, form: ExportFormat, folder: Path) -> Written:
+    """Write everything but card and checksums, and compare what was written with the run's model.
+
+    Args:
+        source: what to export.
+        form: how.
+        folder: empty.
+
+    Raises:
+        DataError: when an output differs from the run's model by more than the format's tolerance.
+    """
+    from supernet.export.contents import READING_FILE, write_reference
+
+    write_json(folder / ARCHITECTURE_FILE, source.blueprint.to_json())
+    labels = {"labels": list(source.preprocessing.labels)} if source.preprocessing.labels else {}
+    write_json(folder / READING_FILE, {**source.preprocessing.facts, **labels})
+    for name, content in source.preprocessing.files.items():
+        (folder / name).write_bytes(content)
+    write_reference(folder / form.reference_file, source.reference)
+    files = form.write(source, folder)
+    return Written(tuple(files), check_parity(form, folder))
+
+
+def check_parity(form: ExportFormat, folder: Path) -> float:
+    """The largest difference of an output of a folder from its reference.
+
+    Raises:
+        DataError: when it is above the format's tolerance, or a file is missing or damaged.
+    """
+    from supernet.export.contents import fits_task, read_reference
+
+    blueprint, reference = Blueprint.read(folder), read_reference(folder / form.reference_file)
+    if not fits_task(reference, blueprint.task):
+        raise DataError(f"{folder / form.reference_file} is of another task than the network")
+    difference = form.parity(folder, blueprint, reference)
+    if not difference <= form.tolerance:
+        raise DataError(
+            f"the outputs of the {form.name} export differ by {difference:.2g} from those of the "
+            f"run's model, more than {form.tolerance:g}: it is not the same network"
+        )
+    return difference

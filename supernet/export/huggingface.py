@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import DataError
-from search_spaces.files import write_atomically
+from search_spaces.files import write_atomically, write_json
 from search_spaces.settings import ImageInput
 from supernet.beam_search import BeamSettings
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
-from supernet.export.modeling import TEMPLATE, joined_parts, network_source
-from supernet.export.package import write_json
-from supernet.export.standalone import generated_difference, weights_difference
+from supernet.export.standalone import (
+    TEMPLATE,
+    generated_difference,
+    joined_parts,
+    network_source,
+    weights_difference,
+)
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
 
 WEIGHTS_FILE = "model.safetensors"

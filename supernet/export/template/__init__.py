@@ -1,4 +1,4 @@
-"""The parts that ``modeling.py`` of an export is put together from; see `supernet.export.modeling`.
+"""The parts of an export's ``modeling.py``; `supernet.export.standalone` puts them together.
 
 Every part is real Python and imports the others as modules. In an exported file the parts that a
 network needs stand one after the other, and sizes are read from ``architecture.json``.

@@ -12,12 +12,12 @@ from fastapi import Header, Response
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
 from nas.search.front import FrontEntry, pick, read_front
-from service.access import Context
+from service.api.dependencies import Context
+from service.api.problems import ProblemError
+from service.api.schemas import JobOut, JobRequest, NetworkRequest
 from service.auth import Role, Token
 from service.jobs.states import Job, Kind, State
 from service.jobs.submissions import NoRoomError, QueueFullError, Quotas, Submission
-from service.problems import ProblemError
-from service.schemas import JobOut, JobRequest, NetworkRequest
 from service.settings import Settings
 
 HIGHEST_FOR_ALL = 5

@@ -20,11 +20,10 @@ from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE, SPEC_FILE, result_file
 from nas.run.omni_views import read_views
 from nas.search.front import Front, FrontEntry, as_rows, read_front
-from service.access import AnyJob, Context, InContext
-from service.files import Download, find_artifact, list_artifacts
-from service.jobs.states import Job
-from service.problems import ProblemError
-from service.schemas import (
+from service.api.dependencies import AnyJob, Context, InContext
+from service.api.files import Download, find_artifact, list_artifacts
+from service.api.problems import ProblemError
+from service.api.schemas import (
     ArchitectureOut,
     ArtifactOut,
     EntryOut,
@@ -32,6 +31,7 @@ from service.schemas import (
     ObjectiveOut,
     OmniViewsOut,
 )
+from service.jobs.states import Job
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ def _front_of(
     if folder.has(FRONT_FILE):
         front = read_front(folder)
         return front, front.objectives, front.entries
-    from service.known_runs import known_run  # brings along what reads runs
+    from service.api.known_runs import known_run  # brings along what reads runs
 
     found = known_run(folder).found
     return found.front, found.objectives, found.entries
@@ -141,7 +141,7 @@ def architecture(
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.retraining.shortfall import shortfall
-    from service.known_runs import known_networks
+    from service.api.known_runs import known_networks
 
     folder = folder_of(job, context)
     view = known_networks(folder, [arch_id])

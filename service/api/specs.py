@@ -11,9 +11,9 @@ from nas.request.resolve import blaming, find_space, resolve
 from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
-from service.catalog import Catalog
-from service.problems import ProblemError
-from service.schemas import JobRequest
+from service.api.catalog import Catalog
+from service.api.problems import ProblemError
+from service.api.schemas import JobRequest
 
 
 @dataclass(frozen=True)

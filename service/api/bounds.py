@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
-from service.problems import ProblemError
+from service.api.problems import ProblemError
 
 MOST_KEYS = 10_000
 IPV6_NETWORK = 64  # bits: what one customer gets, and can choose addresses from as often as asked

@@ -21,8 +21,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.bounds import network_of
-from service.problems import problem_response
+from service.api.bounds import network_of
+from service.api.problems import problem_response
 from service.settings import Settings
 
 HEAD_BYTES = 32_768
@@ -38,7 +38,7 @@ MOST, MOST_OF_ONE = 2000, 512
 TELL_S = 1.0  # between two lines about clients that were cut off
 SHOWN = 5  # of their addresses
 
-log = logging.getLogger("service.connections")
+log = logging.getLogger("service.api.connections")
 
 
 class TooMuchError(Exception):

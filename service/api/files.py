@@ -23,15 +23,15 @@ from starlette.types import Receive, Scope, Send
 
 from nas.run.layout import WORKERS_FOLDER, export_folder, record_file
 from search_spaces.json_text import parse_json
-from service.problems import ProblemError
-from service.schemas import ArtifactOut
+from service.api.problems import ProblemError
+from service.api.schemas import ArtifactOut
 
 CHUNK = 64 * 1024
 LONGEST_PATH = 300
 CHECKSUMS_FILE = "checksums.json"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
-log = logging.getLogger("service.files")
+log = logging.getLogger("service.api.files")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ ANSWER_S = 2.0
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 LEAST_FREE = 16 * 2**20  # bytes
 
-log = logging.getLogger("service.health")
+log = logging.getLogger("service.api.health")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ LONGEST_FIELD, LONGEST_TEXT = 120, 1500
 MOST_ERRORS = 20
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
-log = logging.getLogger("service.problems")
+log = logging.getLogger("service.api.problems")
 
 
 class FieldError(BaseModel):

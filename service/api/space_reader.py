@@ -2,7 +2,7 @@
 
 What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds`). Should there be
 text within these bounds that still takes long, it costs a process (``python -m
-service.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
+service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
 Such a process reads the service's settings from stdin, then one request a line, and writes an
 answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
@@ -29,13 +29,13 @@ from nas.request.resolve import blaming
 from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.toml_bounds import check_bounds
-from service.catalog import Catalog
-from service.problems import ProblemError
-from service.schemas import JobRequest, SpaceOut
+from service.api.catalog import Catalog
+from service.api.problems import ProblemError
+from service.api.schemas import JobRequest, SpaceOut
+from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.settings import Settings, environment_of_process
-from service.specs import Search, needs_limits, read_search, read_space, refusing
 
-MODULE = "service.space_reader"
+MODULE = "service.api.space_reader"
 START_S = 60.0  # libraries have to be loaded
 WALL_S = 10.0  # for a process that gets no processor
 CPU_S, MEMORY_MB = 2, 256  # for one request

@@ -26,7 +26,7 @@ from nas.search.front import Front, FrontEntry
 from search_spaces.errors import DamagedRunError
 from search_spaces.json_text import UNREADABLE
 
-log = logging.getLogger("service.known_runs")
+log = logging.getLogger("service.api.known_runs")
 
 T = TypeVar("T")
 

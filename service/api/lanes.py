@@ -19,7 +19,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi.routing import APIRoute
 
-from service.problems import ProblemError
+from service.api.problems import ProblemError
 
 READING = 6  # more only take the interpreter from each other
 AGAIN_S = 2

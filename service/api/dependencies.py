@@ -10,16 +10,16 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from service.api.bounds import RateLimit, Streams, network_of
+from service.api.catalog import Catalog
+from service.api.health import Metrics, Readiness
+from service.api.lanes import Lanes
+from service.api.problems import ProblemError
+from service.api.space_reader import SpaceReader
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
-from service.bounds import RateLimit, Streams, network_of
-from service.catalog import Catalog
-from service.health import Metrics, Readiness
 from service.jobs.states import Job
 from service.jobs.store import Store
-from service.lanes import Lanes
-from service.problems import ProblemError
 from service.settings import Settings
-from service.space_reader import SpaceReader
 
 COOKIE = "nas_session"  # the token's secret, for the dashboard's pages
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
@@ -115,7 +115,7 @@ def _let_in(request: Request, context: Context, secret: str | None) -> Token:
 def check_same_origin(request: Request) -> None:
     """Refuse a change that comes with a cookie unless a page of this site asks for it.
 
-    `service.middleware.Gate` has refused other origins already; here one has to be named.
+    `RequestMiddleware` has refused other origins already; here one has to be named.
 
     Raises:
         ProblemError: 403.

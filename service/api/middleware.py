@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.bounds import Bodies, GoneError, network_of
-from service.health import Metrics
-from service.lanes import SAFE
-from service.problems import ProblemError, problem_response, unexpected
+from service.api.bounds import Bodies, GoneError, network_of
+from service.api.health import Metrics
+from service.api.lanes import SAFE
+from service.api.problems import ProblemError, problem_response, unexpected
 from service.settings import Settings, is_loopback
 
 RawHeader = tuple[bytes, bytes]
@@ -36,7 +36,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 log = logging.getLogger("service.requests")
 
 
-class Gate:
+class RequestMiddleware:
     """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:

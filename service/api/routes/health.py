@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from service.access import AnyRole, Context, InContext
-from service.problems import ProblemError
+from service.api.dependencies import AnyRole, Context, InContext
+from service.api.problems import ProblemError
 
 router = APIRouter(tags=["health"])
 

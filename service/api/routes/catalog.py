@@ -13,13 +13,13 @@ from fastapi.concurrency import run_in_threadpool
 from latency.profile import DeviceProfile, open_profile, read_profile
 from nas.request.spec import SpaceSource
 from search_spaces.errors import DataError, NasError
-from service.access import Admin, AnyRole, InContext
-from service.catalog import Catalog
-from service.lanes import Route
-from service.problems import ProblemError
-from service.schemas import DatasetOut, ProfileOut, SpaceOut
+from service.api.catalog import Catalog
+from service.api.dependencies import Admin, AnyRole, InContext
+from service.api.lanes import Route
+from service.api.problems import ProblemError
+from service.api.schemas import DatasetOut, ProfileOut, SpaceOut
+from service.api.specs import read_space
 from service.settings import Settings
-from service.specs import read_space
 
 router = APIRouter(route_class=Route)
 

@@ -13,17 +13,12 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
-from service.access import AnyJob, AnyRole, Context, InContext, Submitter
-from service.auth import Token
-from service.jobs.job_store import Filter
-from service.jobs.retention import delete_job
-from service.jobs.states import Job, JobEvent, Kind, State
-from service.jobs.submissions import Submission
-from service.lanes import Route
-from service.problems import ProblemError
-from service.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
-from service.specs import Search
-from service.submitting import (
+from service.api.dependencies import AnyJob, AnyRole, Context, InContext, Submitter
+from service.api.lanes import Route
+from service.api.problems import ProblemError
+from service.api.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
+from service.api.specs import Search
+from service.api.submitting import (
     KNOWN,
     Key,
     add_job,
@@ -33,6 +28,11 @@ from service.submitting import (
     told,
     within_quotas,
 )
+from service.auth import Token
+from service.jobs.job_store import Filter
+from service.jobs.retention import delete_job
+from service.jobs.states import Job, JobEvent, Kind, State
+from service.jobs.submissions import Submission
 
 BATCH = 500
 LOOK_S = 0.5  # between two looks for new events
