@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli import options
+from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error

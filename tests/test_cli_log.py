@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from nas.cli.app import app
 from nas.cli.listeners import targets
-from nas.cli.options import complete_log
+from nas.cli.listeners.targets import complete_log
 from nas.console.progress import BarScreen
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder

@@ -14,8 +14,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from nas import version
-from nas.cli import options, plugins
+from nas.cli import plugins
 from nas.cli.app import app
+from nas.console import options
 from search_spaces import load_space, space_names
 from search_spaces.operators import smallest
 

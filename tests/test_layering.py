@@ -44,6 +44,14 @@ def test_stages_sit_on_executors_and_both_on_the_run() -> None:
     assert wanted | {("nas.stages", "nas.executors")} <= arrows
 
 
+def test_the_service_and_the_console_know_nothing_of_the_commands() -> None:
+    known = modules(ROOT)
+    arrows = module_arrows(imports(known), known)
+    outside = ("service.", "nas.console", "nas.request")
+    to_commands = [one for one in arrows if one[1].startswith("nas.cli")]
+    assert to_commands and [one for one in to_commands if one[0].startswith(outside)] == []
+
+
 def test_heavy_libraries_stay_in_their_modules() -> None:
     assert heavy_violations(imports(modules(ROOT))) == []
 

@@ -41,7 +41,7 @@ def test_what_makes_no_sense_is_refused(text: str, words: str) -> None:
 
 
 def test_what_is_not_measured_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean latency_ms"):
+    with pytest.raises(UnknownNameError, match="did you mean 'latency_ms'"):
         read_conditions("latency<=3")
 
 

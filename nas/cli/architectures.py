@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from nas.cli import options
+from nas.console import options
 from nas.console.output import tell
 from nas.results.state import RUNS, open_run
 from nas.run.layout import SPEC_FILE

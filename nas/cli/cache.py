@@ -25,7 +25,7 @@ from latency.profile import (
     timing_lock,
     write_lock,
 )
-from nas.cli import options
+from nas.console import options
 from nas.console.formatting import NOTHING, compact
 from nas.console.output import out, print_json, say
 from nas.console.tables import table

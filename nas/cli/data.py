@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli import options
+from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say
 from nas.console.progress import Screen, choose_screen

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli import options
 from nas.cli.translate import ARCH, BATCH_TOKENS, BEAM, DATA, DEVICE, LENPEN, beam_settings
+from nas.console import options
 from nas.console.output import print_json, say
 from nas.request.spec import Device
 from nas.results import networks

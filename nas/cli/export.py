@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from nas.cli import options
 from nas.cli.translate import DATA
+from nas.console import options
 from nas.console.output import print_json, say
 from nas.exporting.export import ExportRequest, export_network, verify_export
 from nas.results.state import open_run

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from nas.cli import options
 from nas.cli.checked_spaces import checked_space
+from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table

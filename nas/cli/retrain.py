@@ -7,9 +7,10 @@ from importlib.metadata import entry_points
 
 import typer
 
-from nas.cli import options
+from nas.cli.listeners.targets import LOG, read_logs
 from nas.cli.picking import FRONT, winners
 from nas.cli.results import finish, follow
+from nas.console import options
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
@@ -74,7 +75,7 @@ def retrain(
         metavar="TEXT",
         help="With --run: further options of fairseq-train, as '--max-update 1000'. Repeatable.",
     ),
-    log: list[str] = options.LOG,
+    log: list[str] = LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
@@ -88,7 +89,7 @@ def retrain(
     _check_tuning(tune, where)
     if backend != OWN:
         _check_single(backend, pick, top, tune, where)
-    logs = options.read_logs(log)
+    logs = read_logs(log)
     folder = open_run(run)
     screen = choose_screen(quiet, json_lines)
     if backend != OWN:

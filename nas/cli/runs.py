@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from nas.cli import options
 from nas.cli.omni import show_attention
 from nas.cli.picking import chosen, picking_json, step_table
 from nas.cli.results import show_results
+from nas.console import options
 from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell

@@ -10,11 +10,11 @@ from pathlib import Path
 import typer
 
 from latency.workload import Workload
-from nas.cli import options
 from nas.cli.checked_spaces import checked_space
-from nas.cli.listeners.targets import Target
+from nas.cli.listeners.targets import LOG, Target, read_logs
 from nas.cli.results import finish, follow
 from nas.cli.settings import list_settings as list_settings_then_exit
+from nas.console import options
 from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
@@ -60,7 +60,7 @@ def search(
     ),
     retime: bool = options.RETIME,
     where: ExecutorSettings = options.PLACED,
-    log: list[str] = options.LOG,
+    log: list[str] = LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
@@ -69,7 +69,7 @@ def search(
     The same command in the same folder goes on where it stopped.
     """
     del list_settings  # its callback has done all there is to do
-    how = Working(where, options.read_logs(log), quiet, json_lines, retime)
+    how = Working(where, read_logs(log), quiet, json_lines, retime)
     found = resolve(request, Here())
     folder = out_dir or RUNS / f"{found.space.name}-{found.spec.digest[:8]}"
     _work_on_search(folder, found, how)
@@ -111,7 +111,7 @@ def resume(
     keep: list[str] = options.KEEP_AGAIN,
     retime: bool = options.RETIME,
     where: ExecutorSettings = options.PLACED,
-    log: list[str] = options.LOG,
+    log: list[str] = LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
@@ -120,7 +120,7 @@ def resume(
     With --keep only prune, evolve, verify and front are done again, with --retime all but the
     training of the supernet. The executor may be another one than before.
     """
-    how = Working(where, options.read_logs(log), quiet, json_lines, retime)
+    how = Working(where, read_logs(log), quiet, json_lines, retime)
     folder = open_run(run)
     if keep:
         folder.veto(read_vetoes(folder.spec.space, keep))

@@ -7,9 +7,9 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from nas.cli import options
 from nas.cli.architectures import read_architecture
 from nas.cli.checked_spaces import checked_space
+from nas.console import options
 from nas.console.formatting import network
 from nas.console.output import out, print_json, say
 from nas.console.tables import Folding, cost_table, gene_rows, gene_table, table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli import options
+from nas.console import options
 from nas.console.output import tell
 from nas.request.spec import Device
 from nas.results import networks

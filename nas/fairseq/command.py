@@ -8,10 +8,10 @@ from pathlib import Path
 
 import typer
 
-from nas.cli import options
-from nas.cli.listeners.targets import Target
+from nas.cli.listeners.targets import LOG, Target, read_logs
 from nas.cli.plugins import USE
 from nas.cli.results import final_lines, follow
+from nas.console import options
 from nas.console.output import say, tell
 from nas.console.progress import Screen, choose_screen
 from nas.fairseq.plugin import USER_DIR
@@ -72,7 +72,7 @@ def import_weights(
     replaces: bool = typer.Option(
         False, "--replace", help="Give up weights of the network that the run has already."
     ),
-    log: list[str] = options.LOG,
+    log: list[str] = LOG,
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
@@ -80,7 +80,7 @@ def import_weights(
 
     After it nas translate, evaluate and export know the network as after nas retrain.
     """
-    logs = options.read_logs(log)
+    logs = read_logs(log)
     folder = open_run(run)
     use_threads(folder.spec.budget.threads)
     from nas.fairseq.backend import import_checkpoints

@@ -7,13 +7,13 @@ network.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nas.objectives import LATENCY, OBJECTIVES, QualityMetric
+from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 
 BEST, KNEE, CHEAPEST = "best", "knee", "cheapest"
@@ -150,8 +150,7 @@ def _condition(text: str) -> Condition:
         )
     name, sign = match[1], match[2]
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = nearest(name, NAMES)
         raise UnknownNameError(f"no {name!r} is measured{hint} (there are {', '.join(NAMES)})")
     condition = Condition(name, bound)
     if sign in ("<=", "≤", "<", ">=", "≥", ">") and condition.at_least != (sign in ">=≥"):

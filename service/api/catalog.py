@@ -8,7 +8,6 @@ profile`` made in ``HOME/profiles``.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from latency.workload import Workload
+from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
@@ -210,9 +210,8 @@ def _prepared(folder: Path) -> Dataset:
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> UnknownNameError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    there = ", ".join(sorted(known)) or "none"
     return UnknownNameError(
-        f"there is no {what} named {name[:100]!r} on this server{hint}; there are "
-        f"{', '.join(sorted(known))}"
+        f"there is no {what} named {name[:100]!r} on this server (there are {there})"
+        f"{nearest(name, known)}"
     )

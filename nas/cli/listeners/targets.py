@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
+
+import typer
 
 from nas.cli.listeners.base import Listener, Logger
 from nas.cli.listeners.mlflow import MlflowLogger
 from nas.cli.listeners.tensorboard import TensorBoardLogger
+from nas.console.options import completing
 from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 
@@ -54,3 +58,23 @@ def read_target(text: str) -> Target:
             f"with its extra {name}, in a checkout by pip install --editable '.[{name}]'"
         )
     return Target(name, uri or None)
+
+
+def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
+    """``["mlflow=http://host"]`` → where to log, each place once.
+
+    Raises:
+        UsageError: for a logger there is not, or one whose package is not installed.
+    """
+    return tuple(dict.fromkeys(read_target(text) for text in given))
+
+
+complete_log = completing(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
+LOG: Any = typer.Option(
+    [],
+    "--log",
+    metavar="tensorboard|mlflow",
+    help="Log the run there too, with mlflow=URI to a server or store of your choice; needs the "
+    "extra of that name. Repeatable.",
+    autocompletion=complete_log,
+)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what the shell may complete."""
+"""Options that several commands share, groups of them made of a request, and completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ValidationError
 
-from nas.cli.listeners.targets import MLFLOW, TENSORBOARD, Target, read_target
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.objectives import OBJECTIVES, QUALITY
@@ -60,7 +59,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _words(*names: str) -> Callable[[str], list[str]]:
+def completing(*names: str) -> Callable[[str], list[str]]:
     """A completion that offers these."""
 
     def complete(incomplete: str) -> list[str]:
@@ -69,15 +68,14 @@ def _words(*names: str) -> Callable[[str], list[str]]:
     return complete
 
 
-complete_convention = _words(*CONVENTIONS)
-complete_format = _words(*FORMATS)
-complete_log = _words(TENSORBOARD, MLFLOW, f"{MLFLOW}=")
-complete_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
-complete_retrain_pick = _words(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
-complete_keep = _words(ALL, NONE)
-complete_objectives = _words(*(f"{QUALITY},{name}" for name in COSTS))
-complete_setting = _words(*(f"{name}=" for name in setting_names()))
-complete_limit = _words(*(f"{name}=" for name in COSTS))
+complete_convention = completing(*CONVENTIONS)
+complete_format = completing(*FORMATS)
+complete_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
+complete_retrain_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
+complete_keep = completing(ALL, NONE)
+complete_objectives = completing(*(f"{QUALITY},{name}" for name in COSTS))
+complete_setting = completing(*(f"{name}=" for name in setting_names()))
+complete_limit = completing(*(f"{name}=" for name in COSTS))
 
 
 # -- shared options -------------------------------------------------------------------------------
@@ -116,15 +114,6 @@ KEEP_AGAIN: Any = typer.Option(
     help="Do the pruning and all that follows again, with these vetoes in place of those before: "
     "what may not be cut, all (undo every cut) or none. Repeatable.",
     autocompletion=complete_keep,
-)
-
-LOG: Any = typer.Option(
-    [],
-    "--log",
-    metavar="tensorboard|mlflow",
-    help="Log the run there too, with mlflow=URI to a server or store of your choice; needs the "
-    "extra of that name. Repeatable.",
-    autocompletion=complete_log,
 )
 
 
@@ -291,12 +280,3 @@ _COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
     "settings": complete_setting,
 }
 SEARCH_REQUEST = request_options(SearchRequest)
-
-
-def read_logs(given: Iterable[str]) -> tuple[Target, ...]:
-    """``["mlflow=http://host"]`` → where to log, each place once.
-
-    Raises:
-        UsageError: for a logger there is not, or one whose package is not installed.
-    """
-    return tuple(dict.fromkeys(read_target(text) for text in given))
