@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments.harness import Options, Study
 from experiments.service_process import REQUEST, ROOT, Service, end
+from nas.run.layout import REPORT_FILE
 from search_spaces.errors import EvaluationError, UsageError
 
 IMAGES = ROOT / "docs" / "images"
@@ -65,7 +66,7 @@ def measure(options: Options) -> dict[str, Any]:
             page.goto(f"{url}/jobs/{job['id']}")
             page.wait_for_load_state("networkidle")
             page.screenshot(path=IMAGES / "dashboard.png")
-            page.goto((service.home / "runs" / job["run"] / "report.html").as_uri())
+            page.goto((service.home / "runs" / job["run"] / REPORT_FILE).as_uri())
             page.wait_for_load_state("networkidle")
             page.locator(".js-plotly-plot").first.screenshot(path=IMAGES / "front.png")
         finally:

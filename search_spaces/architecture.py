@@ -254,21 +254,24 @@ def omni_spans(kinds: Sequence[AttentionKind], max_span: int) -> tuple[int, ...]
     return tuple(spans)
 
 
-def find_id(given: str, ids: Iterable[str], what: str) -> str:
+def find_id(given: str, ids: Iterable[str], what: str, letters: int = 1) -> str:
     """The one id that is given in full or by its first letters.
 
     Args:
         given: what somebody typed.
         ids: of the networks there are.
         what: such a network is called, for the message.
+        letters: how many are needed at least.
 
     Raises:
         UsageError: when it is that of several, naming them, or of none, naming the nearest.
     """
     known = sorted(set(ids))
-    found = [one for one in known if given and one.startswith(given)]
-    if len(found) == 1 or given in found:
-        return given if given in found else found[0]
+    if given in known:
+        return given
+    found = [one for one in known if len(given) >= letters and one.startswith(given)]
+    if len(found) == 1:
+        return found[0]
     if found:
         raise UsageError(f"several ids begin with {given}: {', '.join(found)}")
     nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0)

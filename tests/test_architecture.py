@@ -13,8 +13,9 @@ from search_spaces.architecture import (
     DecoderStack,
     EncoderLayer,
     EncoderStack,
+    find_id,
 )
-from search_spaces.errors import ArchitectureError
+from search_spaces.errors import ArchitectureError, UsageError
 
 ENCODER = EncoderStack(8, (EncoderLayer("softmax", 2, 16), EncoderLayer("linear", 1, 8)))
 CROSS = DecoderLayer("omni", 2, 16, "softmax", 2, 2)
@@ -142,3 +143,31 @@ def test_a_network_needs_a_stack_and_a_stack_needs_layers() -> None:
 def test_malformed_json_is_refused_by_name(data: object, message: str) -> None:
     with pytest.raises(ArchitectureError, match=message):
         Architecture.from_json(data)
+
+
+# -- ids ----------------------------------------------------------------------------------------
+
+
+def test_an_id_is_found_in_full_or_by_its_first_letters() -> None:
+    ids = ["abc1", "abc12", "abd3"]
+    assert find_id("abd", ids, "network") == "abd3"
+    assert find_id("abc1", ids, "network") == "abc1"  # though another one begins like it
+
+
+@pytest.mark.parametrize(
+    ("given", "letters", "message"),
+    [
+        ("abc", 1, "several ids begin with abc: abc1, abc2"),
+        ("abx", 1, "'abx' is the id of no network of the run; the nearest id is abc"),
+        ("", 1, "'' is the id of no network of the run; the nearest id is"),
+        ("d", 2, "'d' is the id of no network of the run; the nearest id is d4"),
+    ],
+)
+def test_any_other_id_is_refused(given: str, letters: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_id(given, ["abc1", "abc2", "d4"], "network of the run", letters)
+
+
+def test_an_id_where_there_is_none() -> None:
+    with pytest.raises(UsageError, match="no network; there is none yet"):
+        find_id("abc", [], "network")

@@ -82,8 +82,8 @@ def test_options_of_the_search_count(run: RunFolder, monkeypatch: pytest.MonkeyP
         seen.append(arguments[-2:])
         return plainly(*arguments)
 
-    plainly = command.trained.translate_text
-    monkeypatch.setattr(command.trained, "translate_text", translate_text)
+    plainly = command.networks.translate_text
+    monkeypatch.setattr(command.networks, "translate_text", translate_text)
     options = ["--beam", "2", "--lenpen", "3", "--batch-tokens", "400"]
     changed = nas("translate", run.path, *options, given="\n".join(lines)).stdout
     beam = BeamSettings(beam_size=2, length_penalty=3.0)
@@ -112,7 +112,7 @@ def test_only_line_feeds_end_lines(run: RunFolder, given: bytes, lines: list[str
 
 def test_what_is_not_utf8_is_named(run: RunFolder) -> None:
     done = nas("translate", run.path, given=b"birds\nthe \xff dog\n")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "line 2: not UTF-8 (byte 0xff at column 5)" in done.stderr
 
 

@@ -18,28 +18,8 @@ from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
 from nas.results.contents import Audit, Epoch, Retrained, RunContents
 from nas.results.failures import failed, read_failed
+from nas.run import layout
 from nas.run.folder import RunFolder
-from nas.run.layout import (
-    DATA_FILE,
-    DEVICE_PROFILE_FILE,
-    FRONT_FILE,
-    HISTORY_FILE,
-    HOLDING_FILE,
-    IMPORTANCES_FILE,
-    MEMORY_FILE,
-    MEMORY_PREDICTOR_FILE,
-    OBSERVATIONS_FILE,
-    POPULATION_FILE,
-    PREDICTOR_FILE,
-    PROFILE_FILE,
-    PRUNED_SPACE_FILE,
-    PRUNING_FILE,
-    RANKER_FILE,
-    REPORT_CARD_FILE,
-    VERIFICATION_FILE,
-    attention_file,
-    result_file,
-)
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
@@ -71,30 +51,30 @@ def read_contents(folder: RunFolder) -> RunContents:
         DamagedRunError: for a file that is there and cannot be read, naming it.
     """
     reader = _Reader(folder)
-    profile = reader.file(PROFILE_FILE, read_profile)
-    fitted = reader.json(PREDICTOR_FILE, LatencyPredictor.from_json)
-    card = reader.json(REPORT_CARD_FILE, ReportCard.from_json)
-    importances = reader.json(IMPORTANCES_FILE, _numbers)
+    profile = reader.file(layout.PROFILE_FILE, read_profile)
+    fitted = reader.json(layout.PREDICTOR_FILE, LatencyPredictor.from_json)
+    card = reader.json(layout.REPORT_CARD_FILE, ReportCard.from_json)
+    importances = reader.json(layout.IMPORTANCES_FILE, _numbers)
     observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader)))
-    verified = tuple(filter(None, reader.journal(VERIFICATION_FILE, _verified)))
-    held = dict(one for line in reader.journal(HOLDING_FILE, _held) for one in line)
+    verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
+    held = dict(one for line in reader.journal(layout.HOLDING_FILE, _held) for one in line)
     return RunContents(
         name=folder.path.resolve().name,
         spec=folder.spec,
-        sizes=reader.json(DATA_FILE, _sizes) or {},
+        sizes=reader.json(layout.DATA_FILE, _sizes) or {},
         profile=profile,
-        carried=reader.file(DEVICE_PROFILE_FILE, read_device_profile),
+        carried=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
         predictor=None if fitted is None else fitted.report,
-        history=reader.json(HISTORY_FILE, _history) or (),
+        history=reader.json(layout.HISTORY_FILE, _history) or (),
         observed=_with_held(observed, held),
         population=_population(folder.spec, reader),
         verified=_with_held(verified, held),
         failed=read_failed(folder.path),
-        front=reader.json(FRONT_FILE, _front),
+        front=reader.json(layout.FRONT_FILE, _front),
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
-        audit=reader.json(PRUNING_FILE, lambda data: _audit(data, folder.spec.space)),
+        audit=reader.json(layout.PRUNING_FILE, lambda data: _audit(data, folder.spec.space)),
         retrained=_retrained(folder, reader),
         views=_views(folder),
         seconds=_seconds(folder),
@@ -223,8 +203,8 @@ def _observed(
             raise ValueError("a network has no quality")
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
-    lines = list(filter(None, reader.journal(OBSERVATIONS_FILE, parse)))
-    return reader.parsed(OBSERVATIONS_FILE, lambda: with_costs(space, lines, costs))
+    lines = list(filter(None, reader.journal(layout.OBSERVATIONS_FILE, parse)))
+    return reader.parsed(layout.OBSERVATIONS_FILE, lambda: with_costs(space, lines, costs))
 
 
 def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
@@ -235,19 +215,21 @@ def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> 
 
 
 def _memory(reader: _Reader) -> KnownCost:
-    lines = reader.journal(MEMORY_FILE, lambda line: (str(line["id"]), finite_number(line[MEMORY])))
+    lines = reader.journal(
+        layout.MEMORY_FILE, lambda line: (str(line["id"]), finite_number(line[MEMORY]))
+    )
     return KnownCost(
-        MEMORY, dict(lines), reader.json(MEMORY_PREDICTOR_FILE, LatencyPredictor.from_json)
+        MEMORY, dict(lines), reader.json(layout.MEMORY_PREDICTOR_FILE, LatencyPredictor.from_json)
     )
 
 
 def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
     """The best of everything that evolution scored, as many as survive a generation."""
-    name = POPULATION_FILE
+    name = layout.POPULATION_FILE
     generations = reader.journal(name, Generation.from_json)
     if not generations:
         return ()
-    pruned = reader.file(PRUNED_SPACE_FILE, _read_space)
+    pruned = reader.file(layout.PRUNED_SPACE_FILE, _read_space)
     return reader.parsed(name, lambda: _survivors(spec, pruned or spec.space, generations))
 
 
@@ -287,8 +269,8 @@ def _front(data: Any) -> Front:
 
 
 def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
-    needed = [RANKER_FILE]
-    needed += [PREDICTOR_FILE] if folder.spec.needs_latency else []
+    needed = [layout.RANKER_FILE]
+    needed += [layout.PREDICTOR_FILE] if folder.spec.needs_latency else []
     if folder.record("rank") is None or not all(map(folder.has, needed)):
         return {}
     return reader.parsed(needed[0], lambda: read_features(folder))
@@ -319,12 +301,12 @@ def _evidence(data: Any) -> Evidence:
 
 
 def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
-    names = folder.found(result_file("*"))
+    names = folder.found(layout.result_file("*"))
     return tuple(result for name in names if (result := reader.json(name, _result)))
 
 
 def _views(folder: RunFolder) -> tuple[OmniViews, ...]:
-    ids = [Path(name).stem for name in folder.found(attention_file("*"))]
+    ids = [Path(name).stem for name in folder.found(layout.attention_file("*"))]
     return tuple(view for one in ids if (view := read_views(folder, one)))
 
 

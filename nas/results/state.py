@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from nas.executors.board import WorkerState, read_workers
 from nas.results.failures import FailedNetwork, read_failed
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, search_stages
 from nas.search.front import Front, pick, read_front
-from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
 RUNS = Path("runs")
 
@@ -124,15 +122,13 @@ def is_locked(path: Path) -> bool:
     """Whether a process works on the run in `path`."""
     if not (path / LOCK_FILE).exists():
         return False
-    lock = FileLock(path / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
+        with locked(path):
+            return False
+    except RunConflictError:
         return True
     except OSError:
         return False  # a folder that only may be read: nobody can work on it from here
-    lock.release()
-    return False
 
 
 def _stage(folder: RunFolder, name: str, thorough: bool) -> StageState:

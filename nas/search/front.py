@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from nas.request.picks import (
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
-from search_spaces.architecture import Architecture
+from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.json_text import UNREADABLE, finite_number
 
@@ -294,15 +293,9 @@ def pick(front: Front, how: str) -> FrontEntry:
         return among[knee_index(points_of(among, front.objectives))]
     if conditions := conditions_of(how):
         return _meeting(front, conditions)
-    ids = [entry.id for entry in front.entries]
-    matches = [one for one in front.entries if one.id.startswith(how) and len(how) >= SHORTEST_ID]
-    if len(matches) == 1:
-        return matches[0]
-    nearest = difflib.get_close_matches(how, ids, n=1, cutoff=0.0)
-    raise UsageError(
-        f"{how!r} is none of {', '.join(WORDS)}, no condition like 'params<=2e5', and not the id "
-        f"of a network on the front; the nearest id is {nearest[0]}"
-    )
+    ids = {entry.id: entry for entry in front.entries}
+    what = f"network on the front, none of {', '.join(WORDS)}, and no condition like 'params<=2e5'"
+    return ids[find_id(how, ids, what, SHORTEST_ID)]
 
 
 def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
