@@ -70,6 +70,11 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "transformers": ("supernet.export.*",),
 }
 
+# Room → the only ones that may import it; what commands of others share is in nas.console.
+PRIVATE: dict[str, tuple[str, ...]] = {
+    "nas.cli": ("nas.*", "experiments.*"),
+}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -135,6 +140,16 @@ def heavy_violations(found: Iterable[Import]) -> list[str]:
         if allowed is not None and not matches(item.source, allowed):
             wrong.append(f"{item.source}:{item.line} imports {item.target}")
     return wrong
+
+
+def private_violations(found: Iterable[Import]) -> list[str]:
+    """Imports of a room by those that it is not for."""
+    return [
+        f"{item.source}:{item.line} imports {item.target}"
+        for item in found
+        for room, allowed in PRIVATE.items()
+        if matches(item.target, (room, f"{room}.*")) and not matches(item.source, allowed)
+    ]
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

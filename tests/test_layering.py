@@ -20,6 +20,7 @@ from tests.layering_rules import (
     module_arrows,
     modules,
     package_arrows,
+    private_violations,
 )
 
 
@@ -54,6 +55,10 @@ def test_the_service_and_the_console_know_nothing_of_the_commands() -> None:
 
 def test_heavy_libraries_stay_in_their_modules() -> None:
     assert heavy_violations(imports(modules(ROOT))) == []
+
+
+def test_the_service_knows_no_command_of_the_search() -> None:
+    assert private_violations(imports(modules(ROOT))) == []
 
 
 def test_the_tree_is_read_at_all() -> None:

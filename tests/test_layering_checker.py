@@ -16,6 +16,7 @@ from tests.layering_rules import (
     module_arrows,
     modules,
     package_arrows,
+    private_violations,
 )
 
 
@@ -96,6 +97,11 @@ def test_heavy_libraries_elsewhere_are_found(tmp_path: Path) -> None:
 
 def test_heavy_libraries_in_their_modules_are_fine(tmp_path: Path) -> None:
     assert _found(tmp_path, HEAVY_AT_HOME, heavy_violations) == [0] * len(HEAVY_AT_HOME)
+
+
+def test_a_room_is_private_to_its_own_package(tmp_path: Path) -> None:
+    files = [("service/a.py", "from nas.cli import app"), ("nas/a.py", "import nas.cli.app")]
+    assert _found(tmp_path, files, private_violations) == [1, 0]
 
 
 def test_a_cycle_is_found(tmp_path: Path) -> None:
