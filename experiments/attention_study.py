@@ -36,11 +36,11 @@ from experiments.trainings import Oracle, oracle, train_supernet, trained, untra
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
+from nas.objectives.size import network_costs
 from nas.profiling.timed_work import timed_call
 from nas.run.folder import RunFolder
 from nas.search.evolution import Scores
 from nas.search.pareto import non_dominated
-from nas.search.scoring import network_costs
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture

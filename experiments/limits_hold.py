@@ -129,7 +129,7 @@ def search(options: Options, folder: Path) -> tuple[list[Searched], LatencyMeter
     for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
-    times = [one.value for one in run.timed().values()]
+    times = [one.value for one in run.measured_costs()[LATENCY].values()]
     rng = np.random.default_rng(seed)
     found = []
     for number in range(searches):

@@ -41,10 +41,11 @@ from experiments.network_speed import (
 )
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
+from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
-from nas.search.scoring import CostScorer, Scorer, network_costs
+from nas.search.scoring import CostScorer, Scorer
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.loading import load_space
@@ -131,12 +132,12 @@ def _scorer(space: SearchSpace, ranker: Ranker, objectives: Sequence[str]) -> Sc
     features = encode_features(space, rows)
     params, operations = network_costs(space, rows).T
     ranker.fit(features, 1 / np.log(params) + rng.normal(0, 0.001, OBSERVATIONS))
-    latency = None
+    predictors = {}
     if LATENCY in objectives:
         ms = (1 + operations / operations.mean()) * rng.lognormal(0, 0.02, OBSERVATIONS)
-        latency = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
+        predictors[LATENCY] = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
     limits = {"params": float(np.median(params))}
-    return Scorer(ranker, CostScorer(space, latency, objectives, limits))
+    return Scorer(ranker, CostScorer(space, predictors, objectives, limits))
 
 
 # -- sequences --------------------------------------------------------------------------------

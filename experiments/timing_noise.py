@@ -211,7 +211,7 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
     for stage in search_stages(base.spec):
         if stage.name in ("declare", "latency", *SHARED):
             work(run, stage)
-    times = [one.value for one in run.timed().values()]
+    times = [one.value for one in run.measured_costs()[LATENCY].values()]
     rng = np.random.default_rng(seed)
     limits = [float(np.percentile(times, rng.uniform(*PERCENTILES))) for _ in range(searches)]
     started = time.monotonic()

@@ -13,13 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from nas.executors.base import Failure, judged
 from nas.objectives import QUALITY
+from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder
 from nas.run.stage_runner import run_stage
 from nas.run.stages import search_stages
 from nas.search.evolution import Scores
-from nas.search.scoring import network_costs
 from nas.search.searchers.base import Problem
 from nas.stages.base import Run
 from nas.stages.pipeline import work_of

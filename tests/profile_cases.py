@@ -12,6 +12,7 @@ import pytest
 from latency.device import DeviceFingerprint
 from latency.regressors import CANDIDATES
 from latency.workload import Workload
+from nas.objectives.size import network_costs
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -21,7 +22,6 @@ from nas.profiling.device_profile import (
     settings_digest,
 )
 from nas.profiling.sessions import TimedSession, measurement, profile_workload
-from nas.search.scoring import network_costs
 from nas.search.uniform_networks import middle
 from search_spaces.loading import parse_space
 from search_spaces.space import Genotypes, SearchSpace

@@ -17,6 +17,7 @@ from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader, open_profile
 from latency.workload import Workload
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
+from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
@@ -28,7 +29,6 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept, PrunedSpace
 from nas.search.ranking import PairwiseLinear, choose_ranker
-from nas.search.scoring import network_costs
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space

@@ -22,7 +22,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.pipeline_cases import NUMBERS, TINY, logged
-from tests.profile_cases import WORKLOAD, made_profile
+from tests.profile_cases import WORKLOAD, few_regressors, made_profile
 
 pytestmark = pytest.mark.usefixtures("few_regressors")
 
@@ -49,6 +49,26 @@ def carried(profile: CarriedProfile, *arguments: str, out: Path = RUN) -> Result
     return search("--device-profile", "board.json", *arguments, out=out)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a search that has ended, and the profile of another device."""
+    folder = tmp_path_factory.mktemp("carried")
+    with pytest.MonkeyPatch.context() as patch, few_regressors():
+        patch.chdir(folder)
+        patch.setenv("NAS_CACHE_DIR", str(folder / "cache"))
+        Path("tiny.toml").write_text(TINY, encoding="utf-8")
+        done = carried(made_profile())
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture
+def ready(here: Path, whole: Path) -> None:
+    """That search here, to read, to resume or to damage."""
+    shutil.copytree(whole / RUN, RUN)
+    shutil.copy(whole / "board.json", "board.json")
+
+
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency_meter, "time_session", None)
 
@@ -67,8 +87,8 @@ def test_another_device_is_predicted_and_nothing_is_timed(monkeypatch: pytest.Mo
     assert "predicted for board" in (RUN / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("ready")
 def test_choosing_goes_by_predictions_where_nothing_was_measured() -> None:
-    assert carried(made_profile()).exit_code == 0
     front = read_front(RunFolder.open(RUN))
     least = min(entry.value("latency_ms") for entry in front.entries)
     shown = CliRunner().invoke(app, ["show", "run", "--pick"])
@@ -90,9 +110,9 @@ def test_the_smallest_limit_that_is_named_can_be_met(monkeypatch: pytest.MonkeyP
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.usefixtures("ready")
 def test_resuming_needs_nothing_but_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     no_timing(monkeypatch)
-    assert carried(made_profile()).exit_code == 0
     before = (RUN / "pareto.json").read_bytes()
     Path("board.json").unlink()
     shutil.rmtree(RUN / "latency")
@@ -102,14 +122,14 @@ def test_resuming_needs_nothing_but_the_folder(monkeypatch: pytest.MonkeyPatch) 
     assert (RUN / "pareto.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("ready")
 def test_the_profile_is_part_of_the_request() -> None:
-    assert carried(made_profile()).exit_code == 0
     done = carried(replace(made_profile(), seed=1))
     assert done.exit_code == 2 and "another request (device_profile differs)" in done.stderr
 
 
+@pytest.mark.usefixtures("ready")
 def test_a_damaged_copy_is_named() -> None:
-    assert carried(made_profile()).exit_code == 0
     (RUN / "device_profile.json").write_text("{}")
     shutil.rmtree(RUN / "latency")
     done = CliRunner().invoke(app, ["resume", str(RUN)])
@@ -162,17 +182,17 @@ def test_a_limit_that_the_profile_rules_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("change", [{"schema": 1}, {"predicted_for": {}}, {"schema": 3}])
+@pytest.mark.usefixtures("ready")
 def test_a_front_of_mixed_schemas_is_damaged(change: dict[str, Any]) -> None:
-    assert carried(made_profile()).exit_code == 0
     data = json.loads((RUN / "pareto.json").read_text())
     with pytest.raises(DamagedRunError):
         Front.from_json(data | change)
 
 
+@pytest.mark.usefixtures("ready")
 def test_its_result_fits_the_schema() -> None:
     from tests.test_front import PARETO, valid
 
-    assert carried(made_profile()).exit_code == 0
     data = json.loads((RUN / "pareto.json").read_text())
     assert valid(PARETO, data) and not valid(PARETO, data | {"schema": 1})
     del data["predicted_for"]

@@ -95,7 +95,7 @@ class ExecutorContract:
             assert meter.known(networks[0]) and not first.doubtful
             assert meter.measure(networks[:2]).values[0] == first
             assert meter.in_sessions(networks[:1]).values[0].sessions > 1
-            assert executor.memory_mb(spec, networks[0]) > 0
+            assert executor.measure(spec, "peak_memory_mb", networks[0]) > 0
 
 
 class TestLocal(ExecutorContract):

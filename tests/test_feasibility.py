@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nas.executors.local import LocalExecutor
-from nas.search.scoring import network_costs
+from nas.objectives.size import network_costs
 from nas.stages.feasibility import cheapest, check_costs, check_limits, rounded_up
 from search_spaces.errors import NasError, UnreachableLimitError, UsageError
 from search_spaces.loading import load_space, parse_space, space_names

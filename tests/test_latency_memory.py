@@ -9,7 +9,7 @@ import torch
 
 from latency.memory import LiveTensors, peak_memory_mb
 from latency.workload import Workload
-from nas.profiling.timed_work import network_memory_mb
+from nas.profiling.timed_work import network_cost
 from search_spaces.loading import load_space
 from search_spaces.operators import largest, smallest
 
@@ -61,6 +61,6 @@ def test_a_larger_network_needs_more_and_the_same_again() -> None:
     space = load_space("digits")
     workload = Workload.from_mapping(space.workload)
     small, large = (space.decode(row)[0] for row in (smallest(space), largest(space)))
-    first = network_memory_mb(space, large, workload, "cpu")
-    assert first == network_memory_mb(space, large, workload, "cpu")
-    assert first > 3 * network_memory_mb(space, small, workload, "cpu")
+    first = network_cost("peak_memory_mb", space, large, workload, "cpu")
+    assert first == network_cost("peak_memory_mb", space, large, workload, "cpu")
+    assert first > 3 * network_cost("peak_memory_mb", space, small, workload, "cpu")

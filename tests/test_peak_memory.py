@@ -8,7 +8,7 @@ import pytest
 
 from latency.workload import Workload
 from nas.profiling.device_profile import dumped
-from nas.profiling.timed_work import network_memory_mb
+from nas.profiling.timed_work import network_cost
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE
 from nas.search.front import read_front
@@ -23,7 +23,9 @@ OBJECTIVES = ("quality", "peak_memory_mb")
 def all_megabytes() -> list[float]:
     workload = Workload.from_mapping(SPACE.workload)
     networks = SPACE.decode(enumerate_all(SPACE, 1000)[::20])
-    return sorted(network_memory_mb(SPACE, network, workload, "cpu") for network in networks)
+    return sorted(
+        network_cost("peak_memory_mb", SPACE, network, workload, "cpu") for network in networks
+    )
 
 
 def test_a_search_for_little_memory_repeats_to_the_byte(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_a_search_for_little_memory_repeats_to_the_byte(tmp_path: Path) -> None:
     front = read_front(one)
     workload = Workload.from_mapping(SPACE.workload)
     for entry in front.entries:
-        again = network_memory_mb(SPACE, entry.architecture, workload, "cpu")
+        again = network_cost("peak_memory_mb", SPACE, entry.architecture, workload, "cpu")
         assert entry.measured["peak_memory_mb"] == pytest.approx(again, abs=1e-6)
         assert "peak_memory_std_mb" in entry.predicted
     assert "peak memory" in (one.path / "report.html").read_text(encoding="utf-8")

@@ -168,15 +168,15 @@ def unfinished(path: Path, stop: str, count: int) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("stop", "file"),
+    ("stop", "file", "damage"),
     [
-        ("Progress supernet", "supernet/last.pt"),
-        ("Progress supernet", "supernet/best.pt"),
-        ("ArchitectureMeasured observe", "observations.jsonl"),
-        ("Progress evolve", "population.jsonl"),
+        ("Progress supernet", "supernet/last.pt", truncate),
+        ("Progress supernet", "supernet/best.pt", Path.unlink),
+        ("ArchitectureMeasured observe", "observations.jsonl", Path.unlink),
+        ("ArchitectureMeasured observe", "observations.jsonl", truncate),
+        ("Progress evolve", "population.jsonl", truncate),
     ],
 )
-@pytest.mark.parametrize("damage", [truncate, Path.unlink])
 def test_damage_in_an_unfinished_stage(
     whole: RunFolder, tmp_path: Path, stop: str, file: str, damage: Callable[[Path], None]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,16 +23,24 @@ from tests.pipeline_cases import finished, logged, results, spec_of, tiny, work
 AGAIN = ["prune", "evolve", "verify", "front"]
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _impatient() -> Iterator[None]:
     """Cut whatever can be cut, although a tiny search has learnt nothing."""
     settings = PruningSettings(-1, 0, sample=512, min_elite=1, max_lift=1e9, tolerance=1.0)
-    monkeypatch.setattr(nas.stages.prune, "PruningSettings", lambda **_: settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nas.stages.prune, "PruningSettings", lambda **_: settings)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("vetoes") / "run").path
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    return finished(tmp_path / "run")
+def run(whole: Path, tmp_path: Path) -> RunFolder:
+    """A finished run whose cuts may be undone."""
+    return RunFolder.open(shutil.copytree(whole, tmp_path / "run"))
 
 
 def resume(folder: RunFolder, *keep: str) -> Result:

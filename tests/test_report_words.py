@@ -128,7 +128,7 @@ def test_choices_name_the_stack_where_there_are_two() -> None:
     ],
 )
 def test_metrics_are_called_by_what_they_are(name: str, task: Any, quality: Any, text: str) -> None:
-    assert words.with_unit(words.called(name, task, quality)) == text
+    assert words.with_unit(name, task, quality) == text
 
 
 @pytest.mark.parametrize(

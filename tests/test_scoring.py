@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from latency.predictor import LatencyPredictor
+from nas.objectives.size import network_costs
 from nas.search.ranking import PairwiseLinear
-from nas.search.scoring import CostScorer, Scorer, network_costs
+from nas.search.scoring import CostScorer, Scorer
 from search_spaces.costs import flops, params
 from search_spaces.encoding import encode_features
 from search_spaces.loading import load_space, parse_space
@@ -33,8 +34,8 @@ def fitted() -> tuple[PairwiseLinear, LatencyPredictor]:
 
 def scorer(fitted: Any, *objectives: str, **limits: float) -> Scorer:
     ranker, latency = fitted
-    timed = "latency_ms" in (*objectives, *limits)
-    return Scorer(ranker, CostScorer(SPACE, latency if timed else None, objectives, limits))
+    predictors = {"latency_ms": latency} if "latency_ms" in (*objectives, *limits) else {}
+    return Scorer(ranker, CostScorer(SPACE, predictors, objectives, limits))
 
 
 def test_objectives_come_in_the_order_asked(fitted: Any) -> None:
@@ -48,7 +49,7 @@ def test_objectives_come_in_the_order_asked(fitted: Any) -> None:
 def test_the_ranker_is_asked_for_quality(fitted: Any) -> None:
     values = scorer(fitted, "quality", "flops").predict(ROWS)
     assert np.array_equal(values["quality"], fitted[0].predict(FEATURES))
-    assert set(values) == {"quality", "params", "flops"}
+    assert set(values) == {"quality", "flops"}
 
 
 def test_only_what_was_asked_for_is_predicted(fitted: Any) -> None:

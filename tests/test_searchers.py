@@ -10,11 +10,11 @@ import optuna
 import pytest
 from numpy.typing import ArrayLike
 
+from nas.objectives.size import network_costs
 from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.pareto import non_dominated
 from nas.search.ranking import PairwiseLinear
 from nas.search.ranking.ensemble import Ensemble
-from nas.search.scoring import network_costs
 from nas.search.searchers.base import Floats, Problem, Searcher, search
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.optuna_study import (

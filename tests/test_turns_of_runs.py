@@ -146,7 +146,7 @@ def test_networks_are_timed_alone_and_measured_in_company(
         timed_work, "timed_call", lambda *a: seen.append(computed_on()) or timed_call(*a)
     )
     seen.clear()
-    LocalExecutor().memory_mb(spec, one[0])
+    LocalExecutor().measure(spec, "peak_memory_mb", one[0])
     assert seen == [True]
 
 

@@ -28,9 +28,9 @@ def leave_results(folder: Path, networks: int) -> None:
     import numpy as np
 
     from nas.objectives import OBJECTIVES
+    from nas.objectives.size import network_costs
     from nas.run.layout import FRONT_FILE, OBSERVATIONS_FILE
     from nas.search.front import FrontEntry, build_front
-    from nas.search.scoring import network_costs
     from search_spaces.files import write_atomically
     from search_spaces.loading import load_space
     from search_spaces.operators import sample_distinct

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from nas.console.formatting import NOTHING, compact
 from nas.console.tables import PICKED, front_cells, table
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.request.picks import BEST, CHEAPEST, KNEE
 from nas.search.front import Front, FrontEntry, pick
 from search_spaces.errors import UsageError
@@ -160,7 +160,7 @@ def step_table(front: Front, picked: str | None) -> Table:
 
 
 def _short(name: str) -> str:
-    return {QUALITY: "loss", LATENCY: "ms", "flops": "FLOPs"}.get(name, name)
+    return OBJECTIVES[name].head
 
 
 def _difference(name: str, step: Step | None) -> tuple[str, str]:
@@ -170,6 +170,6 @@ def _difference(name: str, step: Step | None) -> tuple[str, str]:
     change: Change = step.changes[name]
     digits = 4 if name == QUALITY else 2
     absolute = f"{change.absolute:+.{digits}f}"
-    if name in ("flops", "params"):
+    if OBJECTIVES[name].whole:
         absolute = ("-" if change.absolute < 0 else "+") + compact(abs(change.absolute))
     return absolute, NOTHING if change.share is None else f"{100 * change.share:+.1f}"

@@ -115,9 +115,7 @@ def cost(
 
 def _ends(space: SearchSpace) -> dict[str, tuple[Architecture, int, int]]:
     """The smallest and the largest network with parameters and FLOPs as a search counts them."""
-    from nas.search.scoring import (
-        network_costs,  # brings the latency predictor along, which is slow
-    )
+    from nas.objectives.size import network_costs
 
     ends = {}
     for name, rows in {"smallest": smallest(space), "largest": largest(space)}.items():

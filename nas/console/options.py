@@ -15,12 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.executors.opening import check_installed
-from nas.objectives import OBJECTIVES, QUALITY
+from nas.objectives import COSTS, OBJECTIVES, QUALITY
 from nas.request import picks
 from nas.request.fields import first_problem, option_of, read_texts, shown
 from nas.request.presets import setting_names
 from nas.request.protected_choices import ALL, NONE
-from nas.request.spec import COSTS, SYNTHETIC, SearchRequest
+from nas.request.spec import SYNTHETIC, SearchRequest
 from nas.results.state import RUNS, find_runs
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UsageError

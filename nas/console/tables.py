@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -26,7 +27,7 @@ from nas.console.formatting import (
     test_score,
 )
 from nas.console.output import out, say
-from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES
+from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, Objective
 from nas.search.doubts import key, marked
 from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
@@ -141,8 +142,7 @@ def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[Front
 
 def _front_titles(front: Front) -> dict[str, str]:
     """Objective → title of its column."""
-    costs = {LATENCY: "ms", MEMORY: "MB", "params": "params", "flops": "FLOPs"}
-    return {QUALITY: _quality_title(front), **costs}
+    return {name: one.head for name, one in OBJECTIVES.items()} | {QUALITY: _quality_title(front)}
 
 
 def _quality_title(front: Front) -> str:
@@ -160,26 +160,30 @@ def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
         "tokens right" if of_texts else "accuracy": lambda entry: decimal(
             entry.measured.get("valid_accuracy"), 4
         ),
-        "ms": lambda entry: _or_predicted(entry, LATENCY),
-        "pred. ms": lambda entry: milliseconds(entry.predicted.get(LATENCY)),
-        "params": lambda entry: compact(entry.measured.get("params")),
-        "MB": lambda entry: _or_predicted(entry, MEMORY),
-        "FLOPs": lambda entry: compact(entry.measured.get("flops")),
     }
-    hidden = {"pred. ms"} if LATENCY in front.predicted_for else set()
-    timed = LATENCY in front.predicted_for or any(LATENCY in e.measured for e in front.entries)
-    if not timed:
-        hidden |= {"ms", "pred. ms"}
-    if all(MEMORY not in {**entry.predicted, **entry.measured} for entry in front.entries):
-        hidden |= {"MB"}
-    return {title: cell for title, cell in columns.items() if title not in hidden}
+    known = {name for entry in front.entries for name in entry.values}
+    for one in [OBJECTIVES[name] for name in LISTED_COSTS if name in known]:
+        columns[one.head] = partial(_cost_cell, one)
+        if one.timed and any(one.name in entry.measured for entry in front.entries):
+            columns[f"pred. {one.head}"] = partial(_predicted_cell, one)
+    return columns
+
+
+def _predicted_cell(cost: Objective, entry: FrontEntry) -> str:
+    return milliseconds(entry.predicted.get(cost.name))
+
+
+def _cost_cell(cost: Objective, entry: FrontEntry) -> str:
+    if cost.whole:
+        return compact(entry.measured.get(cost.name))
+    return _or_predicted(entry, cost.name)
 
 
 def _or_predicted(entry: FrontEntry, name: str) -> str:
     """A measured value, marked if doubtful, or the predicted one with its standard deviation."""
     if name in entry.measured or name not in entry.predicted:
         return marked(milliseconds(entry.measured.get(name)), name, entry.doubtful)
-    deviation = milliseconds(entry.predicted.get(STD_NAMES[name]))
+    deviation = milliseconds(entry.predicted.get(OBJECTIVES[name].std_name))
     return f"{milliseconds(entry.predicted[name])} ± {deviation}"
 
 

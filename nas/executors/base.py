@@ -245,8 +245,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
-        """The most memory a network needs at its work on the run's device, in megabytes.
+    def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
+        """The value of an objective that is measured, of a network at its work on the run's device.
 
         Raises:
             ExecutorError: when there is no such device.

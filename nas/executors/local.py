@@ -85,12 +85,12 @@ class LocalExecutor(Executor):
 
         return LatencyMeter(spec, carried)
 
-    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
-        """See `Executor.memory_mb`."""
-        from nas.profiling.timed_work import network_memory_mb  # imports torch
+    def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
+        """See `Executor.measure`."""
+        from nas.profiling.timed_work import network_cost  # imports torch
 
         workload = Workload.from_mapping(spec.space.workload)
-        return network_memory_mb(spec.space, network, workload, spec.device)
+        return network_cost(name, spec.space, network, workload, spec.device)
 
     def release(self) -> None:
         """See `Executor.release`: nothing is held but what the run itself has loaded."""

@@ -147,10 +147,10 @@ class RayExecutor(Executor):
         self._release_pool()
         return RayMeter(self._device, spec.device, carried)
 
-    def memory_mb(self, spec: SearchSpec, network: Architecture) -> float:
-        """See `Executor.memory_mb`."""
-        megabytes: float = self._device.call(spec.device, "memory_mb", network)
-        return megabytes
+    def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
+        """See `Executor.measure`."""
+        value: float = self._device.call(spec.device, "cost", name, network)
+        return value
 
     # -- training ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from nas.executors.base import Outcome
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
-from nas.profiling.timed_work import network_memory_mb
+from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.evaluator import InheritedEvaluator, open_evaluator
 from search_spaces.architecture import Architecture
@@ -154,10 +154,10 @@ class DeviceWorker:
     def _meter(self, carried: CarriedProfile | None) -> LatencyMeter:
         return LatencyMeter(self._spec, carried)
 
-    def memory_mb(self, network: Architecture) -> float:
-        """See `Executor.memory_mb`."""
+    def cost(self, name: str, network: Architecture) -> float:
+        """See `Executor.measure`."""
         workload = Workload.from_mapping(self._spec.space.workload)
-        return network_memory_mb(self._spec.space, network, workload, self._spec.device)
+        return network_cost(name, self._spec.space, network, workload, self._spec.device)
 
 
 def _place(seconds: float) -> Place:

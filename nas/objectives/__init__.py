@@ -1,62 +1,52 @@
-"""What a search minimises, and the limits it keeps to."""
+"""What a search minimises, and the limits it keeps to; one module an objective.
+
+A new objective is listed in `OBJECTIVES`. One that is timed or measured also gets a stage, see
+`nas.run.stages`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
 
-QUALITY = "quality"
-LATENCY = "latency_ms"
-MEMORY = "peak_memory_mb"
-BEST_BLEU = 100.0
+from nas.objectives import latency, peak_memory, quality, size
+from nas.objectives.base import Floats, Objective
+from nas.objectives.quality import BEST_BLEU, QualityMetric
+from search_spaces.space import Genotypes, SearchSpace
 
-QualityMetric = Literal["loss", "bleu"]
+__all__ = [
+    "BEST_BLEU",
+    "COSTS",
+    "COUNTED",
+    "LATENCY",
+    "LISTED_COSTS",
+    "MEMORY",
+    "OBJECTIVES",
+    "QUALITY",
+    "Objective",
+    "QualityMetric",
+    "counted",
+    "objective",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """One number per network, to be minimised.
-
-    Attributes:
-        name: as given on the command line and used as key in results.
-        metric: what is measured.
-        unit: of the metric.
-        timed: whether measuring twice gives different values.
-    """
-
-    name: str
-    metric: str
-    unit: str
-    timed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The form used in ``pareto.json``."""
-        return {"name": self.name, "metric": self.metric, "unit": self.unit, "goal": "minimise"}
-
-
+# In the order in which a front names them.
 OBJECTIVES: Mapping[str, Objective] = {
-    objective.name: objective
-    for objective in (
-        Objective(QUALITY, "valid_loss", "nats"),
-        Objective(LATENCY, "latency_ms", "ms", timed=True),
-        Objective("flops", "flops", "FLOPs per forward pass, batch 1, convention true"),
-        Objective("params", "params", "parameters"),
-        Objective(MEMORY, MEMORY, "MB"),
-    )
+    one.name: one
+    for one in (quality.LOSS, latency.OBJECTIVE, size.FLOPS, size.PARAMS, peak_memory.OBJECTIVE)
 }
-COSTS = ("flops", "params")
-# Where a value's standard deviation stands, and the bound that a limit is held against.
-STD_NAMES: Mapping[str, str] = {LATENCY: "latency_std_ms", MEMORY: "peak_memory_std_mb"}
-UPPER_NAMES: Mapping[str, str] = {LATENCY: "latency_upper_ms"}
+QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
+COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
+# Those that follow from a network alone, parameters first.
+COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
+# In the order in which tables list them.
+LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 
-def objective(name: str, quality: QualityMetric) -> Objective:
-    """An objective of a search whose quality is measured so.
+def objective(name: str, metric: QualityMetric) -> Objective:
+    """An objective of a search whose quality is measured so."""
+    return quality.LACKING_BLEU if name == QUALITY and metric == "bleu" else OBJECTIVES[name]
 
-    BLEU, of which more is better, is counted by what it lacks to 100.
-    """
-    chosen = OBJECTIVES[name]
-    if name != QUALITY or quality == "loss":
-        return chosen
-    return replace(chosen, metric="100 - valid_bleu", unit="BLEU")
+
+def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:
+    """Those of the named objectives that are counted: name → ``(N,)`` of genotypes ``(N, S)``."""
+    counts = {name: OBJECTIVES[name].count for name in COUNTED if name in names}
+    return {name: count(space, genotypes) for name, count in counts.items() if count is not None}

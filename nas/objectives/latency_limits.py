@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nas.objectives import STD_NAMES, UPPER_NAMES
+from nas.objectives import OBJECTIVES
 
 # Standard deviations on top of a prediction: where finalists are measured afterwards a candidate
 # that breaks the limit only costs its measurement; where they are not it would be wrong.
@@ -55,12 +55,16 @@ class ConfirmedLatency:
     sessions: int
     doubtful: str = ""
 
+    @property
+    def values(self) -> dict[str, float]:
+        """As they stand among what was measured of a network."""
+        return {"latency_ms": self.latency_ms, "latency_upper_ms": self.upper_ms}
+
     def to_json(self, architecture_id: str) -> dict[str, Any]:
         """A line of the journal."""
         return {
             "id": architecture_id,
-            "latency_ms": self.latency_ms,
-            "latency_upper_ms": self.upper_ms,
+            **self.values,
             "sessions": self.sessions,
             **({"doubtful": self.doubtful} if self.doubtful else {}),
         }
@@ -115,8 +119,8 @@ def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], n
         name: of an objective.
     """
     if name in measured:
-        return measured.get(UPPER_NAMES.get(name, name), measured[name])
-    return predicted[name] + PREDICTED_STDS * predicted.get(STD_NAMES.get(name, ""), 0.0)
+        return measured.get(OBJECTIVES[name].upper_name, measured[name])
+    return predicted[name] + PREDICTED_STDS * predicted.get(OBJECTIVES[name].std_name, 0.0)
 
 
 def keeps(

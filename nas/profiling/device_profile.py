@@ -22,6 +22,7 @@ from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader
 from latency.workload import Workload
+from nas.objectives import MEMORY
 from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
@@ -61,6 +62,16 @@ class MeasuredNetwork:
     latency: Measurement
     peak_memory_mb: float
     session: int
+
+    def cost(self, name: str) -> float:
+        """What was measured of it for an objective that is not timed.
+
+        Raises:
+            DataError: when a profile has nothing of that.
+        """
+        if name != MEMORY:
+            raise DataError(f"a device profile holds no {name}; search without one")
+        return self.peak_memory_mb
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form."""
@@ -128,6 +139,11 @@ class WorkloadProfile:
     latency: LatencyPredictor
     memory: LatencyPredictor
     report: Mapping[str, Any]
+
+    def predictor(self, name: str) -> LatencyPredictor:
+        """What predicts such an objective; see `MeasuredNetwork.cost`."""
+        self.measured[0].cost(name)
+        return self.memory
 
     @cached_property
     def by_id(self) -> dict[str, MeasuredNetwork]:

@@ -17,6 +17,7 @@ from latency.acceptance import SessionTimes
 from latency.device import DeviceFingerprint, describe_device
 from latency.turns import computing
 from latency.workload import Workload
+from nas.objectives import MEMORY
 from nas.profiling.device_profile import (
     CarriedProfile,
     MeasuredNetwork,
@@ -33,7 +34,7 @@ from nas.profiling.sessions import TimedSession, check_samples, num_networks, pr
 from nas.profiling.timed_work import (
     SESSION_ROUNDS,
     Maker,
-    network_memory_mb,
+    network_cost,
     num_sessions,
     time_session,
     time_until_accepted,
@@ -249,7 +250,7 @@ class _SessionTimer:
         verdicts[reference.id] = settled.reference
         measured = []
         for network in networks:
-            memory = network_memory_mb(request.space, network, self._workload, request.device)
+            memory = network_cost(MEMORY, request.space, network, self._workload, request.device)
             latency = verdicts[network.id].measurement(unit_ms, self._label)
             measured.append(MeasuredNetwork(network, latency, round(memory, 6), number))
         told = Session(

@@ -23,11 +23,11 @@ from latency.acceptance import (
 from latency.device import usable_cores
 from latency.heap import steady_heap
 from latency.machine import Watch, wait_for_quiet
-from latency.memory import peak_memory_mb
 from latency.timer import time_beside
 from latency.timing import median_copy
 from latency.turns import computing, timing
 from latency.workload import Workload
+from nas.objectives import OBJECTIVES
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
@@ -130,13 +130,15 @@ def num_sessions(rounds: int) -> int:
     return -(-rounds // SESSION_ROUNDS)
 
 
-def network_memory_mb(
-    space: SearchSpace, architecture: Architecture, workload: Workload, device: str
+def network_cost(
+    name: str, space: SearchSpace, architecture: Architecture, workload: Workload, device: str
 ) -> float:
-    """The most memory a network needs at its work, in megabytes, its weights included."""
+    """The value of an objective that is measured, of a network at its work."""
+    measure = OBJECTIVES[name].measure
+    assert measure is not None
     with computing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return peak_memory_mb(lambda: timed_call(space, architecture, workload, device), device)
+        return measure(lambda: timed_call(space, architecture, workload, device), device)
 
 
 def timed_call(

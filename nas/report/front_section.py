@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY, STD_NAMES
+from nas.objectives import BEST_BLEU, COSTS, COUNTED, OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
@@ -19,17 +19,7 @@ from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
 # Tick formats: counts with k, M, G; everything else as it is.
-TICKS = {"params": "~s", "flops": "~s"}
-SHOWN_IN_HOVER = (
-    QUALITY,
-    "valid_bleu",
-    "valid_loss",
-    "valid_accuracy",
-    LATENCY,
-    MEMORY,
-    "params",
-    "flops",
-)
+TICKS = {name: "~s" if one.whole else "~g" for name, one in OBJECTIVES.items()}
 
 
 def front_section(run: RunContents) -> Html:
@@ -83,9 +73,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
     ]
     shown = [trace for trace in traces if trace["x"]]
     layout = {
-        "xaxis": axis(
-            words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")
-        ),
+        "xaxis": axis(words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS[cost]),
         "yaxis": axis(words.axis_label(run, QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
@@ -229,7 +217,7 @@ def _value(entry: FrontEntry, name: str) -> float | None:
 def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
     lines = [Html(f"<b>{escape(entry.id)}</b> ({escape(kind)})"), words.outline(entry.architecture)]
     lines += words.layer_lines(entry.architecture)
-    for name in SHOWN_IN_HOVER:
+    for name in words.METRICS:
         number = _value(entry, name)
         if number is not None:
             guess = "" if name in entry.measured else " (predicted)"
@@ -257,16 +245,18 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     picked = run.picked
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
-    timed = [name for name in (LATENCY, MEMORY) if name in known]
+    costs = [name for name in COSTS if name in known]
+    timed = [name for name in costs if OBJECTIVES[name].predicted]
+    exact = [name for name in COUNTED if name in costs]
     shown = _inherited_heads(run)
     heads = ["network", "layers", "embedding size", *shown.values()]
     for name in timed:
-        label, unit = words.LABELS[name], words.UNITS[words.LABELS[name]]
+        label, unit = OBJECTIVES[name].label, OBJECTIVES[name].symbol
         heads += [f"{label}, {unit}", f"{label} predicted, {unit}"]
-    heads += ["parameters", "FLOPs"]
+    heads += [OBJECTIVES[name].label for name in exact]
     heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
     rows = [
-        _row(entry, titled(entry), entry.id == (picked and picked.id), shown, timed)
+        _row(entry, titled(entry), entry.id == (picked and picked.id), shown, timed, exact)
         + ([_test_score(results.get(entry.id))] if results else [])
         for entry in run.front.entries
     ]
@@ -298,7 +288,12 @@ def _inherited_heads(run: RunContents) -> dict[str, str]:
 
 
 def _row(
-    entry: FrontEntry, link: Html, picked: bool, shown: Iterable[str], timed: Iterable[str]
+    entry: FrontEntry,
+    link: Html,
+    picked: bool,
+    shown: Iterable[str],
+    timed: Iterable[str],
+    exact: Iterable[str],
 ) -> list[Html]:
     stacks = [s for s in (entry.architecture.encoder, entry.architecture.decoder) if s is not None]
     depths, dims = [len(stack.layers) for stack in stacks], [stack.embed_dim for stack in stacks]
@@ -312,7 +307,7 @@ def _row(
         cells.append(_number(*((entry.predicted, QUALITY) if guess else (entry.measured, name))))
     for name in timed:
         cells += [_measured_or_not(entry, name), _number(entry.predicted, name)]
-    return [*cells, _number(entry.measured, "params"), _number(entry.measured, "flops")]
+    return cells + [_number(entry.measured, name) for name in exact]
 
 
 def _measured_or_not(entry: FrontEntry, name: str) -> Html:
@@ -320,7 +315,7 @@ def _measured_or_not(entry: FrontEntry, name: str) -> Html:
     if name in entry.measured:
         number = entry.measured[name]
         return cell(doubtful.value(words.value(name, number), name, entry), number)
-    number, deviation = entry.value(name), entry.predicted[STD_NAMES[name]]
+    number, deviation = entry.value(name), entry.predicted[OBJECTIVES[name].std_name]
     return cell(f"{words.value(name, number)} ± {words.value(name, deviation)}", number)
 
 

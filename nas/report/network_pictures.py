@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.objectives import QUALITY
+from nas.objectives import OBJECTIVES
 from nas.report import doubtful, words
 from nas.report.markup import Html, join, missing, paragraph, section, tag
 from nas.results.contents import RunContents
@@ -84,8 +84,8 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
             f"{words.metric(run, name)} ",
             doubtful.value(words.quantity(name, entry.measured[name]), name, entry),
         )
-        for name in (QUALITY, "latency_ms", "params", "flops")
-        if name in entry.measured
+        for name in words.METRICS
+        if name in OBJECTIVES and name in entry.measured
     ]
     told = [part for number in numbers for part in (" · ", number)][1:]
     return tag(

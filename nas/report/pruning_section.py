@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import QUALITY
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.request.protected_choices import spelled
@@ -112,10 +112,8 @@ def _evidence(run: RunContents, facts: Evidence) -> list[Html]:
 def _effect(name: str, effect: float | None) -> Html:
     if effect is None:
         return cell("–")
-    if name in (QUALITY, LATENCY):
-        return cell(f"{effect:+.3f}".replace("-", "−"), effect)
     sign = "+" if effect >= 0 else "−"
-    return cell(sign + words.whole(abs(effect)), effect)
+    return cell(sign + words.value(name, abs(effect)), effect)
 
 
 def _explanation(run: RunContents) -> Html:

@@ -5,27 +5,23 @@ from __future__ import annotations
 import math
 import re
 
-from nas.objectives import QualityMetric
+from nas.objectives import COSTS, LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
 from nas.results.contents import RunContents
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
 from search_spaces.counts import exponent
 from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
 
+# Scores that are measured beside the objectives.
 LABELS = {
-    "quality": "validation loss",
-    "valid_loss": "validation loss",
     "valid_bleu": "validation BLEU",
+    "valid_loss": "validation loss",
     "valid_accuracy": "validation accuracy",
-    "latency_ms": "latency",
-    "peak_memory_mb": "peak memory",
-    "params": "parameters",
-    "flops": "FLOPs",
 }
-# In a run whose quality is BLEU, and in one whose predictions are tokens.
-BLEU_LABELS = {"quality": "100 − BLEU"}
+# All that is known of networks, in the order in which it is listed.
+METRICS = (QUALITY, *LABELS, *LISTED_COSTS)
+# In a run whose predictions are tokens.
 TEXT_LABELS = {"valid_accuracy": "validation tokens right"}
-UNITS = {"validation loss": "nats", "latency": "ms", "peak memory": "MB"}
 
 # Scores of a network trained from scratch.
 SCORES = {
@@ -59,8 +55,9 @@ _GLUE = "\u00a0"
 
 def called(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called in a run of a task whose quality is measured so."""
-    own = BLEU_LABELS if quality == "bleu" else {}
-    own = own | ({} if TASKS[task].classifies else TEXT_LABELS)
+    if name in OBJECTIVES:
+        return objective(name, quality).label
+    own = {} if TASKS[task].classifies else TEXT_LABELS
     return own.get(name, LABELS.get(name, name))
 
 
@@ -71,12 +68,14 @@ def metric(run: RunContents, name: str) -> str:
 
 def axis_label(run: RunContents, name: str) -> str:
     """What a metric is called in a run, with its unit."""
-    return with_unit(metric(run, name))
+    return with_unit(name, run.space.task, run.spec.quality)
 
 
-def with_unit(label: str) -> str:
+def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called, with its unit where it has one."""
-    return f"{label} ({UNITS[label]})" if label in UNITS else label
+    symbol = objective(name, quality).symbol if name in OBJECTIVES else ""
+    symbol = "nats" if name == "valid_loss" else symbol
+    return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)
 
 
 def sentence(text: str) -> str:
@@ -90,7 +89,7 @@ def value(name: str, number: float | None) -> str:
         return "–"
     if name == "valid_accuracy":
         return percent(number)
-    if name in ("params", "flops"):
+    if name in OBJECTIVES and OBJECTIVES[name].whole:
         return whole(number)
     if name == "valid_bleu":
         return f"{number:.2f}"
@@ -99,7 +98,7 @@ def value(name: str, number: float | None) -> str:
 
 def quantity(name: str, number: float) -> str:
     """A metric's value with the unit that it is measured in, where it has one."""
-    unit = UNITS.get(LABELS.get(name, "")) if name in ("latency_ms", "peak_memory_mb") else None
+    unit = OBJECTIVES[name].symbol if name in COSTS else ""
     return f"{value(name, number)}{_GLUE}{unit}" if unit else value(name, number)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from latency.workload import Workload
+from nas.objectives import OBJECTIVES
 from nas.request.presets import budget_for
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import (
@@ -108,11 +109,12 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         device_profile=None if profile is None else profile.digest,
         **{name: getattr(request, name) for name in SearchTerms.model_fields},
     )
-    if profile is not None and not (spec.needs_latency or spec.needs_memory):
+    on_device = [one.name for one in OBJECTIVES.values() if one.predicted]
+    if profile is not None and not any(map(spec.asks_for, on_device)):
         with blaming("device_profile"):
             raise UsageError(
-                "--device-profile is for a search whose objectives or limits name latency_ms or "
-                f"peak_memory_mb; given are {', '.join((*spec.objectives, *spec.limits))}"
+                "--device-profile is for a search whose objectives or limits name "
+                f"{' or '.join(on_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
             )
     return Resolved(spec, space, profile)
 

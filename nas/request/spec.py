@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from nas.objectives import LATENCY, MEMORY, OBJECTIVES, QUALITY, QualityMetric
+from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, QualityMetric
 from nas.request import picks
 from nas.request.fields import (
     FROZEN,
@@ -42,7 +42,6 @@ from search_spaces.space import Choice, SearchSpace
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 PresetName = Literal["smoke", "quick", "standard", "paper"]
 Device = Literal["cpu", "cuda"]
-COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
 MAX_TOML = 100_000
 SYNTHETIC = "synthetic"
 Name = Annotated[str, Field(max_length=100)]
@@ -154,15 +153,14 @@ class SearchTerms(BaseModel):
             raise ValueError(str(error)) from None
         return text
 
+    def asks_for(self, name: str) -> bool:
+        """Whether something is an objective or limited."""
+        return name in self.objectives or name in self.limits
+
     @property
     def needs_latency(self) -> bool:
         """Whether networks have to be timed."""
-        return LATENCY in self.objectives or LATENCY in self.limits
-
-    @property
-    def needs_memory(self) -> bool:
-        """Whether the peak memory of networks has to be measured."""
-        return MEMORY in self.objectives or MEMORY in self.limits
+        return self.asks_for(LATENCY)
 
     @property
     def ranks(self) -> bool:

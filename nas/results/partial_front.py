@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nas.objectives import BEST_BLEU, LATENCY, QUALITY, Objective, objective
+from nas.objectives.size import network_costs
 from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, points_of
 from nas.search.pareto import hypervolume, non_dominated
-from nas.search.scoring import network_costs
 from search_spaces.operators import largest
 
 MOST_POINTS = 120

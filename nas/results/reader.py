@@ -11,8 +11,9 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.objectives import LATENCY, MEMORY, QUALITY, STD_NAMES, UPPER_NAMES
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import ConfirmedLatency
+from nas.objectives.size import network_costs
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
@@ -29,7 +30,6 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.search.scoring import network_costs
 from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
@@ -52,10 +52,11 @@ def read_contents(folder: RunFolder) -> RunContents:
     """
     reader = _Reader(folder)
     profile = reader.file(layout.PROFILE_FILE, read_profile)
-    fitted = reader.json(layout.PREDICTOR_FILE, LatencyPredictor.from_json)
+    fitted = reader.json(layout.predictor_file("latency"), LatencyPredictor.from_json)
     card = reader.json(layout.REPORT_CARD_FILE, ReportCard.from_json)
     importances = reader.json(layout.IMPORTANCES_FILE, _numbers)
-    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), _memory(reader)))
+    measured = [_measured(reader, one) for one in OBJECTIVES.values() if one.measure is not None]
+    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), *measured))
     verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
     held = dict(one for line in reader.journal(layout.HOLDING_FILE, _held) for one in line)
     return RunContents(
@@ -187,9 +188,8 @@ def _with_held(
 
 
 def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
-    times = {LATENCY: held.latency_ms, UPPER_NAMES[LATENCY]: held.upper_ms}
     doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
-    return replace(entry, measured={**entry.measured, **times}, doubtful=doubtful)
+    return replace(entry, measured={**entry.measured, **held.values}, doubtful=doubtful)
 
 
 def _observed(
@@ -214,13 +214,13 @@ def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> 
     return KnownCost(LATENCY, times, fitted, doubtful)
 
 
-def _memory(reader: _Reader) -> KnownCost:
+def _measured(reader: _Reader, cost: Objective) -> KnownCost:
     lines = reader.journal(
-        layout.MEMORY_FILE, lambda line: (str(line["id"]), finite_number(line[MEMORY]))
+        layout.measured_file(cost.stage),
+        lambda line: (str(line["id"]), finite_number(line[cost.name])),
     )
-    return KnownCost(
-        MEMORY, dict(lines), reader.json(layout.MEMORY_PREDICTOR_FILE, LatencyPredictor.from_json)
-    )
+    fitted = reader.json(layout.predictor_file(cost.stage), LatencyPredictor.from_json)
+    return KnownCost(cost.name, dict(lines), fitted)
 
 
 def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
@@ -270,7 +270,7 @@ def _front(data: Any) -> Front:
 
 def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
     needed = [layout.RANKER_FILE]
-    needed += [layout.PREDICTOR_FILE] if folder.spec.needs_latency else []
+    needed += [layout.predictor_file("latency")] if folder.spec.needs_latency else []
     if folder.record("rank") is None or not all(map(folder.has, needed)):
         return {}
     return reader.parsed(needed[0], lambda: read_features(folder))
@@ -367,7 +367,7 @@ class KnownCost:
         if self.predictor is None:
             return [{} for _ in rows]
         means, deviations = self.predictor.predict(encode_features(space, rows))
-        names = (self.name, STD_NAMES[self.name])
+        names = (self.name, OBJECTIVES[self.name].std_name)
         return [
             dict(zip(names, pair, strict=True))
             for pair in zip(means.tolist(), deviations.tolist(), strict=True)

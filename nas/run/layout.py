@@ -11,9 +11,6 @@ SPACE_FILE = "space.toml"
 DATA_FILE = "data.json"
 DEVICE_PROFILE_FILE = "device_profile.json"
 PROFILE_FILE = "latency/profile.jsonl"
-PREDICTOR_FILE = "latency/predictor.json"
-MEMORY_FILE = "memory/observed.jsonl"
-MEMORY_PREDICTOR_FILE = "memory/predictor.json"
 SUPERNET_FILE = "supernet/last.pt"
 BEST_SUPERNET_FILE = "supernet/best.pt"
 HISTORY_FILE = "supernet/history.json"
@@ -43,6 +40,16 @@ TRIAL_RESULT = "trial.json"
 TRIAL_WEIGHTS = "weights.pt"
 WORKERS_FOLDER = "workers"
 WORKERS_STATE_FILE = "workers/state.json"
+
+
+def predictor_file(stage: str) -> str:
+    """What a stage fitted to networks that it timed or measured."""
+    return f"{stage}/predictor.json"
+
+
+def measured_file(stage: str) -> str:
+    """The journal of the networks that a stage measured."""
+    return f"{stage}/observed.jsonl"
 
 
 def record_file(stage: str) -> str:

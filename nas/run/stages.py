@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from nas.objectives import LATENCY, MEMORY
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BEST_SUPERNET_FILE,
@@ -18,11 +19,8 @@ from nas.run.layout import (
     HISTORY_FILE,
     HOLDING_FILE,
     IMPORTANCES_FILE,
-    MEMORY_FILE,
-    MEMORY_PREDICTOR_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
-    PREDICTOR_FILE,
     PROFILE_FILE,
     PRUNED_SPACE_FILE,
     PRUNING_FILE,
@@ -35,6 +33,8 @@ from nas.run.layout import (
     SUPERNET_FILE,
     VERIFICATION_FILE,
     VETOES_FILE,
+    measured_file,
+    predictor_file,
 )
 
 # What stages of a single network are called, before its id → what is done to the network.
@@ -88,19 +88,19 @@ SEARCH_STAGES = (
         ("declare",),
         {
             PROFILE_FILE: "times of sampled networks",
-            PREDICTOR_FILE: "the latency predictor fitted to them",
+            predictor_file("latency"): "the latency predictor fitted to them",
         },
-        lambda spec: spec.needs_latency,
+        lambda spec: spec.asks_for(LATENCY),
     ),
     Stage(
         "memory",
         "Measure peak memory",
         ("declare",),
         {
-            MEMORY_FILE: "peak memory of sampled networks",
-            MEMORY_PREDICTOR_FILE: "the predictor of peak memory fitted to it",
+            measured_file("memory"): "peak memory of sampled networks",
+            predictor_file("memory"): "the predictor of peak memory fitted to it",
         },
-        lambda spec: spec.needs_memory,
+        lambda spec: spec.asks_for(MEMORY),
     ),
     Stage(
         "supernet",

@@ -1,4 +1,4 @@
-"""What evolution asks a hundred thousand times: how good and how dear is a network, predicted."""
+"""Predicted objectives of genotypes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import COSTS, LATENCY, MEMORY, QUALITY, STD_NAMES
+from nas.objectives import OBJECTIVES, QUALITY, counted
 from nas.objectives.latency_limits import MEASURED_STDS
 from nas.run.folder import RunFolder
-from nas.run.layout import MEMORY_PREDICTOR_FILE, PREDICTOR_FILE, RANKER_FILE
+from nas.run.layout import RANKER_FILE, predictor_file
 from nas.search.evolution import Scores
 from nas.search.ranking import Ranker, ranker_from_json
 from search_spaces.encoding import encode_features
-from search_spaces.genotype_costs import genotype_totals
-from search_spaces.settings import ImageInput
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
@@ -29,27 +27,25 @@ class CostScorer:
 
     Attributes:
         root: the whole space, in whose coordinates the predictor was fitted.
-        latency: predicts milliseconds; None when nobody asked for latency.
+        predictors: objective → what predicts it, for those asked for that take a measurement.
         objectives: names, in order; quality is passed over.
-        limits: name → largest allowed value. A latency counts with its uncertainty on top, so
-            that a network near the limit has to be clearly within it.
+        limits: name → largest allowed value. A predicted value counts with its uncertainty on top,
+            so that a network near the limit has to be clearly within it.
         stds: standard deviations that make its uncertainty, see `nas.objectives.latency_limits`.
-        memory: predicts megabytes, whose limit is kept alike; None when nobody asked for them.
     """
 
     root: SearchSpace
-    latency: LatencyPredictor | None
+    predictors: Mapping[str, LatencyPredictor]
     objectives: Sequence[str]
     limits: Mapping[str, float]
     stds: float = MEASURED_STDS
-    memory: LatencyPredictor | None = None
 
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:
         """All costs of root genotypes ``(N, S)``: name → ``(N,)``.
 
-        ``latency_std_ms`` comes with ``latency_ms``, ``peak_memory_std_mb`` with peak memory.
+        A predicted one comes with its standard deviation, ``latency_ms`` with ``latency_std_ms``.
         """
-        return self._values(genotypes, deviations=(LATENCY, MEMORY))
+        return self._values(genotypes, deviations=self.predictors)
 
     def _values(
         self,
@@ -58,19 +54,14 @@ class CostScorer:
         features: Floats | None = None,
     ) -> dict[str, Floats]:
         values = {}
-        for name, predictor in ((LATENCY, self.latency), (MEMORY, self.memory)):
-            if predictor is None:
-                continue
+        for name, predictor in self.predictors.items():
             if features is None:
                 features = encode_features(self.root, genotypes)
             if name in deviations:
-                values[name], values[STD_NAMES[name]] = predictor.predict(features)
+                values[name], values[OBJECTIVES[name].std_name] = predictor.predict(features)
             else:
                 values[name] = predictor.mean(features)
-        if any(name in COSTS for name in (*self.objectives, *self.limits)):
-            params, flops = network_costs(self.root, genotypes).T
-            values |= {"params": params, "flops": flops}
-        return values
+        return values | counted(self.root, genotypes, {*self.objectives, *self.limits})
 
     def score(self, genotypes: Genotypes, features: Floats | None = None) -> Scores:
         """The objectives besides quality, ``(N, M - 1)``, and how far limits are missed.
@@ -84,8 +75,8 @@ class CostScorer:
         violations = np.zeros(len(genotypes))
         for name, most in self.limits.items():
             upper = values[name]
-            if name in STD_NAMES:
-                upper = upper + self.stds * values[STD_NAMES[name]]
+            if OBJECTIVES[name].predicted:
+                upper = upper + self.stds * values[OBJECTIVES[name].std_name]
             violations += np.maximum(0.0, upper / most - 1.0)
         return Scores(np.stack(costs, axis=1), violations)
 
@@ -125,13 +116,12 @@ def read_costs(folder: RunFolder, stds: float = MEASURED_STDS) -> CostScorer:
         DamagedRunError: when a fitted predictor is missing or cannot be read.
     """
     spec = folder.spec
-    latency = _predictor(folder, PREDICTOR_FILE) if spec.needs_latency else None
-    memory = _predictor(folder, MEMORY_PREDICTOR_FILE) if spec.needs_memory else None
-    return CostScorer(spec.space, latency, spec.objectives, spec.limits, stds, memory)
-
-
-def _predictor(folder: RunFolder, file: str) -> LatencyPredictor:
-    return LatencyPredictor.from_json(folder.read_json(file))
+    predictors = {
+        one.name: LatencyPredictor.from_json(folder.read_json(predictor_file(one.stage)))
+        for one in OBJECTIVES.values()
+        if one.predicted and spec.asks_for(one.name)
+    }
+    return CostScorer(spec.space, predictors, spec.objectives, spec.limits, stds)
 
 
 def read_scorer(folder: RunFolder, stds: float = MEASURED_STDS) -> Scorer:
@@ -141,11 +131,3 @@ def read_scorer(folder: RunFolder, stds: float = MEASURED_STDS) -> Scorer:
     """
     ranker = ranker_from_json(folder.read_json(RANKER_FILE))
     return Scorer(ranker, read_costs(folder, stds))
-
-
-def network_costs(space: SearchSpace, genotypes: Genotypes) -> Floats:
-    """Parameters and FLOPs (convention ``true``) of genotypes ``(N, S)``: ``(N, 2)``."""
-    image = isinstance(space.model.input, ImageInput)
-    source = None if image else space.workload.get("source")
-    totals = genotype_totals(space, genotypes, source_length=source)
-    return np.stack(totals, axis=1).astype(np.float64)

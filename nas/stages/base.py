@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +13,36 @@ from numpy.typing import NDArray
 from latency.profile import read_profile
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
-from nas.objectives import BEST_BLEU, LATENCY, MEMORY, QUALITY
+from nas.objectives import BEST_BLEU, OBJECTIVES, QUALITY
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.results.failures import failed
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
-    MEMORY_FILE,
     OBSERVATIONS_FILE,
     PROFILE_FILE,
     PRUNED_SPACE_FILE,
+    measured_file,
 )
 from nas.run.opened import OBSERVE, OpenedRun
-from nas.search.scoring import CostScorer, Scorer, network_costs, read_costs, read_scorer
+from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
 from search_spaces.errors import NasError
 from search_spaces.loading import parse_space
-from search_spaces.measurement import Measurement
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
+
+
+class KnownCost(NamedTuple):
+    """A cost of a network, and why it should not be believed, if anything speaks against it."""
+
+    value: float
+    doubtful: str = ""
 
 
 class Run(OpenedRun):
@@ -93,18 +99,13 @@ class Run(OpenedRun):
     def reference(self) -> list[float]:
         """A network that guesses and costs as much as the largest: nothing worse is of use."""
         top = largest(self.space)
-        params, flops = network_costs(self.space, top)[0]
         chance = math.log(self.task.num_outcomes)
-        values = {
-            QUALITY: BEST_BLEU if self.spec.quality == "bleu" else chance,
-            "params": float(params),
-            "flops": float(flops),
-        }
-        sure = {key: one.value for key, one in self.timed().items() if not one.doubtful}
-        measured = {LATENCY: sure, MEMORY: self.memory_mb()}
-        for name in {LATENCY, MEMORY} & set(self.spec.objectives):
-            known = measured[name].get(self.space.decode(top)[0].id)
-            values[name] = float(self.costs.predict(top)[name][0]) if known is None else known
+        values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
+        values[QUALITY] = BEST_BLEU if self.spec.quality == "bleu" else chance
+        identity = self.space.decode(top)[0].id
+        for name, known in self.measured_costs().items():
+            if identity in known and not known[identity].doubtful:
+                values[name] = known[identity].value
         return [values[name] for name in self.spec.objectives]
 
     @cached_property
@@ -146,16 +147,22 @@ class Run(OpenedRun):
         """The journal of observations by architecture id, failures among them."""
         return {line["id"]: line for line in self.folder.read_journal(OBSERVATIONS_FILE)}
 
-    def timed(self) -> dict[str, Measurement]:
-        """Latencies of the networks that were timed for the predictor, by id."""
-        if not self.spec.needs_latency:
-            return {}
-        profile = read_profile(self.folder.path / PROFILE_FILE)
-        return {key: measurement for key, (_, measurement) in profile.entries.items()}
-
-    def memory_mb(self) -> dict[str, float]:
-        """Peak memory of the networks that were measured for the predictor, by id."""
-        return {line["id"]: line[MEMORY] for line in self.folder.read_journal(MEMORY_FILE)}
+    def measured_costs(self) -> dict[str, dict[str, KnownCost]]:
+        """What was timed or measured for predictors: objective asked for → network's id → value."""
+        found: dict[str, dict[str, KnownCost]] = {}
+        for one in OBJECTIVES.values():
+            if not self.spec.asks_for(one.name):
+                continue
+            if one.timed:
+                profile = read_profile(self.folder.path / PROFILE_FILE)
+                found[one.name] = {
+                    key: KnownCost(time.value, time.doubtful)
+                    for key, (_, time) in profile.entries.items()
+                }
+            elif one.measure is not None:
+                lines = self.folder.read_journal(measured_file(one.stage))
+                found[one.name] = {line["id"]: KnownCost(line[one.name]) for line in lines}
+        return found
 
     def qualities(self) -> Floats:
         """The observed qualities, less is better, one for each of `observed_rows`."""

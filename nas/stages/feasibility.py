@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from latency.workload import Workload
 from nas.executors.base import Executor
-from nas.objectives import COSTS, LATENCY, MEMORY
+from nas.objectives import LATENCY, OBJECTIVES, counted
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
 from nas.request.spec import SearchSpec
-from nas.search.scoring import network_costs
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
@@ -34,7 +33,7 @@ def check_request(
         UnreachableLimitError: see `check_limits`.
     """
     check_quality(spec)
-    if spec.needs_latency or spec.needs_memory:
+    if any(one.predicted and spec.asks_for(one.name) for one in OBJECTIVES.values()):
         check_workload(spec.space, Workload.from_mapping(spec.space.workload))
     check_limits(spec, executor, carried)
 
@@ -69,16 +68,12 @@ def check_limits(
     if LATENCY in spec.limits and (times := _times(spec, executor, carried)):
         fastest = min(times)
         _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
-    if MEMORY in spec.limits:
-        least = min(_memory(spec, executor, carried))
-        _check(MEMORY, spec.limits[MEMORY], least, rounded_up(least))
-
-
-def _memory(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
-    """Megabytes of the networks among which the smallest is."""
-    if carried is not None:
-        return [one.peak_memory_mb for one in _carried(spec, carried)]
-    return [executor.memory_mb(spec, one) for one in cheapest(spec.space)]
+    for name in [name for name in spec.limits if OBJECTIVES[name].measure is not None]:
+        if carried is not None:
+            least = min(one.cost(name) for one in _carried(spec, carried))
+        else:
+            least = min(executor.measure(spec, name, one) for one in cheapest(spec.space))
+        _check(name, spec.limits[name], least, rounded_up(least))
 
 
 def _carried(spec: SearchSpec, carried: CarriedProfile) -> list[MeasuredNetwork]:
@@ -97,15 +92,15 @@ def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None)
 
 
 def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
-    """Refuse unreachable limits on parameters and FLOPs, by arithmetic alone.
+    """Refuse unreachable limits on what is counted, by arithmetic alone.
 
     Raises:
         UnreachableLimitError: with the smallest value the space can reach.
     """
-    least = network_costs(space, cheapest_rows(space)).min(axis=0)
-    for name, value in zip(("params", "flops"), least.tolist(), strict=True):
-        if name in limits and name in COSTS:
-            _check(name, limits[name], value, f"{value:,.0f}")
+    for name, values in counted(space, cheapest_rows(space), limits).items():
+        least = float(values.min())
+        text = f"{least:,.0f}" if OBJECTIVES[name].whole else rounded_up(least)
+        _check(name, limits[name], least, text)
 
 
 def cheapest(space: SearchSpace) -> list[Architecture]:

@@ -12,7 +12,7 @@ from latency.profile import open_profile
 from nas.objectives import LATENCY
 from nas.profiling.device_profile import CarriedProfile
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import PREDICTOR_FILE, PROFILE_FILE
+from nas.run.layout import PROFILE_FILE, predictor_file
 from nas.search.doubts import disturbances, predictor_off
 from nas.stages.base import Run
 from search_spaces.encoding import encode_features
@@ -48,7 +48,7 @@ def work(run: Run) -> Iterator[Event]:
     for network, value in zip(networks, measured, strict=True):
         if network.id in new:
             yield ArchitectureMeasured("latency", network.id, {LATENCY: value.value})
-    run.folder.write_json(PREDICTOR_FILE, predictor.to_json())
+    run.folder.write_json(predictor_file("latency"), predictor.to_json())
     report = predictor.report
     if off := predictor_off(report.mape):
         yield Note("latency", off, loud=True)
@@ -85,7 +85,7 @@ def _take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
     path.unlink(missing_ok=True)
     measured = [(one.architecture, one.latency) for one in workload.measured]
     open_profile(path, carried.header(workload.workload)).record(measured)
-    run.folder.write_json(PREDICTOR_FILE, workload.latency.to_json())
+    run.folder.write_json(predictor_file("latency"), workload.latency.to_json())
     if run.elsewhere is not None:
         why = _difference(carried, run.executor.device(run.spec))
         yield Note("latency", f"latency is predicted for {run.elsewhere} and not measured: {why}")

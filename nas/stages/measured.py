@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nas.objectives import COSTS, LATENCY, MEMORY, UPPER_NAMES
+from nas.objectives import COUNTED, LATENCY, OBJECTIVES, counted
 from nas.objectives.latency_limits import ConfirmedLatency
 from nas.results.failures import failed
 from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry
-from nas.search.scoring import network_costs
-from nas.stages.base import Run
+from nas.stages.base import KnownCost, Run
 from search_spaces.architecture import Architecture
-from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
 
@@ -22,17 +20,11 @@ def measured_entries(run: Run) -> list[FrontEntry]:
     """Every network all of whose objectives were measured, as far as they can be."""
     verified = run.folder.read_journal(VERIFICATION_FILE)
     entries = {line["id"]: journal_entry(line) for line in verified if not failed(line)}
-    times = run.timed()
-    known_costs = {
-        LATENCY: {key: one.value for key, one in times.items()},
-        MEMORY: run.memory_mb(),
-    }
-    needed = [known_costs[LATENCY]] if run.spec.needs_latency else []
-    needed += [known_costs[MEMORY]] if run.spec.needs_memory else []
+    costs = run.measured_costs()
     networks = run.space.decode(run.observed_rows)
     rows = [i for i, network in enumerate(networks) if network.id not in entries]
     if run.elsewhere is None:
-        rows = [i for i in rows if all(networks[i].id in values for values in needed)]
+        rows = [i for i in rows if all(networks[i].id in known for known in costs.values())]
     if rows:
         chosen = run.observed_rows[rows]
         known = run.observations()
@@ -44,7 +36,7 @@ def measured_entries(run: Run) -> list[FrontEntry]:
             line = known[network.id]
             measured = inherited(line) | cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
-    return [_with_costs(_doubted(entry, times), known_costs) for entry in entries.values()]
+    return [_with_costs(entry, costs) for entry in entries.values()]
 
 
 def with_confirmed(run: Run, entries: Sequence[FrontEntry]) -> list[FrontEntry]:
@@ -67,23 +59,23 @@ def read_confirmed(run: Run) -> dict[str, ConfirmedLatency]:
 def _with(entry: FrontEntry, confirmed: ConfirmedLatency | None) -> FrontEntry:
     if confirmed is None:
         return entry
-    times = {LATENCY: confirmed.latency_ms, UPPER_NAMES[LATENCY]: confirmed.upper_ms}
+    times = confirmed.values
     doubtful = {LATENCY: confirmed.doubtful} if confirmed.doubtful else {}
     return replace(entry, measured=dict(entry.measured) | times, doubtful=doubtful)
 
 
-def _doubted(entry: FrontEntry, times: Mapping[str, Measurement]) -> FrontEntry:
-    """An observed network's entry with the doubts about its time; verified ones have their own."""
-    time = times.get(entry.id)
-    if time is None or not time.doubtful or LATENCY in entry.measured:
-        return entry
-    return replace(entry, doubtful={LATENCY: time.doubtful})
-
-
-def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, float]]) -> FrontEntry:
-    """The entry with what is known of its costs, name → id → value, beside what it has."""
+def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, KnownCost]]) -> FrontEntry:
+    """The entry with what was measured for predictors; what verification measured goes first."""
     there = {name: values[entry.id] for name, values in known.items() if entry.id in values}
-    return replace(entry, measured={**there, **entry.measured})
+    values = {name: one.value for name, one in there.items()}
+    doubts = {
+        name: one.doubtful
+        for name, one in there.items()
+        if one.doubtful and name not in entry.measured
+    }
+    return replace(
+        entry, measured={**values, **entry.measured}, doubtful={**entry.doubtful, **doubts}
+    )
 
 
 def inherited(line: Mapping[str, Any]) -> dict[str, float]:
@@ -102,10 +94,15 @@ def journal_entry(line: Mapping[str, Any]) -> FrontEntry:
 def predicted_values(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     """What the predictors say of each of the networks ``(N, S)``, by name."""
     values = run.scorer.predict(rows)
-    names = [name for name in values if name not in COSTS]
+    names = [name for name in values if name not in COUNTED]
     return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
 
 
-def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, int]]:
+def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     """What is counted of each of the networks ``(N, S)``, by name."""
-    return [{"params": int(p), "flops": int(f)} for p, f in network_costs(run.space, rows)]
+    names = [name for name in COUNTED if OBJECTIVES[name].whole or run.spec.asks_for(name)]
+    columns = [
+        [int(value) if OBJECTIVES[name].whole else float(value) for value in values]
+        for name, values in counted(run.space, rows, names).items()
+    ]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.objectives.size import network_costs
 from nas.run.events import Event, Progress
 from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
 from nas.run.opened import RANK
 from nas.search.ranking import choose_ranker
-from nas.search.scoring import network_costs
 from nas.stages.base import Run
 from search_spaces.encoding import encode_features, feature_names
 

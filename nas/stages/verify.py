@@ -10,7 +10,7 @@ import numpy as np
 
 from latency.profile import read_profile
 from nas.executors.base import Failure
-from nas.objectives import LATENCY, MEMORY, STD_NAMES, UPPER_NAMES, objective
+from nas.objectives import LATENCY, OBJECTIVES, objective
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -19,7 +19,7 @@ from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import best_entries
 from nas.search.pareto import constrained_ranks, crowding_distance
-from nas.stages.base import Run
+from nas.stages.base import KnownCost, Run
 from nas.stages.measured import (
     exact_costs,
     inherited,
@@ -29,7 +29,7 @@ from nas.stages.measured import (
     read_confirmed,
     with_confirmed,
 )
-from nas.stages.memory import memory_of
+from nas.stages.measured_cost import measured_cost
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
@@ -132,8 +132,7 @@ def _confirm_front(run: Run) -> Iterator[Event]:
         line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
         run.folder.append(HOLDING_FILE, [line])
         for entry, value in pairs:
-            times = {LATENCY: value.latency_ms, UPPER_NAMES[LATENCY]: value.upper_ms}
-            yield ArchitectureMeasured("verify", entry.id, times)
+            yield ArchitectureMeasured("verify", entry.id, value.values)
 
 
 @dataclass(frozen=True)
@@ -191,8 +190,9 @@ def _verified(
     times, untimed, notes = _times(run, networks, predicted)
     for note in notes:
         yield None, note
+    known_costs = {} if run.elsewhere is not None else run.measured_costs()
     costs = [
-        _measured_costs(run, network, time, network.id in untimed)
+        _measured_costs(run, network, time, network.id in untimed, known_costs)
         for network, time in zip(networks, times, strict=True)
     ]
     outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
@@ -220,7 +220,11 @@ def _verified(
 
 
 def _measured_costs(
-    run: Run, network: Architecture, time: Measurement | None, timed_now: bool
+    run: Run,
+    network: Architecture,
+    time: Measurement | None,
+    timed_now: bool,
+    known: Mapping[str, Mapping[str, KnownCost]],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Costs of a network that take a measurement, and those of them measured just now."""
     costs: dict[str, float] = {}
@@ -228,10 +232,11 @@ def _measured_costs(
     if time is not None:
         costs[LATENCY] = time.value
         fresh |= costs if timed_now else {}
-    if run.spec.needs_memory and run.elsewhere is None:
-        remembered = run.memory_mb().get(network.id)
-        costs[MEMORY] = remembered or memory_of(run, network)
-        fresh |= {} if remembered else {MEMORY: costs[MEMORY]}
+    for name in [name for name in known if OBJECTIVES[name].measure is not None]:
+        if network.id in known[name]:
+            costs[name] = known[name][network.id].value
+        else:
+            costs[name] = fresh[name] = measured_cost(run, name, network)
     return costs, fresh
 
 
@@ -269,7 +274,7 @@ def _times(
 
 def _unexpected(time: Measurement, predicted: Mapping[str, float]) -> bool:
     """Whether an accepted time is further from its prediction than that is unsure."""
-    middle, std = predicted[LATENCY], predicted[STD_NAMES[LATENCY]]
+    middle, std = predicted[LATENCY], predicted[OBJECTIVES[LATENCY].std_name]
     most = max(MOST_STDS * std, LEAST_ODD * middle)
     return not time.doubtful and abs(time.value - middle) > most
 

@@ -59,7 +59,7 @@ def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
 
 def _facts(run: RunContents, entry: FrontEntry) -> Html:
     """Predicted beside measured, and what came of training it from scratch."""
-    names = [name for name in words.LABELS if name in {**entry.measured, **entry.predicted}]
+    names = [name for name in words.METRICS if name in {**entry.measured, **entry.predicted}]
     rows = [
         tag(
             "tr",

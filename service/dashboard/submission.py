@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import COSTS, LATENCY, QUALITY
 from nas.request.fields import first_problem, read_texts, shown
-from nas.request.spec import COSTS, SYNTHETIC, SpaceSource
+from nas.request.spec import SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.api.dependencies import Context, InContext, Submitter

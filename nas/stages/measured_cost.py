@@ -1,0 +1,54 @@
+"""A cost that is measured on the device once for each network of a sample, and predicted else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from latency.predictor import LatencyPredictor
+from nas.objectives import Objective
+from nas.run.events import ArchitectureMeasured, Event, Progress
+from nas.run.layout import measured_file, predictor_file
+from nas.stages.base import Run
+from search_spaces.architecture import Architecture
+from search_spaces.encoding import encode_features
+
+
+def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
+    """Measure a sample of networks and fit the predictor, or take both from a profile."""
+    name, stage, journal = cost.name, cost.stage, measured_file(cost.stage)
+    if run.carried is not None:
+        (workload,) = run.carried.workloads
+        run.folder.forget(stage, (journal,))
+        measured = [(one.architecture, one.cost(name)) for one in workload.measured]
+        run.folder.append(journal, [_line(network, name, value) for network, value in measured])
+        run.folder.write_json(predictor_file(stage), workload.predictor(name).to_json())
+        yield Progress(stage, len(measured), len(measured), "from the profile")
+        return
+    rows = run.sampled_rows[: run.spec.budget.latency_samples]
+    networks = run.space.decode(rows)
+    known = {key: one.value for key, one in run.measured_costs()[name].items()}
+    for number, network in enumerate(networks, start=1):
+        if network.id not in known:
+            known[network.id] = measured_cost(run, name, network)
+            run.folder.append(journal, [_line(network, name, known[network.id])])
+            yield ArchitectureMeasured(stage, network.id, {name: known[network.id]})
+        yield Progress(stage, number, len(networks))
+    predictor = LatencyPredictor.fit(
+        encode_features(run.space, rows),
+        [known[network.id] for network in networks],
+        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
+        seed=run.spec.seed,
+    )
+    run.folder.write_json(predictor_file(stage), predictor.to_json())
+    report = predictor.report
+    message = f"{report.chosen}, error {report.mape:.1%}"
+    yield Progress(stage, len(networks), len(networks), message)
+
+
+def measured_cost(run: Run, name: str, network: Architecture) -> float:
+    """A cost of a network at the space's workload on the run's device."""
+    return round(run.executor.measure(run.spec, name, network), 6)
+
+
+def _line(network: Architecture, name: str, value: float) -> dict[str, object]:
+    return {"id": network.id, "architecture": network.to_json(), name: value}
