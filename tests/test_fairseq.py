@@ -238,7 +238,7 @@ def test_weights_compute_the_same_on_both_sides(world: World, tmp_path: Path, so
         shutil.copy(world.job.path / "checkpoints" / "checkpoint_best.pt", checkpoint)
     (found,) = fairseqs(plugin, world.data, checkpoint)
     check_equal(found, checkpoint)
-    own = str(plugin / "lib") if source == "export" else str(USER_DIR.parents[2])
+    own = str(plugin / "lib") if source == "export" else str(USER_DIR.parents[3] / "supernet")
     assert str(found["code"]).startswith(own)
 
 
