@@ -1,4 +1,4 @@
-"""A run folder of version 0.1, from before requests, stages and files of a run had one place each."""
+"""A run folder of version 0.1, made before this version and read by it."""
 
 from __future__ import annotations
 
