@@ -94,7 +94,7 @@ def test_a_job_shows_its_run(server: Server, alice: httpx.Client, done: str) -> 
     text = said(alice.get(f"/jobs/{done}"))
     for identity in front_of(server, done):
         assert f'data-network="{identity}"' in text
-    for part in ("report card", "What decides", "What pruning cut", "train the supernet"):
+    for part in ("report card", "What decides", "What pruning cut", "Train the supernet"):
         assert part in text
     assert "queued → running" in text and "pareto.json" in text and "Report" in text
     assert "data-follow" not in text

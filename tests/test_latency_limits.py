@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latency.acceptance import LEAST_SESSIONS, UNIT_SESSIONS, SessionTimes
+from latency.acceptance import LEAST_SESSIONS, UNIT_FASTEST, UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from nas.objectives.latency_limits import (
@@ -61,7 +61,8 @@ def test_what_a_limit_is_held_against() -> None:
 
 # -- a machine whose times are planted ----------------------------------------------------------
 
-UNIT = 1.1 ** ((UNIT_SESSIONS + 1) // 2)  # the median speed of the sessions that set the unit
+# The mean speed of the fastest sessions, which set the unit.
+UNIT = sum(1.1**number for number in range(1, UNIT_FASTEST + 1)) / UNIT_FASTEST
 
 
 class Machine:
