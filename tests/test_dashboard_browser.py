@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nas.results.partial_front import live_front
+from nas.results.partial_front import partial_front
+from nas.results.reader import read_contents
 from nas.run.events import ArchitectureMeasured, StageStarted
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
@@ -189,7 +190,8 @@ def test_a_front_grows_and_is_final_in_the_end(
         before = points.count()
         steps.put(number)
         expect(points).not_to_have_count(before)
-        known = live_front(RunFolder.open(server.settings.runs / page.url.split("/")[-1]))
+        folder = RunFolder.open(server.settings.runs / page.url.split("/")[-1])
+        known = partial_front(read_contents(folder))
         networks = page.locator("#part-table a[data-network]")
         expect(networks).to_have_text([entry.id for entry in known.entries])
     expect(page.locator("#part-events")).to_contain_text("ArchitectureMeasured")

@@ -97,8 +97,6 @@ def test_every_way_to_train(tmp_path: Path, sampling: str, ema_decay: str) -> No
         ({"numbers": {"supernet.augmentation": "shfit=1"}}, "shfit"),
         ({"numbers": {"retrain.augmentation": "shift=99"}}, "shift"),
         ({"text": TOKENS, "numbers": {"retrain.augmentation": "flip"}}, "images"),
-        ({"device": "tpu"}, "tpu"),
-        ({"device": "cuda:999"}, "device"),
         ({"dataset": "digts"}, "digits"),
         ({"data": "x.npz"}, "leave out --data"),
     ],
@@ -110,6 +108,12 @@ def test_wrong_requests_are_refused_first(
     with pytest.raises((UsageError, DataError), match=words):
         work(run)
     assert {event["stage"] for event in logged(run)} == {"declare"}
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:999"])
+def test_another_device_is_no_request(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UsageError, match=f"device is '{device}': input should be 'cpu' or 'cuda'"):
+        tiny(tmp_path / "run", device=device)
 
 
 # -- a world that changes -----------------------------------------------------------------------
