@@ -122,7 +122,6 @@ class Service:
             **environment,
         }
         self.log_file = home.parent / "service.log"
-        self._log = self.log_file.open("ab")
         self.token = self.new_token("load", "admin")
 
     def new_token(self, name: str, role: str) -> str:
@@ -154,9 +153,10 @@ class Service:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command of the service."""
-        return subprocess.Popen(
-            self._run(*arguments), env=self._environment, stdout=self._log, stderr=self._log
-        )
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(
+                self._run(*arguments), env=self._environment, stdout=log, stderr=log
+            )
 
     def answers(self) -> bool:
         """Whether the API answers at this moment."""

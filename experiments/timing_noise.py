@@ -156,7 +156,7 @@ def noise(seed: int) -> Iterator[None]:
     finally:
         for burner in burners:
             burner.kill()
-            burner.wait()
+            burner.communicate()
 
 
 # -- the study ----------------------------------------------------------------------------------
