@@ -64,7 +64,7 @@ def work(run: Run) -> Iterator[Event]:
                 break
             continue
         missing = [candidate for candidate in batch if candidate.id not in lines]
-        for line, event in _verified(run, missing):
+        for line, event in _verified(run, missing, _predictions(run, batch, missing)):
             if event is not None:
                 yield event
             if line is None:
@@ -172,10 +172,30 @@ def _failed_rows(run: Run) -> set[bytes]:
     return {row.tobytes() for row in run.space.encode(networks)}
 
 
+def _predictions(
+    run: Run, batch: Sequence[_Candidate], missing: Sequence[_Candidate]
+) -> list[dict[str, float]]:
+    """What the predictors say of those that are missing.
+
+    The whole batch is predicted: the last bits depend on how many are predicted together, and a
+    stage that was interrupted shall end in the same bytes.
+    """
+    if not missing:
+        return []
+    predicted = predicted_values(run, np.concatenate([candidate.row for candidate in batch]))
+    by_id = {one.id: values for one, values in zip(batch, predicted, strict=True)}
+    return [by_id[candidate.id] for candidate in missing]
+
+
 def _verified(
-    run: Run, candidates: Sequence[_Candidate]
+    run: Run, candidates: Sequence[_Candidate], predicted: Sequence[Mapping[str, float]]
 ) -> Iterator[tuple[dict[str, Any] | None, Event | None]]:
     """Measure candidates and journal each; what was measured before is taken from there.
+
+    Args:
+        run: the search.
+        candidates: those without a line in the journal.
+        predicted: of each candidate.
 
     Yields:
         A line of the journal, and what happened, if anything was measured just now; or a note
@@ -186,7 +206,7 @@ def _verified(
     rows = np.concatenate([candidate.row for candidate in candidates])
     networks = [candidate.architecture for candidate in candidates]
     known = run.observations()
-    predicted, cost_values = predicted_values(run, rows), exact_costs(run, rows)
+    cost_values = exact_costs(run, rows)
     times, untimed, notes = _times(run, networks, predicted)
     for note in notes:
         yield None, note
