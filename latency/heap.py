@@ -4,8 +4,7 @@ What a network needs for a moment is freed at the end of a call. glibc gives suc
 system when it lies at the top of the heap or is large, and has to fetch it again, page by page, in
 the next call. Whether that happens depends on what else was allocated before and after, so that
 one network takes 1.0 or 1.2 times its time for as long as a process lives (`digits`, embed_dim 48).
-Networks that answer requests one after the other reach the state without faults by themselves,
-because glibc raises its threshold with what was freed.
+What is timed is the state without faults; a program that sets nothing may meet either.
 """
 
 from __future__ import annotations
