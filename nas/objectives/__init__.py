@@ -10,19 +10,22 @@ from collections.abc import Collection, Mapping
 
 from nas.objectives import latency, peak_memory, quality, size
 from nas.objectives.base import Floats, Objective
-from nas.objectives.quality import BEST_BLEU, QualityMetric
+from nas.objectives.quality import MORE_IS_BETTER, QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.space import Genotypes, SearchSpace
 
 __all__ = [
-    "BEST_BLEU",
     "COSTS",
     "COUNTED",
     "LATENCY",
     "LISTED_COSTS",
     "MEMORY",
+    "MORE_IS_BETTER",
     "OBJECTIVES",
+    "QUALITIES",
     "QUALITY",
+    "SCORES",
     "Objective",
+    "Quality",
     "QualityMetric",
     "counted",
     "objective",
@@ -43,7 +46,7 @@ LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 def objective(name: str, metric: QualityMetric) -> Objective:
     """An objective of a search whose quality is measured so."""
-    return quality.LACKING_BLEU if name == QUALITY and metric == "bleu" else OBJECTIVES[name]
+    return QUALITIES[metric].objective if name == QUALITY else OBJECTIVES[name]
 
 
 def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:

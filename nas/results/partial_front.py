@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nas.objectives import BEST_BLEU, LATENCY, QUALITY, Objective, objective
+from nas.objectives import LATENCY, QUALITY, Objective, objective
 from nas.objectives.size import network_costs
 from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, points_of
@@ -122,8 +121,9 @@ def _known(contents: RunContents) -> dict[str, float]:
     timed = contents.profile and contents.profile.get(space.decode(top)[0].id)
     if timed:
         known[LATENCY] = timed.value
-    if contents.by_bleu:
-        known[QUALITY] = BEST_BLEU
-    elif space.model.num_classes is not None:
-        known[QUALITY] = math.log(space.model.num_classes)
+    quality, outcomes = contents.quality, space.model.num_classes
+    if quality.best is not None:
+        known[QUALITY] = quality.best
+    elif outcomes is not None:
+        known[QUALITY] = quality.of_guessing(outcomes)
     return known
