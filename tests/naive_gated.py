@@ -43,7 +43,8 @@ def decay(
             outputs.append(state.T @ q[b, h, i] / math.sqrt(head_dim))
         return outputs
 
-    return _normed(_every_head(q, mask, run, both), own["gain_W"])
+    gain = own["gain_W"][: q.shape[1] * head_dim].view(-1, 1, head_dim)
+    return _normed(_every_head(q, mask, run, both), gain)
 
 
 def gated_delta(
@@ -75,7 +76,7 @@ def gated_delta(
             outputs.append(state.T @ query / math.sqrt(head_dim))
         return outputs
 
-    out = _normed(_every_head(q, mask, run, both), own["gain_W"])
+    out = _normed(_every_head(q, mask, run, both), own["gain_D"][:head_dim])
     gate = x @ own["output_WE"][: heads * head_dim, :width].T
     return out * (gate * gate.sigmoid()).unflatten(-1, (heads, head_dim)).transpose(1, 2)
 
@@ -92,6 +93,4 @@ def _every_head(q: Tensor, mask: Tensor | None, run: OneHead, both: bool) -> Ten
 
 
 def _normed(out: Tensor, gain: Tensor) -> Tensor:
-    _, heads, _, head_dim = out.shape
-    gain = gain[: heads * head_dim].view(heads, 1, head_dim)
     return out / (out.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * gain

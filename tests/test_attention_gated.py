@@ -44,7 +44,7 @@ class GatedCase:
     make: Callable[[int, int, int], GatedKernel]  # of input width, width and heads
     twin: Callable[..., Tensor]
     parameters: int  # with an input of 6, a width of 8 and 2 heads
-    state: int  # numbers of one sequence, with 2 heads of 4
+    inputs: int  # numbers of the state of one sequence that are carried as they came
 
     def build(
         self,
@@ -59,22 +59,20 @@ class GatedCase:
 
 
 CASES = [
-    GatedCase(
-        "decay", lambda *sizes: DecayKernel(*sizes), naive_gated.decay, 2 * 6 + 2 + 8, 2 * 16
-    ),
+    GatedCase("decay", lambda *sizes: DecayKernel(*sizes), naive_gated.decay, 2 * 6 + 2 + 8, 0),
     GatedCase(
         "decay per channel",
         lambda *sizes: DecayKernel(*sizes, per_channel=True),
         naive_gated.decay,
         16 * 6 + 8 * 16 + 8 + 8,
-        2 * 16,
+        0,
     ),
     GatedCase(
         "gated delta",
-        lambda *sizes: GatedDeltaKernel(*sizes),
+        lambda *sizes: GatedDeltaKernel(*sizes, head_dim=sizes[1] // sizes[2]),
         naive_gated.gated_delta,
-        3 * 8 * 4 + 2 * 2 * 6 + 2 + 2 + 8 * 6 + 8,
-        2 * 16 + 9 * 8,
+        3 * 8 * 4 + 2 * 2 * 6 + 2 + 2 + 8 * 6 + 4,
+        9 * 8,
     ),
 ]
 
@@ -177,9 +175,9 @@ class TestState:
                 q, k, v, x = inputs(length, dtype=dtype)
                 state = kernel.causal(q, k, v, x_BND=x[:, 0])[1]
                 with at(dtype, length):
-                    # All in fp32, and no part keeps anything larger alive.
+                    # Sums of 2 samples with 2 heads in fp32; and nothing larger is kept alive.
                     held = sum(part.untyped_storage().nbytes() for part in state)
-                    assert held == 2 * 4 * case.state
+                    assert held == 2 * (4 * 2 * 16 + dtype.itemsize * case.inputs)
 
     def test_is_reordered_by_its_first_dimension(self, case: GatedCase) -> None:
         kernel, rows = case.build(), torch.tensor([2, 0, 0, 1])
@@ -257,7 +255,7 @@ class TestElastic:
         self, case: GatedCase, way: Way, shape: tuple[int, int, int]
     ) -> None:
         heads, head_dim, width = shape
-        large = case.build(sizes=(WIDTH, 32, 8))
+        large = case.build(sizes=(WIDTH, 32, 4))
         small = case.make(width, heads * head_dim, heads).double()
         prefix_of(small, large)
         given = inputs(20, heads=heads, head_dim=head_dim)
@@ -293,7 +291,7 @@ class TestStart:
             assert_near([log_gate.exp().flatten().detach()], [expected], 1e-6)
 
     def test_delta_is_mamba_s(self) -> None:
-        kernel = GatedDeltaKernel(6, 400, 400)
+        kernel = GatedDeltaKernel(6, 400, 400, 1)
         log_gate, beta = kernel.gates(torch.zeros(1, 1, 6), 400, 1)
         assert -1.6 <= log_gate.min() < -0.8 and -0.02 < log_gate.max() <= -0.001
         assert_near([beta.detach()], [torch.full((1, 400, 1, 1), 0.5)], 1e-6)
@@ -396,7 +394,7 @@ class TestTransformers:
             layer_types=["linear_attention"],
         )
         theirs = modeling.Qwen3NextGatedDeltaNet(config, 0)
-        kernel = GatedDeltaKernel(width, heads * head_dim, heads)
+        kernel = GatedDeltaKernel(width, heads * head_dim, heads, head_dim)
         for parameter in theirs.parameters():
             nn.init.normal_(parameter, std=0.5, generator=seeded())
         # Their rows are sorted by head, then by q, k, v and z, or b and a.
@@ -409,7 +407,7 @@ class TestTransformers:
             kernel.log_rate_H.copy_(theirs.A_log)
             kernel.step_bias_H.copy_(theirs.dt_bias)
             kernel.output_WE.copy_(z_weight)
-            kernel.gain_W.copy_(theirs.norm.weight.repeat(heads))
+            kernel.gain_D.copy_(theirs.norm.weight)
         x = torch.randn(2, 150, width, generator=seeded())
 
         def ours(x: Tensor) -> Tensor:

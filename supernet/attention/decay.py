@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.attention.base import State
-from supernet.attention.gated import GatedKernel
+from supernet.attention.base import State, in_full_precision
+from supernet.attention.gated import GatedKernel, normed
 from supernet.attention.gated_chunks import LEAST_LOG_GATE, gated_sums
 
 
@@ -43,9 +43,10 @@ class DecayKernel(GatedKernel):
             num_heads: most heads.
             per_channel: a gate for each feature of a key in place of one for each head.
         """
-        super().__init__(width)
+        super().__init__()
         rows = width if per_channel else num_heads
         self.per_channel = per_channel
+        self.gain_W = nn.Parameter(torch.ones(width))
         self.bias_G = nn.Parameter(torch.empty(rows))
         self.weight_GE: nn.Parameter | None = None
         self.weight_RE: nn.Parameter | None = None
@@ -86,7 +87,12 @@ class DecayKernel(GatedKernel):
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
     ) -> tuple[Tensor, State]:
         """See `GatedKernel.run`; what is carried is S."""
-        q_BHND = q_BHND * q_BHND.shape[-1] ** -0.5
+        q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
         past_BHCV = past[0] if past else None
-        out_BHND, past_BHCV = gated_sums(q_BHND, k_BHND, v_BHND, gates[0], None, past_BHCV)
+        out_BHND, past_BHCV = gated_sums(q * q.shape[-1] ** -0.5, k, v, gates[0], None, past_BHCV)
         return out_BHND, (past_BHCV,)
+
+    def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
+        """See `GatedKernel.finished`."""
+        _, heads, _, head_dim = out_BHND.shape
+        return normed(out_BHND, self.gain_W[: heads * head_dim].view(heads, 1, head_dim))

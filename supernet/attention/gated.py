@@ -9,7 +9,7 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from search_spaces.errors import UsageError
 from supernet.attention.base import (
@@ -31,18 +31,9 @@ class GatedKernel(AttentionKernel):
     parameters and adds the two, each of which includes the position itself. Padding changes no
     state. The order of states is all that there is of positions: with several states at a position
     there is none, and these kernels refuse them.
-
-    Attributes:
-        gain_W: of the norm of each head's output.
     """
 
-    takes_groups = False
-    rotates = False
     reads_input = True
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gain_W = nn.Parameter(torch.ones(width))
 
     @abstractmethod
     def gates(self, x_BNE: Tensor, heads: int, head_dim: int) -> tuple[Tensor, ...]:
@@ -58,18 +49,16 @@ class GatedKernel(AttentionKernel):
         """Outputs ``(B, H, N, D)`` before the norm, and what is carried on.
 
         Args:
-            q_BHND: queries, zero at padding as are keys and values.
+            q_BHND: queries, zero at padding as are keys and values, in the precision they came in.
             k_BHND: keys.
             v_BHND: values.
             gates: see `gates`.
             past: what is carried; empty at the start.
         """
 
+    @abstractmethod
     def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
         """The output, each head divided by its root mean square, times a gain."""
-        _, heads, _, head_dim = out_BHND.shape
-        gain_H1D = self.gain_W[: heads * head_dim].view(heads, 1, head_dim)
-        return F.rms_norm(out_BHND, (head_dim,), eps=EPSILON) * gain_H1D
 
     def forward(
         self,
@@ -96,9 +85,10 @@ class GatedKernel(AttentionKernel):
         """
         self._check(span)
         with without_autocast(q_BHND.device):
-            x_BNE, *qkv = _full(x_BND, q_BHND, k_BHMD, v_BHMD)
+            x_BNE = _in_full(x_BND)
             gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
-            parts = [_without_padding(part, key_mask_BM) for part in (*qkv, *gates)]
+            given = q_BHND, k_BHMD, v_BHMD, *gates
+            parts = [mask_features(part, key_mask_BM) for part in given]
             # Both directions at once, as samples of one batch.
             q, k, v, *both = (torch.cat((part, part.flip(2))) for part in parts)
             onward_BHND, back_BHND = self.run(q, k, v, tuple(both), ())[0].chunk(2)
@@ -119,10 +109,11 @@ class GatedKernel(AttentionKernel):
         """Attend to the past; see `AttentionKernel.causal`, and `forward` for `x_BND`."""
         self._check(span)
         with without_autocast(q_BHND.device):
-            x_BNE, *qkv = _full(x_BND, q_BHND, k_BHND, v_BHND)
+            x_BNE = _in_full(x_BND)
             gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
-            q, k, v, *given = (_without_padding(part, key_mask_BN) for part in (*qkv, *gates))
-            out_BHND, carried = self.run(q, k, v, tuple(given), state or ())
+            given = q_BHND, k_BHND, v_BHND, *gates
+            q, k, v, *real = (mask_features(part, key_mask_BN) for part in given)
+            out_BHND, carried = self.run(q, k, v, tuple(real), state or ())
             return self.finished(out_BHND, x_BNE).to(v_BHND.dtype), carried
 
     def _check(self, span: int) -> None:
@@ -139,11 +130,11 @@ class GatedKernel(AttentionKernel):
         )
 
 
-def _full(x_BND: Tensor | None, *qkv: Tensor) -> tuple[Tensor, ...]:
+def _in_full(x_BND: Tensor | None) -> Tensor:
     assert x_BND is not None, "a kernel that reads the layer's input was not given it"
-    return in_full_precision(x_BND, *qkv)
+    return in_full_precision(x_BND)[0]
 
 
-def _without_padding(x_BHNX: Tensor, key_mask_BN: Tensor | None) -> Tensor:
-    """Zeros at padding, where there are any."""
-    return mask_features(x_BHNX, key_mask_BN)
+def normed(out_BHND: Tensor, gain: Tensor) -> Tensor:
+    """Each head's output divided by its root mean square, times a gain."""
+    return F.rms_norm(out_BHND, out_BHND.shape[-1:], eps=EPSILON) * gain

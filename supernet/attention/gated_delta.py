@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.attention.base import State
-from supernet.attention.gated import GatedKernel
+from supernet.attention.base import State, in_full_precision
+from supernet.attention.gated import GatedKernel, normed
 from supernet.attention.gated_chunks import gated_sums
 
 KEY_EPSILON = 1e-6
@@ -30,22 +30,23 @@ class GatedDeltaKernel(GatedKernel):
     ``SiLU(x w_z)``. What is carried is S and the last 3 inputs of the convolutions.
 
     Source: Yang et al., Gated Delta Networks (2025), section 3, in the form of
-    Qwen3-Next; the gain of the norm is a head's own, where Qwen3-Next has one for all. Rates and
-    steps begin where Mamba-2's do: ``exp(a)`` even in 1 to 16, ``softplus(d)`` log-even in .001 to
-    .1.
+    Qwen3-Next. Rates and steps begin where Mamba-2's do: ``exp(a)`` even in 1 to 16,
+    ``softplus(d)`` log-even in .001 to .1.
     """
 
     TAPS = 4
 
-    def __init__(self, embed_dim: int, width: int, num_heads: int) -> None:
+    def __init__(self, embed_dim: int, width: int, num_heads: int, head_dim: int) -> None:
         """Build the kernel.
 
         Args:
             embed_dim: largest width E of the layer's input.
             width: largest H * D.
             num_heads: most heads.
+            head_dim: largest D.
         """
-        super().__init__(width)
+        super().__init__()
+        self.gain_D = nn.Parameter(torch.ones(head_dim))
         self.taps_3WT = nn.Parameter(torch.empty(3, width, self.TAPS))
         self.gates_2HE = nn.Parameter(torch.empty(2, num_heads, embed_dim))
         self.log_rate_H = nn.Parameter(torch.empty(num_heads))
@@ -55,7 +56,7 @@ class GatedDeltaKernel(GatedKernel):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw taps, weights, rates and steps; the gain is 1."""
-        nn.init.ones_(self.gain_W)
+        nn.init.ones_(self.gain_D)
         for weight in (self.taps_3WT, self.gates_2HE, self.output_WE):
             bound = weight.shape[-1] ** -0.5
             nn.init.uniform_(weight, -bound, bound, generator=generator)
@@ -89,11 +90,11 @@ class GatedDeltaKernel(GatedKernel):
         return out_BHND, (past_BHCV, inputs_BFTD)
 
     def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
-        """As in `GatedKernel`, times the output gate."""
+        """See `GatedKernel.finished`; times the output gate."""
         _, heads, _, head_dim = out_BHND.shape
         gate_BNW = F.linear(x_BNE, self.output_WE[: heads * head_dim, : x_BNE.shape[-1]])
         gate_BNHD: Tensor = F.silu(gate_BNW).unflatten(-1, (heads, head_dim))
-        return super().finished(out_BHND, x_BNE) * gate_BNHD.transpose(1, 2)
+        return normed(out_BHND, self.gain_D[:head_dim]) * gate_BNHD.transpose(1, 2)
 
     def _convolved(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, past_BFTD: Tensor | None
@@ -104,7 +105,10 @@ class GatedDeltaKernel(GatedKernel):
         if past_BFTD is None:
             inputs_BFND = F.pad(inputs_BFND, (0, 0, self.TAPS - 1, 0))
         else:
-            inputs_BFND = torch.cat((past_BFTD.to(inputs_BFND.dtype), inputs_BFND), dim=2)
+            inputs_BFND = torch.cat((past_BFTD, inputs_BFND), dim=2)
+        # Carried as they came, for that is exact.
+        last_BFTD = inputs_BFND[:, :, states:].clone()
+        (inputs_BFND,) = in_full_precision(inputs_BFND)
         taps_3WT = self.taps_3WT[:, : heads * head_dim]
         taps_F1DT = taps_3WT.reshape(3 * heads, 1, head_dim, self.TAPS)
         sums_BFND = inputs_BFND[:, :, :states] * taps_F1DT[..., 0]
@@ -112,7 +116,7 @@ class GatedDeltaKernel(GatedKernel):
             shifted_BFND = inputs_BFND[:, :, tap : tap + states]
             sums_BFND = torch.addcmul(sums_BFND, shifted_BFND, taps_F1DT[..., tap])
         q, k, v = F.silu(sums_BFND).chunk(3, dim=1)
-        return q, k, v, inputs_BFND[:, :, states:].clone()
+        return q, k, v, last_BFTD
 
 
 def _of_length_one(x_BHND: Tensor) -> Tensor:

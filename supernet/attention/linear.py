@@ -151,8 +151,6 @@ class EluKernel(MeanLinearKernel):
     kept above 1e-12, see `DENOMINATOR_FLOOR`, where the published code adds 1e-6 to it.
     """
 
-    rotates = True
-
     def __init__(self) -> None:
         super().__init__(max_length=None)
 
@@ -173,8 +171,6 @@ class HedgehogKernel(MeanLinearKernel):
     serves queries and keys; it has no bias; and features have a floor, without which two that are
     spiky in different places have a product of zero, and so may all.
     """
-
-    rotates = True
 
     def __init__(self, width: int, head_dim: int) -> None:
         """Build the kernel.

@@ -40,8 +40,6 @@ class WindowKernel(AttentionKernel):
     """
 
     takes_groups = True
-    rotates = True
-    reads_input = False
 
     def __init__(self, window: int, global_first: bool = False) -> None:
         """Build the kernel, which has no parameters.
