@@ -24,8 +24,8 @@ class TaskTraits:
         stacks: what a network consists of, and nothing else.
         network: what a network of the task is called.
         problem: what the settings of a space lack for the task; None when they are fine.
-        metrics: name → what it is called, see `supernet.tasks.base.Scores`; the first is the one
-            that the task is known by.
+        metrics: name → what it is called, see `supernet.tasks.base.Scores`; the first that data
+            have is the one that the task is known by on them.
     """
 
     stacks: tuple[str, ...]
@@ -106,7 +106,9 @@ TASKS: dict[TaskName, TaskTraits] = {
             "perplexity": "perplexity per token",
             "perplexity_per_word": "perplexity per word",
             "bits_per_character": "bits per character",
+            "accuracy": "accuracy",
             "loss": "loss",
+            "recall_nats": "loss on recalled",
         },
     ),
 }

@@ -78,6 +78,7 @@ def _scores_lines(task: TaskName, scores: Scores) -> list[tuple[str, str]]:
     lines = [
         (words, f"{scores.values[name]:.{digits.get(name, 4)}f}")
         for name, words in TASKS[task].metrics.items()
+        if name in scores.values
     ]
     if scores.bleu_signature is not None:
         lines.insert(1, ("signature", scores.bleu_signature))

@@ -146,17 +146,18 @@ def _front_titles(front: Front) -> dict[str, str]:
 
 
 def _quality_title(front: Front) -> str:
-    return "100−BLEU" if any("valid_bleu" in e.measured for e in front.entries) else "loss"
+    heads = {one.name: one.head for one in (*OBJECTIVES.values(), *front.objectives)}
+    return heads[QUALITY]
 
 
 def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns that have something to show."""
-    by_bleu = any("valid_bleu" in entry.measured for entry in front.entries)
+    apart = any("valid_loss" in entry.measured for entry in front.entries)
     of_texts = any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
         _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
-        **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if by_bleu else {}),
+        **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if apart else {}),
         "tokens right" if of_texts else "accuracy": lambda entry: decimal(
             entry.measured.get("valid_accuracy"), 4
         ),

@@ -10,6 +10,7 @@ from typing import Any
 
 from latency.profile import read_profile
 from nas.objectives import LATENCY
+from nas.objectives import SCORES as MEASURED_SCORES
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
 from nas.run.layout import DATA_FILE, FRONT_FILE, profile_file, result_file
@@ -23,7 +24,6 @@ SCHEMA = 1
 LICENCE = "Apache-2.0"
 # Of a result these are told elsewhere, or are no scores.
 _NO_SCORES = ("schema", "id", "architecture", "task", "dataset", "epochs", "seed", "params")
-_OBSERVED_SCORES = ("valid_loss", "valid_accuracy", "valid_bleu")
 SCORES = {
     "bleu": "BLEU",
     "accuracy": "accuracy",
@@ -31,6 +31,7 @@ SCORES = {
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
     "loss": "loss (nats)",
+    "recall_nats": "loss on recalled tokens (nats)",
 }
 SPLITS = {"test": "test split", "valid": "validation split"}
 
@@ -99,7 +100,7 @@ def _scores(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
 def _inherited_scores(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
     """What the search measured with the supernet's weights, on the validation split."""
     found = measured_networks(folder).get(architecture.id, {})
-    scores = {name: found[name] for name in _OBSERVED_SCORES if name in found}
+    scores = {name: found[name] for name in MEASURED_SCORES if name in found}
     if folder.spec.quality == "loss" and "quality" in found:
         scores["valid_loss"] = found["quality"]
     return scores

@@ -10,20 +10,23 @@ from collections.abc import Collection, Mapping
 
 from nas.objectives import cache, decoding, latency, peak_memory, quality, size
 from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
-from nas.objectives.quality import BEST_BLEU, QualityMetric
+from nas.objectives.quality import QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.space import Genotypes, SearchSpace
 
 __all__ = [
-    "BEST_BLEU",
     "COSTS",
     "COUNTED",
     "LATENCY",
     "LISTED_COSTS",
     "MEMORY",
+    "MORE_IS_BETTER",
     "OBJECTIVES",
+    "QUALITIES",
     "QUALITY",
+    "SCORES",
     "TIMED",
     "Objective",
+    "Quality",
     "QualityMetric",
     "base_workload",
     "counted",
@@ -49,6 +52,8 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
+# Of these objectives and scores more is better.
+MORE_IS_BETTER = (*quality.MORE_IS_BETTER, *(n for n, one in OBJECTIVES.items() if one.maximise))
 TIMED = tuple(name for name in OBJECTIVES if OBJECTIVES[name].timed)
 # Those that follow from a network alone, parameters first.
 COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
@@ -58,7 +63,7 @@ LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 def objective(name: str, metric: QualityMetric) -> Objective:
     """An objective of a search whose quality is measured so."""
-    return quality.LACKING_BLEU if name == QUALITY and metric == "bleu" else OBJECTIVES[name]
+    return QUALITIES[metric].objective if name == QUALITY else OBJECTIVES[name]
 
 
 def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:

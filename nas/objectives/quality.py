@@ -1,19 +1,115 @@
-"""Quality: the validation loss with inherited weights, or what BLEU lacks to 100."""
+"""Quality: what the validation split says of a network with inherited weights, less is better.
+
+A search has one quality. Each is a score of the networks; a score of which more is better counts by
+what it lacks. One more is a line of `QUALITIES`, and in `QualityMetric`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nas.objectives.base import Objective
+from search_spaces.tasks import TASK_NAMES, TaskName
 
-QualityMetric = Literal["loss", "bleu"]
-BEST_BLEU = 100.0
+QualityMetric = Literal["loss", "accuracy", "bleu", "recall_nats"]
 
 LOSS = Objective(
     "quality", "valid_loss", unit="nats", label="validation loss", head="loss", symbol="nats"
 )
-# More BLEU is better, so that it is counted by what it lacks.
-LACKING_BLEU = replace(
-    LOSS, metric="100 - valid_bleu", unit="BLEU", label="100 − BLEU", head="100−BLEU", symbol=""
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """One way to say what a network is worth.
+
+    Attributes:
+        name: as given on the command line, and of the score that a task reports.
+        objective: what is minimised.
+        best: the score of a network that is always right, where more is better; quality is what a
+            network lacks to it. None where less is better: quality is the score itself, in nats.
+        wish: what a search for it looks for, for people.
+        winner: what the network with the best quality has.
+        useless: what a network does that is worth nothing.
+        tasks: whose networks have the score.
+    """
+
+    name: QualityMetric
+    objective: Objective
+    best: float | None = None
+    wish: str = "a low validation loss"
+    winner: str = "the lowest loss"
+    useless: str = "only guesses"
+    tasks: tuple[TaskName, ...] = TASK_NAMES
+
+    @property
+    def measured_name(self) -> str:
+        """The score's key among what is measured of a network."""
+        return f"valid_{self.name}"
+
+    def of(self, scores: Mapping[str, float]) -> float:
+        """The value to minimise, out of the scores of a network by name."""
+        score = scores[self.name]
+        return score if self.best is None else self.best - score
+
+    def of_guessing(self, num_outcomes: int) -> float:
+        """The value of a network that knows nothing.
+
+        Args:
+            num_outcomes: classes or tokens, all as likely; scores with a best value are nothing.
+        """
+        return math.log(num_outcomes) if self.best is None else self.best
+
+
+QUALITIES: Mapping[QualityMetric, Quality] = {
+    one.name: one
+    for one in (
+        Quality("loss", LOSS),
+        Quality(
+            "accuracy",
+            replace(
+                LOSS,
+                metric="1 - valid_accuracy",
+                unit="share",
+                label="1 − accuracy",
+                head="1−accuracy",
+                symbol="",
+            ),
+            best=1.0,
+            wish="a high validation accuracy",
+            winner="the highest accuracy",
+            useless="is never right",
+        ),
+        Quality(
+            "bleu",
+            replace(
+                LOSS,
+                metric="100 - valid_bleu",
+                unit="BLEU",
+                label="100 − BLEU",
+                head="100−BLEU",
+                symbol="",
+            ),
+            best=100.0,
+            wish="a high BLEU",
+            winner="the highest BLEU",
+            useless="gets no BLEU",
+            tasks=("translation",),
+        ),
+        Quality(
+            "recall_nats",
+            replace(
+                LOSS, metric="valid_recall_nats", label="loss on recalled tokens", head="recall"
+            ),
+            wish="a low loss on recalled tokens",
+            winner="the lowest loss on recalled tokens",
+            tasks=("language_modelling",),
+        ),
+    )
+}
+# The scores that are measured beside quality, as they are called there.
+SCORES = tuple(one.measured_name for one in QUALITIES.values())
+# Of these more is better.
+MORE_IS_BETTER = tuple(one.measured_name for one in QUALITIES.values() if one.best is not None)

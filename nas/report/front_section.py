@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nas.objectives import BEST_BLEU, COSTS, COUNTED, OBJECTIVES, QUALITY
+from nas.objectives import COSTS, COUNTED, OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
@@ -101,7 +101,7 @@ def _caption(run: RunContents, cost: str) -> str:
         "the evolution. A star is a network of the front after training from scratch; all others "
         "use weights inherited from the supernet."
     )
-    if run.by_bleu:
+    if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
     if len(run.spec.objectives) > 2:
         text += " A network of the front that looks beaten here wins in another objective."
@@ -183,13 +183,11 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
     """What an observation measures, of a network trained from scratch."""
-    names = ("accuracy", *(("loss", "bleu") if run.by_bleu else ()))
+    names = ("accuracy", *(() if run.by_loss else ("loss", run.quality.name)))
     values = {
         f"valid_{name}": result.valid_scores[name] for name in names if name in result.valid_scores
     }
-    if run.by_bleu:
-        return values | {QUALITY: BEST_BLEU - result.valid_scores["bleu"]}
-    return values | {QUALITY: result.valid_scores["loss"]}
+    return values | {QUALITY: run.quality.of(result.valid_scores)}
 
 
 def _tie(before: FrontEntry, after: FrontEntry, cost: str) -> Trace:
@@ -292,9 +290,9 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
 def _inherited_heads(run: RunContents) -> dict[str, str]:
     """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
     right = "accuracy" if TASKS[run.space.task].classifies else "tokens right"
-    name = words.metric(run, QUALITY) if run.by_bleu else "loss"
+    name = "loss" if run.by_loss else words.metric(run, QUALITY)
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
-    return heads | ({"valid_loss": "loss"} if run.by_bleu else {}) | {"valid_accuracy": right}
+    return heads | ({} if run.by_loss else {"valid_loss": "loss"}) | {"valid_accuracy": right}
 
 
 def _row(

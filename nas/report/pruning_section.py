@@ -92,7 +92,7 @@ def _kept(run: RunContents, kept: Sequence[Kept]) -> Html:
 
 def _effect_heads(run: RunContents) -> list[str]:
     names = [f"effect on {words.metric(run, name)}" for name in run.spec.objectives]
-    return [*names, f"observed effect on {words.metric(run, QUALITY) if run.by_bleu else 'loss'}"]
+    return [*names, f"observed effect on {'loss' if run.by_loss else words.metric(run, QUALITY)}"]
 
 
 def _evidence(run: RunContents, facts: Evidence) -> list[Html]:
@@ -117,7 +117,7 @@ def _effect(name: str, effect: float | None) -> Html:
 
 
 def _explanation(run: RunContents) -> Html:
-    mean = f"mean {words.metric(run, QUALITY) if run.by_bleu else 'loss'}"
+    mean = f"mean {'loss' if run.by_loss else words.metric(run, QUALITY)}"
     return tag(
         "p",
         "Among all / among the best: how often the choice occurs in a random sample of the space, "

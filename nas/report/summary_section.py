@@ -69,9 +69,8 @@ def _story(run: RunContents) -> Html:
         for name in run.spec.objectives
         if name != QUALITY
     ).replace(" and little ", " and ")
-    wish = "a high BLEU" if run.by_bleu else "a low validation loss"
     sentences: list[str | Html] = [
-        f"This run looked for transformers with {wish} and {costs} on the "
+        f"This run looked for transformers with {run.quality.wish} and {costs} on the "
         f"data set {run.spec.dataset}. "
     ]
     if run.observed:
@@ -179,7 +178,7 @@ def _facts(run: RunContents) -> Html:
     if run.front is not None:
         facts["hypervolume"] = (
             f"{run.front.hypervolume:.4f} of the box between zero and a network that "
-            f"{'gets no BLEU' if run.by_bleu else 'only guesses'} and costs as much as the "
+            f"{run.quality.useless} and costs as much as the "
             "largest; more is better"
         )
     rows = [tag("tr", tag("th", name, scope="row"), cell(text)) for name, text in facts.items()]

@@ -16,6 +16,7 @@ from search_spaces.tasks import TASKS, TaskName
 LABELS = {
     "valid_bleu": "validation BLEU",
     "valid_loss": "validation loss",
+    "valid_recall_nats": "validation loss on recalled tokens",
     "valid_accuracy": "validation accuracy",
 }
 # All that is known of networks, in the order in which it is listed.
@@ -30,6 +31,7 @@ SCORES = {
     "perplexity": "perplexity",
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
+    "recall_nats": "loss on recalled tokens",
 }
 
 GENES = {
@@ -74,7 +76,7 @@ def axis_label(run: RunContents, name: str) -> str:
 def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called, with its unit where it has one."""
     symbol = objective(name, quality).symbol if name in OBJECTIVES else ""
-    symbol = "nats" if name == "valid_loss" else symbol
+    symbol = "nats" if name in ("valid_loss", "valid_recall_nats") else symbol
     return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.objectives import OBJECTIVES, QualityMetric
+from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITIES, SCORES, QualityMetric
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 
@@ -30,10 +30,7 @@ HELP = (
 )
 SHORTEST_ID, LONGEST_ID = 4, 12
 
-# What is measured beside the objectives; of these scores more is better.
-BETTER_SCORES = ("valid_accuracy", "valid_bleu")
-NAMES = (*OBJECTIVES, "valid_loss", *BETTER_SCORES)
-MORE_IS_BETTER = (*BETTER_SCORES, *(n for n, one in OBJECTIVES.items() if one.maximise))
+NAMES = (*OBJECTIVES, *SCORES)
 
 _FORM = re.compile(r"\s*([\w.]+)\s*(<=|>=|≤|≥|=|<|>)\s*(\S+)\s*")
 
@@ -76,8 +73,8 @@ class Pick:
         """Why the network was chosen, for people."""
         if self.conditions:
             return f"asked for with {joined(self.conditions)}"
-        if self.text == BEST and quality == "bleu":
-            return "the highest BLEU"
+        if self.text == BEST:
+            return QUALITIES[quality].winner
         return WORDS.get(self.text, "asked for by its id")
 
     def check_measured(self, asked: Collection[str], quality: QualityMetric) -> None:
@@ -97,13 +94,13 @@ class Pick:
                     f"--pick asks for {condition}, and this search times nothing for that: add "
                     f"{one.name} to --objectives"
                 )
-            if condition.name in ("valid_bleu", "valid_loss") and quality == "loss":
-                other = (
-                    "quality is the validation loss"
-                    if condition.name == "valid_loss"
-                    else "BLEU is measured with --quality bleu"
-                )
-                raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
+            if condition.name == "valid_loss" and quality == "loss":
+                other = "quality is the validation loss"
+            elif condition.name == "valid_bleu" and quality != "bleu":
+                other = "BLEU is measured with --quality bleu"
+            else:
+                continue
+            raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
 
 
 def read_pick(text: str) -> Pick:

@@ -93,8 +93,9 @@ class SearchTerms(BaseModel):
     quality: Annotated[
         QualityMetric,
         Field(
-            description="What quality is: the validation loss, or for translation BLEU, which "
-            "takes longer."
+            description="What quality is: the validation loss, the share of right predictions, for "
+            "translation BLEU, which takes longer, or for language models the loss on tokens that "
+            "repeat what stands beyond the window."
         ),
         Shown("Quality"),
     ] = "loss"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from latency.predictor import PredictorReport
 from latency.profile import DeviceProfile
-from nas.objectives import QUALITY
+from nas.objectives import QUALITIES, QUALITY, Quality
 from nas.profiling.device_profile import CarriedProfile
 from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
@@ -120,9 +120,14 @@ class RunContents:
         return self.spec.space
 
     @property
-    def by_bleu(self) -> bool:
-        """Whether quality is what BLEU lacks to 100, and not the validation loss."""
-        return self.spec.quality == "bleu"
+    def quality(self) -> Quality:
+        """What quality is."""
+        return QUALITIES[self.spec.quality]
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether quality is the validation loss, as it usually is."""
+        return self.spec.quality == "loss"
 
     @property
     def both_stacks(self) -> bool:

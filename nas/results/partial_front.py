@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nas.objectives import BEST_BLEU, OBJECTIVES, QUALITY, Objective, exact, objective, rates
+from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, objective, rates
 from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, minimised, points_of
 from nas.search.pareto import hypervolume, non_dominated
@@ -124,8 +123,9 @@ def _known(contents: RunContents) -> dict[str, float]:
         if (timed := profile.get(identity)) is not None:
             known[name] = timed.value
     known |= rates(known, contents.costs, space)
-    if contents.by_bleu:
-        known[QUALITY] = BEST_BLEU
-    elif space.model.num_classes is not None:
-        known[QUALITY] = math.log(space.model.num_classes)
+    quality, outcomes = contents.quality, space.model.num_classes
+    if quality.best is not None:
+        known[QUALITY] = quality.best
+    elif outcomes is not None:
+        known[QUALITY] = quality.of_guessing(outcomes)
     return known

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nas.objectives import BEST_BLEU, QUALITY, QualityMetric
+from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
@@ -43,21 +43,44 @@ def inherited_quality(
         task: with the validation examples to look at.
         supernet: the weights.
         architecture: the network.
-        metric: ``bleu`` translates greedily, which is several times faster than with a beam and
-            ranks networks alike.
+        metric: what quality is; ``bleu`` translates greedily, which is several times faster than
+            with a beam and ranks networks alike.
         device: where to compute.
 
     Returns:
-        ``quality``, of which less is better, and what it is made of.
+        ``quality``, of which less is better, ``valid_accuracy``, and the other scores of the
+        validation split that quality is not itself.
     """
     result = evaluate(task, supernet, architecture, task.valid, device=device)
-    values = {QUALITY: result.loss, "valid_accuracy": result.accuracy}
+    scores = {"accuracy": result.accuracy, "loss": result.loss}
+    if result.recall_nats is not None:
+        scores["recall_nats"] = result.recall_nats
+    if metric == "bleu":
+        assert isinstance(task, TranslationTask)
+        greedy = BeamSettings(beam_size=1)
+        scores["bleu"] = split_bleu(task, supernet, architecture, task.valid, device, greedy).score
+    measured = {f"valid_{name}": score for name, score in scores.items()}
     if metric == "loss":
-        return values
-    assert isinstance(task, TranslationTask)
-    bleu = split_bleu(task, supernet, architecture, task.valid, device, BeamSettings(beam_size=1))
-    values |= {"valid_loss": result.loss, "valid_bleu": bleu.score}
-    return values | {QUALITY: BEST_BLEU - bleu.score}
+        del measured["valid_loss"]
+    return {QUALITY: QUALITIES[metric].of(scores), **measured}
+
+
+def check_data(task: Task[Any, Any], metric: QualityMetric) -> None:
+    """Refuse data on which networks have no such quality.
+
+    Args:
+        task: with the validation examples to look at.
+        metric: what quality is.
+
+    Raises:
+        DataError: when recall is asked for and no token is recalled.
+    """
+    if metric == "recall_nats" and not task.has_recall:
+        raise DataError(
+            f"no token of the validation split of {task.name} repeats a pair of tokens from beyond "
+            "the window, so that there is no recall to measure: set recall_window in the space's "
+            "[data] table to less, or let quality be the loss"
+        )
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.objectives import OBJECTIVES, QUALITY, TIMED, Objective, rates
+from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, Objective, rates
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
 from nas.request.picks import (
     BEST,
-    BETTER_SCORES,
     CHEAPEST,
     KNEE,
     NAMES,
@@ -171,7 +170,11 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     metric, unit = item["metric"], item["unit"]
     if not (isinstance(metric, str) and isinstance(unit, str)):
         raise ValueError(f"the objective {item['name']} has no metric and unit")
-    return replace(OBJECTIVES[item["name"]], metric=metric, unit=unit)
+    qualities = {one.objective.metric: one.objective for one in QUALITIES.values()}
+    known = OBJECTIVES[item["name"]]
+    if known.name == QUALITY:
+        known = qualities.get(metric, known)
+    return replace(known, metric=metric, unit=unit)
 
 
 def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
@@ -393,7 +396,7 @@ def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
         return sum(condition.missed_by(entry.values) for condition in conditions)
 
     # A score of the validation split says the same as quality does.
-    asked |= {QUALITY} if asked & {"valid_loss", *BETTER_SCORES} else set()
+    asked |= {QUALITY} if asked & set(SCORES) else set()
     free = [objective.name for objective in front.objectives if objective.name not in asked]
     good = [entry for entry in front.entries if missed(entry) == 0]
     if good:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from latency.profile import read_profile
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
-from nas.objectives import BEST_BLEU, OBJECTIVES, QUALITY, Objective, rates
+from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.results.failures import failed
@@ -102,9 +101,8 @@ class Run(OpenedRun):
         One value for each objective, as people read it.
         """
         top = largest(self.space)
-        chance = math.log(self.task.num_outcomes)
         values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
-        values[QUALITY] = BEST_BLEU if self.spec.quality == "bleu" else chance
+        values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.num_outcomes)
         identity = self.space.decode(top)[0].id
         for name, known in self.measured_costs().items():
             if identity in known and not known[identity].doubtful:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.run.evaluator import check_data
 from nas.run.events import Event, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
@@ -21,6 +22,7 @@ def work(run: Run) -> Iterator[Event]:
     _check_size(run.space)
     feasibility.check_request(run.spec, run.executor, run.carried)
     task = run.task
+    check_data(run.quick_task, run.spec.quality)
     for training in (run.spec.budget.supernet, run.spec.budget.retrain):
         task.check(training)
     write_atomically(run.folder.path / SPACE_FILE, dump_space(run.space))

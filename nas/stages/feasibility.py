@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from nas.executors.base import Executor
-from nas.objectives import OBJECTIVES, Objective, base_workload, counted, rates
+from nas.objectives import OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
 from nas.request.spec import SearchSpec
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
+from search_spaces.recall import recall_window
 from search_spaces.space import SearchSpace
-from search_spaces.tasks import TASKS
 
 
 def check_request(
@@ -30,7 +30,7 @@ def check_request(
         carried: the device profile that times come from, if any.
 
     Raises:
-        UsageError: for BLEU of a task without translations, or a workload that cannot be timed.
+        UsageError: for a quality that the task does not have, or a workload that cannot be timed.
         UnreachableLimitError: see `check_limits`.
     """
     check_quality(spec)
@@ -41,15 +41,22 @@ def check_request(
 
 
 def check_quality(spec: SearchSpec) -> None:
-    """Refuse BLEU of a task without translations.
+    """Refuse a quality that networks of the task do not have.
 
     Raises:
         UsageError: saying what to do instead.
     """
-    if spec.quality == "bleu" and "bleu" not in TASKS[spec.space.task].metrics:
+    quality, task = QUALITIES[spec.quality], spec.space.task
+    if task not in quality.tasks:
+        tasks = " and ".join(name.replace("_", " ") for name in quality.tasks)
         raise UsageError(
-            f"--quality bleu is for translation, but the space {spec.space.name} is for "
-            f"{spec.space.task.replace('_', ' ')}: leave it out, and quality is the validation loss"
+            f"--quality {quality.name} is for {tasks}, but the space {spec.space.name} is for "
+            f"{task.replace('_', ' ')}: leave it out, and quality is the validation loss"
+        )
+    if quality.name == "recall_nats" and recall_window(spec.space) is None:
+        raise UsageError(
+            f"--quality recall_nats needs the window beyond which tokens count as recalled, and "
+            f"the space {spec.space.name} has none: set recall_window in its [data] table"
         )
 
 

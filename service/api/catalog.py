@@ -27,6 +27,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.toml_source import read_text
 from service.settings import Settings
 from supernet.data.manifest import FILE_NAME, read_manifest
+from supernet.data.recall import NAME as RECALL
 from supernet.data.sources import SOURCES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -97,6 +98,7 @@ class Catalog:
             for name, source in SOURCES.items()
             if not source.needs_path and name != SYNTHETIC
         }
+        found[RECALL] = Dataset(RECALL, "built-in")
         found[SYNTHETIC] = Dataset(SYNTHETIC, "generated")
         if self._data.is_dir():
             for folder in sorted(self._data.iterdir()):

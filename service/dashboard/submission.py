@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from nas.objectives import COSTS, LATENCY, QUALITY
+from nas.objectives import COSTS, LATENCY, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown
 from nas.request.spec import SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
@@ -135,12 +135,13 @@ def controls(context: Context, space: SearchSpace, form: Fields) -> list[Control
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
         "data": [SYNTHETIC, *catalog.data_names()],
         "device_profile": catalog.profile_names(),
+        "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
     found = []
     for name, field in JobRequest.model_fields.items():
         how = shown(field)
-        if how.apart or (name == "quality" and space.task != "translation"):
+        if how.apart:
             continue
         number = int in (field.annotation, *get_args(field.annotation))
         options = here.get(name, [str(one) for one in get_args(field.annotation)])

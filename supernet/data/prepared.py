@@ -56,11 +56,19 @@ class StreamSplit:
         num_words: words, as separated by spaces, without the end marks, which perplexity per word
             counts as words.
         num_characters: characters, line ends not counted.
+        scored: which tokens are to be predicted, bool ``(tokens,)``; None for all.
+        recalled: which of those only recall can tell, see `supernet.data.repeated_bigrams`, bool
+            ``(tokens,)``; None where that is not known.
+        alone: whether each line is a text of its own, of which networks see no other line: it is a
+            segment whatever length is asked for, and a begin mark stands before it.
     """
 
     rows: TokenRows
     num_words: int
     num_characters: int
+    scored: NDArray[np.bool_] | None = None
+    recalled: NDArray[np.bool_] | None = None
+    alone: bool = False
 
     def __len__(self) -> int:
         return len(self.rows.tokens)

@@ -4,7 +4,8 @@ Pairs: batches hold a number of tokens. The encoder reads the source and an end 
 reads a begin mark and the target, and should predict the target and an end mark.
 
 Streams: segments of the text, in random order or each going on with the last. The network reads
-each token and should predict the next one; before the first token stands a begin mark.
+each token and should predict the next one; before the first token stands a begin mark. Of a split
+of lines that stand alone each line is a segment.
 
 Shapes: B rows or segments of a batch, S source tokens, T target tokens or tokens of a segment, C
 tokens of a context.
@@ -242,6 +243,7 @@ class StreamBatch:
             of it may be carried over.
         context: what the network would have read before `inputs`, int64 ``(B, C)``, 0 before the
             begin of the text; None where it was not asked for.
+        recalled: which targets count as recalled, bool ``(B, T)``; None where that is not known.
     """
 
     inputs: Tensor
@@ -250,6 +252,7 @@ class StreamBatch:
     num_tokens: int
     continues: bool
     context: Tensor | None = None
+    recalled: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -268,6 +271,7 @@ class StreamBatch:
             num_tokens=int(self.mask[rows].sum()),
             continues=self.continues,
             context=None if self.context is None else self.context[rows],
+            recalled=None if self.recalled is None else self.recalled[rows],
         )
 
     def to(self, device: torch.device | str | None) -> StreamBatch:
@@ -276,10 +280,9 @@ class StreamBatch:
             return self
         moved = {
             name: getattr(self, name).to(device, non_blocking=True)
-            for name in ("inputs", "targets", "mask")
+            for name in ("inputs", "targets", "mask", "context", "recalled")
+            if getattr(self, name) is not None
         }
-        if self.context is not None:
-            moved["context"] = self.context.to(device, non_blocking=True)
         return replace(self, **moved)
 
 
@@ -298,7 +301,7 @@ def stream_batches(
     Args:
         split: what to go through.
         max_tokens: of a batch; ``max_tokens // length`` segments are side by side.
-        length: tokens of a segment, at least 1.
+        length: tokens of a segment, at least 1; lines that stand alone have their own.
         seed: of the order, at least 0.
         epoch: number of the pass, at least 0.
         shuffle: segments in random order, cut at other places in every pass; False keeps the order
@@ -310,13 +313,18 @@ def stream_batches(
     Raises:
         UsageError: when a segment has more than `max_tokens`, or on wrong numbers.
     """
+    if split.alone:
+        length = int(split.rows.lengths.max(initial=1))
     _check_segments(max_tokens, length)
     check_order(seed, epoch)
     if context is not None and context < 0:
         raise UsageError(f"context must be at least 0 tokens; given {context}")
     rng = np.random.default_rng((seed, epoch))
-    first = int(rng.integers(1, length + 1)) if shuffle else length
-    edges = np.unique([0, *range(min(first, len(split)), len(split), length), len(split)])
+    if split.alone:
+        edges = split.rows.offsets
+    else:
+        first = int(rng.integers(1, length + 1)) if shuffle else length
+        edges = np.unique([0, *range(min(first, len(split)), len(split), length), len(split)])
     starts, ends = edges[:-1], edges[1:]
     order = rng.permutation(len(starts)) if shuffle else np.arange(len(starts))
     count = max_tokens // length
@@ -398,15 +406,23 @@ def _segments(
     places = starts[:, None] + np.arange(width)
     read = places < ends[:, None]
     mask = read if scored is None else read & (places >= scored[:, None])
+    if split.scored is not None:
+        mask = mask & split.scored[np.minimum(places, len(split) - 1)]
+    recalled = None
+    if split.recalled is not None:
+        recalled = torch.from_numpy(mask & split.recalled[np.minimum(places, len(split) - 1)])
     inputs, targets = (np.full(mask.shape, PAD, dtype=np.int64) for _ in range(2))
     targets[mask] = split.rows.tokens[places[mask]]
     inputs[read] = _inputs(split, places[read])
+    if split.alone:
+        inputs[:, :1] = BOS
     return StreamBatch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
         mask=torch.from_numpy(mask),
         num_tokens=int(mask.sum()),
         continues=continues,
+        recalled=recalled,
     )
 
 

@@ -29,10 +29,14 @@ SplitT = TypeVar("SplitT")
 
 
 class Predictions(NamedTuple):
-    """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.loss.IGNORED`."""
+    """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.loss.IGNORED`.
+
+    `recalled`, bool ``(P,)``, tells which labels only recall can tell, where that is known.
+    """
 
     logits: Tensor
     labels: Tensor
+    recalled: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,13 @@ class Evaluation:
     """Mean cross-entropy in nats without label smoothing, share of right predictions, their number.
 
     A prediction is an example's class, or one token of a text with all before it given.
+    `recall_nats` is the mean over the recalled tokens; None where none are known.
     """
 
     loss: float
     accuracy: float
     count: int
+    recall_nats: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ class Scores:
             out among the words and the ends of lines, as papers on WikiText-103 count its <eos>.
             ``word_perplexity`` shares the same nats out among the words alone and so is larger the
             shorter the lines are; it stays for comparison with results of older versions.
+            ``recall_nats``, where a window is known, is the loss on recalled tokens, see
+            `supernet.data.repeated_bigrams`. Of data of which only answers are predicted there are
+            loss, accuracy and ``recall_nats`` alone.
         headline: the name that the task is known by.
         count: predictions.
         bleu_signature: sacreBLEU's; translation only.
@@ -97,6 +106,11 @@ class Task(ABC, Generic[BatchT, SplitT]):
         cls, space: SearchSpace, dataset: str, path: str | None, seed: int
     ) -> Task[BatchT, SplitT]:
         """Open the training and validation data of a search; see `open_task`."""
+
+    @property
+    def has_recall(self) -> bool:
+        """Whether some tokens of the validation split are known to be recalled."""
+        return False
 
     @abstractmethod
     def describe(self) -> Mapping[str, int]:

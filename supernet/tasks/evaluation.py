@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.turns import give_way
@@ -32,21 +33,29 @@ def evaluate(
     was_training = model.training
     model.eval()
     loss, right, count = 0.0, 0, 0
+    recall_loss, num_recalled = 0.0, 0
     kind = torch.device(device).type
     try:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
-            for logits, labels in task.evaluation(model, architecture, split, device):
+            for logits, labels, recalled in task.evaluation(model, architecture, split, device):
                 give_way()
-                sums = F.cross_entropy(
-                    logits.float(), labels, reduction="sum", ignore_index=IGNORED
-                )
-                loss += sums.double().item()
+                loss += _summed_loss(logits, labels)
                 right += int((logits.argmax(dim=-1) == labels).sum())
                 count += int((labels != IGNORED).sum())
+                if recalled is not None:
+                    recall_loss += _summed_loss(logits[recalled], labels[recalled])
+                    num_recalled += int(recalled.sum())
     finally:
         model.train(was_training)
     assert count, "an empty split has no loss"
-    return Evaluation(loss / count, right / count, count)
+    recall_nats = recall_loss / num_recalled if num_recalled else None
+    return Evaluation(loss / count, right / count, count, recall_nats)
+
+
+def _summed_loss(logits: Tensor, labels: Tensor) -> float:
+    """The cross-entropy of all labels that are there, in nats."""
+    sums = F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
+    return sums.double().item()
 
 
 def score(

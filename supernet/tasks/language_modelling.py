@@ -5,16 +5,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.recall import recall_window
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import STREAM, PreparedData, StreamSplit, check_fits
+from supernet.data.recall import NAME as RECALL
+from supernet.data.recall import RecallSettings, open_recall, open_recall_test
+from supernet.data.repeated_bigrams import with_recalled
+from supernet.data.synthetic import NAME as SYNTHETIC
 from supernet.data.synthetic import SYNTHETIC_STREAM
 from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.tokenizer import Tokenizer
@@ -40,9 +46,14 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         segment_length: tokens that are read at once in evaluation.
         memory_length: the longest memory that a network may have, in tokens.
         open_test: reads the test split.
+        recall_window: tokens beyond which repeated bigrams count as recall; None where that is
+            not measured.
 
     Attributes:
         tokenizer: of the text.
+
+    Raises:
+        UsageError: where networks have a memory and the data are lines that stand alone.
     """
 
     kind = "language_modelling"
@@ -54,16 +65,28 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         segment_length: int,
         memory_length: int,
         open_test: Callable[[], StreamSplit],
+        recall_window: int | None = None,
     ) -> None:
         assert isinstance(model.input, TokenInput) and data.source_tokenizer is not None
+        if memory_length and data.train.alone:
+            raise UsageError(
+                f"the sequences of {data.name} stand alone, so that there is nothing to remember "
+                "before them: remove memory_length from the space"
+            )
         self.name, self.digest = data.name, data.digest
-        self.train, self.valid = data.train, data.valid
+        self._segment_length, self._recall_window = segment_length, recall_window
+        self.train, self.valid = data.train, self._compared(data.valid)
         self.num_outcomes = model.input.vocab_size
         self.tokenizer: Tokenizer = data.source_tokenizer
-        self._segment_length = segment_length
         self._memory_length = memory_length
         self._max_length = model.max_length
-        self._open_test = open_test
+        self._open_test = lambda: self._compared(open_test())
+
+    def _compared(self, split: StreamSplit) -> StreamSplit:
+        """A split as networks are scored on it."""
+        if self._recall_window is None:
+            return split
+        return with_recalled(split, self._segment_length, self._recall_window)
 
     @classmethod
     def open(
@@ -76,14 +99,24 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         memory = max(
             (int(c) for s in space.slots if s.gene == "memory_length" for c in s.choices), default=0
         )
-        folder = data_folder(space, dataset, path, _how_to_prepare)
-        if folder is None:
+        folder = data_folder(space, dataset, path, _how_to_prepare, (SYNTHETIC, RECALL))
+        if folder is None and dataset == RECALL:
+            assert isinstance(model.input, TokenInput)
+            form = RecallSettings.read(space.data, model.input.vocab_size, model.max_length)
+            data = open_recall(form, SYNTHETIC_SEED)
+            test = partial(open_recall_test, form, SYNTHETIC_SEED)
+        elif folder is None:
             data = SYNTHETIC_STREAM.open(SYNTHETIC_SEED)
             test = partial(SYNTHETIC_STREAM.open_test, SYNTHETIC_SEED)
         else:
             data, test = STREAM.open(folder), partial(STREAM.open_test, folder)
         check_fits(data, model)
-        return cls(data, model, length, memory, test)
+        return cls(data, model, length, memory, test, recall_window(space))
+
+    @property
+    def has_recall(self) -> bool:
+        """See `Task.has_recall`."""
+        return self.valid.recalled is not None and bool(self.valid.recalled.any())
 
     def describe(self) -> Mapping[str, int]:
         """Lines, tokens and vocabulary."""
@@ -101,7 +134,19 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         task, rows = copy.copy(self), self.valid.rows.first(count)
         lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
         num_words = sum(len(line.split()) for line in lines)
-        task.valid = StreamSplit(rows, num_words, sum(map(len, lines)))
+        end = int(rows.offsets[-1])
+        scored, recalled = (
+            None if marks is None else marks[:end]
+            for marks in (self.valid.scored, self.valid.recalled)
+        )
+        task.valid = replace(
+            self.valid,
+            rows=rows,
+            num_words=num_words,
+            num_characters=sum(map(len, lines)),
+            scored=scored,
+            recalled=recalled,
+        )
         return task
 
     def check(self, settings: TrainingSettings) -> None:
@@ -170,6 +215,10 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         max_tokens: int,
     ) -> Scores:
         """See `Task.scores`."""
+        recall = {} if found.recall_nats is None else {"recall_nats": found.recall_nats}
+        if split.scored is not None:
+            values = {"loss": found.loss, "accuracy": found.accuracy, **recall}
+            return Scores(values, "accuracy", found.count)
         nats = found.loss * found.count
         values = {
             "loss": found.loss,
@@ -178,6 +227,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             "perplexity_per_word": perplexity(nats / (split.num_words + len(split.rows))),
             "word_perplexity": perplexity(nats / max(split.num_words, 1)),
             "bits_per_character": nats / math.log(2.0) / max(split.num_characters, 1),
+            **recall,
         }
         return Scores(values, "perplexity", found.count)
 
@@ -202,4 +252,5 @@ def _recurrent(
 
 def _predictions(logits_BNV: Tensor, batch: StreamBatch) -> Predictions:
     labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
-    return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten())
+    recalled = None if batch.recalled is None else batch.recalled.flatten()
+    return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten(), recalled)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from search_spaces.errors import DataError
 from search_spaces.loading import space_names
 from search_spaces.space import SearchSpace
-from supernet.data.synthetic import NAME as SYNTHETIC
 
 SYNTHETIC_SEED = 0  # as other data sets', its splits are the same in every run
 MOST_NATS = 700.0  # a larger exponent has no finite power
@@ -26,21 +25,23 @@ def data_folder(
     dataset: str,
     path: str | None,
     options: Callable[[SearchSpace], str],
+    generated: Collection[str],
 ) -> Path | None:
-    """The prepared folder; None for the generated corpus.
+    """The prepared folder; None for data that are generated.
 
     Args:
         space: of the networks.
         dataset: name of the data.
         path: of the folder.
         options: of ``nas data prepare`` for a space: files, and the numbers that it needs.
+        generated: names of the task's generated data.
 
     Raises:
         DataError: when no folder is named: what to type to get one.
     """
     if path is not None:
         return Path(path).expanduser()
-    if dataset == SYNTHETIC:
+    if dataset in generated:
         return None
     folder = f"data/{dataset}"
     name = shlex.quote(space.name if space.name in space_names() else f"./{space.name}.toml")

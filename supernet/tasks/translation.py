@@ -12,6 +12,7 @@ from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import PAIRS, PairSplit, PreparedData, check_fits, pair_format
+from supernet.data.synthetic import NAME as SYNTHETIC
 from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.data.text_batches import PairBatch, pair_batches, plan_pair_batches
 from supernet.data.tokenizer import Tokenizer, join_words
@@ -64,7 +65,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
     def open(cls, space: SearchSpace, dataset: str, path: str | None, seed: int) -> TranslationTask:
         """See `Task.open`; data of another program's are opened by its `PairFormat`."""
         del seed
-        folder = data_folder(space, dataset, path, _how_to_prepare)
+        folder = data_folder(space, dataset, path, _how_to_prepare, (SYNTHETIC,))
         if folder is not None and (form := pair_format(folder)):
             found = form.open(folder, space)
             return cls(found, space.model, lambda: form.open_test(folder, space))

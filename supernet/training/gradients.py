@@ -42,7 +42,7 @@ def add_gradients(
     losses, teacher = list[float](), None
     for number, network in enumerate(networks):
         with _autocast(device, settings):
-            logits, labels = task.predict(model, share.batch, network)
+            logits, labels, _ = task.predict(model, share.batch, network)
         loss = _loss(logits, labels, teacher, settings) * share.weight
         (loss / len(networks)).backward()
         losses.append(loss.item())
