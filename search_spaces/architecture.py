@@ -10,28 +10,72 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.settings import LinearKernel
 
-AttentionKind = Literal["softmax", "linear", "omni"]
-ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
+AttentionKind = str
+"""``kind`` or ``kind:variant``: ``softmax``, ``window:64`` (positions), ``linear:gated_delta``."""
+ATTENTION_KINDS = ("softmax", "linear", "omni", "window")
+LINEAR_KERNELS: tuple[LinearKernel, ...] = get_args(LinearKernel)
+LARGEST_WINDOW = 1_000_000
 
 ID_LENGTH = 12
 
 
+def base_kind(attention: AttentionKind) -> str:
+    """``linear`` of ``linear:gated_delta``."""
+    return attention.partition(":")[0]
+
+
+def variant_of(attention: AttentionKind) -> str:
+    """``gated_delta`` of ``linear:gated_delta``; empty where the settings of the space decide."""
+    return attention.partition(":")[2]
+
+
+def kind_problem(attention: object) -> str | None:
+    """What is wrong with a kind of attention, as the end of a sentence; None for one that is."""
+    kind, colon, variant = attention.partition(":") if isinstance(attention, str) else ("", "", "")
+    if kind not in ATTENTION_KINDS or (colon and kind not in ("linear", "window")):
+        return f"allowed are {', '.join(ATTENTION_KINDS)}, window:POSITIONS and linear:KERNEL"
+    if not colon:
+        return None
+    if kind == "linear":
+        kernels = ", ".join(f"linear:{name}" for name in LINEAR_KERNELS)
+        return None if variant in LINEAR_KERNELS else f"allowed are {kernels}"
+    size = int(variant) if variant.isascii() and variant.isdigit() and len(variant) < 8 else 0
+    fits = 1 <= size <= LARGEST_WINDOW and str(size) == variant
+    return None if fits else f"a window is window:16, with 1 to {LARGEST_WINDOW:,} positions"
+
+
+def kind_order(attention: AttentionKind) -> tuple[int, int]:
+    """The place of a kind among others: kinds in their usual order, small windows first."""
+    kind, variant = base_kind(attention), variant_of(attention)
+    number = ATTENTION_KINDS.index(kind)
+    if not variant:
+        return number, -1
+    return number, int(variant) if kind == "window" else LINEAR_KERNELS.index(variant)
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One encoder layer: attention kind, number of heads and hidden units of the FFN."""
+    """One encoder layer: attention kind, number of heads and hidden units of the FFN.
+
+    ``num_kv_heads`` is the number of heads of keys and values, each of which serves a group of
+    queries' heads; None is as many as heads, and so is their number.
+    """
 
     attention: AttentionKind
     num_heads: int
     ffn_dim: int
+    num_kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         _check_layer(self)
+        _check_groups(self, "num_heads", "num_kv_heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +83,7 @@ class DecoderLayer:
     """One decoder layer; the three cross-attention fields are None in a decoder-only network.
 
     ``ende_connect`` k means that cross-attention sees the outputs of the last k encoder layers,
-    joined along time.
+    joined along time. ``self_num_kv_heads`` is as ``num_kv_heads`` of an encoder layer.
     """
 
     self_attention: AttentionKind
@@ -48,9 +92,11 @@ class DecoderLayer:
     cross_attention: AttentionKind | None = None
     cross_num_heads: int | None = None
     ende_connect: int | None = None
+    self_num_kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         _check_layer(self)
+        _check_groups(self, "self_num_heads", "self_num_kv_heads")
         cross = (self.cross_attention, self.cross_num_heads, self.ende_connect)
         if any(part is None for part in cross) != all(part is None for part in cross):
             raise ArchitectureError(
@@ -157,12 +203,24 @@ def _check_layer(layer: EncoderLayer | DecoderLayer) -> None:
         if value is None and field.default is None:
             continue
         if field.name.endswith("attention"):
-            if value not in ATTENTION_KINDS:
-                raise ArchitectureError(
-                    f"{field.name} is {value!r}; allowed are {', '.join(ATTENTION_KINDS)}"
-                )
+            if (problem := kind_problem(value)) is not None:
+                raise ArchitectureError(f"{field.name} is {value!r}; {problem}")
         else:
             _check_size(field.name, value)
+
+
+def _check_groups(layer: EncoderLayer | DecoderLayer, heads: str, kv_heads: str) -> None:
+    """Heads of keys and values serve groups of equal size; as many as heads is written None."""
+    number, groups = getattr(layer, heads), getattr(layer, kv_heads)
+    if groups is None:
+        return
+    if number % groups:
+        raise ArchitectureError(
+            f"{kv_heads} is {groups}, which does not divide {heads} = {number}; each head of keys "
+            "and values serves as many heads of queries"
+        )
+    if groups == number:
+        object.__setattr__(layer, kv_heads, None)
 
 
 def _check_stack(stack: EncoderStack | DecoderStack) -> None:
@@ -225,7 +283,8 @@ def _stack_parts(name: str, data: object, allowed: set[str]) -> tuple[int, list[
         )
     if not isinstance(data["layers"], list):
         raise ArchitectureError(f"{name}.layers must be a list of objects")
-    required = {field for field in allowed if not field.startswith(("cross", "ende"))}
+    kind = EncoderLayer if name == "encoder" else DecoderLayer
+    required = {field.name for field in fields(kind) if field.default is MISSING}
     for number, layer in enumerate(data["layers"], start=1):
         keys = set(layer) if isinstance(layer, Mapping) else set()
         if not required <= keys <= allowed:
@@ -248,7 +307,7 @@ def omni_spans(kinds: Sequence[AttentionKind], max_span: int) -> tuple[int, ...]
     spans = []
     previous = 0
     for number, kind in enumerate(kinds, start=1):
-        omni = kind == "omni"
+        omni = base_kind(kind) == "omni"
         spans.append(min(max_span, number - previous) if omni else 1)
         previous = number if omni else previous
     return tuple(spans)

@@ -1,8 +1,9 @@
 """The attention operators: which one a layer means, and what it costs, one entry an operator.
 
-A *kind* (softmax, linear, omni) is what the search chooses for a layer; an *operator* is what the
-layer computes then, which the settings of the space say. `supernet.attention.kernels` has the class
-of each operator under the same name, and exports have theirs.
+A *kind* (softmax, window, linear, omni) is what the search chooses for a layer, with a variant
+where several are offered; an *operator* is what the layer computes then, which the variant or the
+settings of the space say. `supernet.attention.kernels` has the class of each operator under the
+same name, and exports have theirs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from search_spaces.architecture import ATTENTION_KINDS, AttentionKind
+from search_spaces.architecture import AttentionKind, base_kind, kind_problem, variant_of
 from search_spaces.conventions import Tally
 from search_spaces.errors import ArchitectureError
 from search_spaces.settings import ModelSettings
@@ -26,12 +27,15 @@ class AttentionSizes(NamedTuple):
     """What an operator's cost depends on besides the settings.
 
     Attributes:
-        width: of queries, keys and values, over all heads.
+        width: of queries, over all heads.
         head_dim: width of one head.
         queries: states that ask.
         keys: states that are looked at.
         span: layer outputs that are looked at, so that `keys` is `span` times a number of
             positions.
+        embed_dim: width of the states.
+        window: positions that a windowed layer sees on a side, see `ModelSettings.window`.
+        causal: whether only one side is seen.
     """
 
     width: int
@@ -39,6 +43,39 @@ class AttentionSizes(NamedTuple):
     queries: int
     keys: int
     span: int
+    embed_dim: int
+    window: int = 0
+    causal: bool = False
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of queries."""
+        return self.width // self.head_dim
+
+
+class StateSizes(NamedTuple):
+    """What the state depends on that attention carries from token to token.
+
+    Attributes:
+        num_heads: of queries.
+        num_kv_heads: of keys and values.
+        head_dim: width of one head.
+        context: positions that were read, times the states of a position.
+        window: as in `AttentionSizes`.
+        dtype_bytes: of one number of what is not summed, 2 or 4.
+        crosses: whether it is kept of another sequence, which is read as a whole.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    window: int = 0
+    dtype_bytes: int = 4
+    crosses: bool = False
+
+
+StateBytes = Callable[[ModelSettings, StateSizes], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +85,27 @@ class AttentionOperator:
     Attributes:
         name: as `supernet.attention.kernels` and the exports know it.
         cost: parameters and multiply-adds, see `Tally`.
+        state: bytes that it carries for one sequence; 0 where it is not causal.
         causal: whether it can stand in a decoder, where later positions have to be left out.
+        crosses: whether it can stand between an encoder and a decoder.
+        rotates: whether rotary positions turn its queries and keys.
+        grows: whether its state grows with the context for ever.
     """
 
     name: str
     cost: Callable[[ModelSettings, AttentionSizes], Tally]
+    state: StateBytes
     causal: bool = True
+    crosses: bool = True
+    rotates: bool = False
+    grows: bool = False
+
+
+def window_of(settings: ModelSettings, kind: AttentionKind) -> int:
+    """Positions that a layer of that kind sees on a side; 0 for kinds without a window."""
+    if base_kind(kind) != "window":
+        return 0
+    return int(variant_of(kind) or settings.window)
 
 
 def operator_of(
@@ -70,16 +122,26 @@ def operator_of(
     Raises:
         ArchitectureError: for an unknown kind.
     """
-    match kind:
+    match base_kind(kind):
         case "softmax":
             relative = settings.relative_positions and place != "cross"
             return OPERATORS["relative" if relative else "softmax"]
         case "linear":
-            return OPERATORS[settings.linear_kernel]
+            return OPERATORS[variant_of(kind) or settings.linear_kernel]
         case "omni":
             full = settings.omni_kernel == "full"
             return OPERATORS["softmax" if full else settings.omni_kernel]
-    raise ArchitectureError(f"no attention kind {kind!r}; there are {', '.join(ATTENTION_KINDS)}")
+        case "window" if window_of(settings, kind):
+            return OPERATORS["window"]
+        case "window":
+            raise ArchitectureError(
+                "a layer of kind 'window' needs to know how much it sees: write window:64, or set "
+                "window = 64 in the space's [model] table"
+            )
+    raise ArchitectureError(f"no attention kind {kind!r}; {kind_problem(kind)}")
+
+
+# -- softmax ------------------------------------------------------------------------------------
 
 
 def _softmax(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
@@ -95,6 +157,32 @@ def _relative(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
         products=3 * sizes.queries * sizes.keys * sizes.width,
         scalings=sizes.queries * sizes.width,
     )
+
+
+def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """Every query meets the keys of its window; as many on the other side in an encoder."""
+    positions = sizes.keys // sizes.span
+    seen = min(sizes.window - 1, positions - 1)
+    ends = seen * (seen + 1) // 2  # pairs that the beginning of the sequence lacks
+    pairs = positions * (seen + 1) - ends
+    if not sizes.causal:
+        side = min(sizes.window, positions - 1)
+        pairs = positions * (2 * side + 1) - side * (side + 1)
+    scores = 2 * pairs * sizes.span**2 * sizes.width
+    return Tally(products=scores, scalings=sizes.queries * sizes.width)
+
+
+def _keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
+    """Of every position."""
+    return 2 * sizes.context * sizes.num_kv_heads * sizes.head_dim * sizes.dtype_bytes
+
+
+def _last_keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
+    """Of the positions that the next one still sees, and its own."""
+    return _keys_and_values(settings, sizes._replace(context=min(sizes.context, sizes.window)))
+
+
+# -- linear -------------------------------------------------------------------------------------
 
 
 def _cosformer(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
@@ -118,6 +206,94 @@ def _norm(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     products = (sizes.queries + sizes.keys) * sizes.width * sizes.head_dim
     scalings = sizes.queries * sizes.width
     return Tally(sizes.width, linear_attention=products, scalings=scalings)
+
+
+def _elu(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """Two products with a state of (D × D) per head, and one more column for the denominator.
+
+    Source: Katharopoulos et al. (2020), equations 4 and 5.
+    """
+    products = (sizes.queries + sizes.keys) * sizes.width * (sizes.head_dim + 1)
+    return Tally(linear_attention=products, scalings=sizes.queries * sizes.width)
+
+
+def _hedgehog(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """As `_elu` with twice the features, which a square matrix per head makes.
+
+    Source: Zhang et al., The Hedgehog and the Porcupine (2024), equation 6.
+    """
+    states = sizes.queries + sizes.keys
+    return Tally(
+        params=sizes.width * sizes.head_dim,
+        products=states * sizes.width * sizes.head_dim,
+        linear_attention=2 * states * sizes.width * (sizes.head_dim + 1),
+        scalings=sizes.queries * sizes.width,
+    )
+
+
+def _both_ways(sizes: AttentionSizes) -> int:
+    """Passes over a sequence: an encoder's recurrence runs forwards and backwards."""
+    return 1 if sizes.causal else 2
+
+
+def _decay(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """A gate per head and state, two products with a state of (D × D), and a norm.
+
+    Source: Yang et al., Gated Linear Attention (2024), equation 3, with the scalar gate of Mamba-2.
+    """
+    n, heads = sizes.queries, sizes.num_heads
+    return Tally(
+        params=(sizes.embed_dim + 1) * heads + sizes.width,
+        products=n * sizes.embed_dim * heads,
+        linear_attention=_both_ways(sizes) * 2 * n * sizes.width * sizes.head_dim,
+        scalings=n * sizes.width * (1 + _both_ways(sizes) * sizes.head_dim),
+    )
+
+
+CONVOLUTION = 4
+"""Positions of the short convolution before the gated delta rule."""
+
+
+def _gated_delta(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """Gates, a short convolution, three products with a state of (D × D), a gated norm.
+
+    Source: Yang et al., Gated Delta Networks (2024), equation 10 and figure 1.
+    """
+    n, heads, width = sizes.queries, sizes.num_heads, sizes.width
+    gates = 2 * heads + width
+    return Tally(
+        params=sizes.embed_dim * gates + 2 * heads + 3 * CONVOLUTION * width + sizes.head_dim,
+        products=n * (sizes.embed_dim * gates + _both_ways(sizes) * 3 * CONVOLUTION * width),
+        linear_attention=_both_ways(sizes) * 3 * n * width * sizes.head_dim,
+        scalings=n * width * (2 + _both_ways(sizes) * (2 + sizes.head_dim)),
+    )
+
+
+SEEN_BYTES = 8
+"""Of the number of positions that were read, which sums with positions carry."""
+
+
+def _sums(columns: int, features: int = 1, seen: bool = True) -> StateBytes:
+    """Bytes of ``features * D`` by ``D + columns`` sums of a head, in fp32."""
+
+    def state(settings: ModelSettings, sizes: StateSizes) -> int:
+        matrix = features * sizes.head_dim * (sizes.head_dim + columns) * 4
+        return sizes.num_heads * matrix + (SEEN_BYTES if seen and not sizes.crosses else 0)
+
+    return state
+
+
+def _delta_state(settings: ModelSettings, sizes: StateSizes) -> int:
+    """The matrix of each head in fp32, and what the short convolution still sees."""
+    last = (CONVOLUTION - 1) * 3 * sizes.num_heads * sizes.head_dim * sizes.dtype_bytes
+    return sizes.num_heads * sizes.head_dim**2 * 4 + last
+
+
+def _nothing(settings: ModelSettings, sizes: StateSizes) -> int:
+    return 0
+
+
+# -- omnidirectional ----------------------------------------------------------------------------
 
 
 def _performer(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
@@ -156,12 +332,17 @@ def _bigbird(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 OPERATORS: dict[str, AttentionOperator] = {
     operator.name: operator
     for operator in (
-        AttentionOperator("softmax", _softmax),
-        AttentionOperator("relative", _relative),
-        AttentionOperator("cosformer", _cosformer),
-        AttentionOperator("norm", _norm),
-        AttentionOperator("performer", _performer),
-        AttentionOperator("linformer", _linformer, causal=False),
-        AttentionOperator("bigbird", _bigbird),
+        AttentionOperator("softmax", _softmax, _keys_and_values, rotates=True, grows=True),
+        AttentionOperator("relative", _relative, _keys_and_values, grows=True),
+        AttentionOperator("window", _window, _last_keys_and_values, crosses=False, rotates=True),
+        AttentionOperator("cosformer", _cosformer, _sums(1, features=2)),
+        AttentionOperator("norm", _norm, _sums(0)),
+        AttentionOperator("elu", _elu, _sums(1), rotates=True),
+        AttentionOperator("hedgehog", _hedgehog, _sums(1, features=2), rotates=True),
+        AttentionOperator("decay", _decay, _sums(0, seen=False), crosses=False),
+        AttentionOperator("gated_delta", _gated_delta, _delta_state, crosses=False),
+        AttentionOperator("performer", _performer, _sums(1)),
+        AttentionOperator("linformer", _linformer, _nothing, causal=False, crosses=False),
+        AttentionOperator("bigbird", _bigbird, _keys_and_values, grows=True),
     )
 }

@@ -127,7 +127,14 @@ class CostModel:
     def _input_parts(self, encoder_dim: int, decoder_dim: int) -> Parts:
         if not self.convention.embeddings:
             return ()
-        tally = layer_costs.embeddings(self.settings, self.task, encoder_dim, decoder_dim)
+        tally = layer_costs.embeddings(
+            self.settings,
+            self.task,
+            encoder_dim,
+            decoder_dim,
+            self._encoder_tokens,
+            self._decoder_tokens,
+        )
         return (("embedding", tally),)
 
     def _output_parts(self, encoder_dim: int, decoder_dim: int) -> Iterator[tuple[str, Tally]]:
@@ -137,7 +144,7 @@ class CostModel:
             ("decoder", decoder_dim, self._decoder_tokens),
         ):
             if dim and self.settings.norm == "pre":
-                yield f"{stack}.norm", layer_costs.layer_norm(tokens, dim)
+                yield f"{stack}.norm", layer_costs.norm(self.settings, tokens, dim)
         if self.convention.output_layer:
             dim = decoder_dim or encoder_dim
             yield (

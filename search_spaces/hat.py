@@ -141,6 +141,9 @@ def _unsayable(architecture: Architecture) -> str | None:
     if kinds != {"softmax"}:
         other = ", ".join(sorted(kinds - {"softmax"}))
         return f"it has attention of the kind {other}, and HAT has softmax only"
+    groups = [layer.num_kv_heads for layer in encoder.layers]
+    if any([*groups, *(layer.self_num_kv_heads for layer in decoder.layers)]):
+        return "several of its heads share keys and values, and HAT's heads have their own"
     for number, layer in enumerate(decoder.layers, start=1):
         if layer.ende_connect is None:
             return f"decoder layer {number} has no cross-attention"

@@ -11,7 +11,7 @@ the attention, D width of one head.
 from __future__ import annotations
 
 from search_spaces.architecture import AttentionKind, DecoderLayer, EncoderLayer
-from search_spaces.attention import AttentionSizes, operator_of
+from search_spaces.attention import AttentionSizes, Place, operator_of, window_of
 from search_spaces.conventions import Tally
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TASKS, TaskName
@@ -19,26 +19,48 @@ from search_spaces.tasks import TASKS, TaskName
 Parts = tuple[tuple[str, Tally], ...]
 
 
-def linear(positions: int, d_in: int, d_out: int) -> Tally:
-    """A linear layer with bias at each of the positions; adding the bias is not counted."""
-    return Tally(params=d_in * d_out + d_out, products=positions * d_in * d_out)
+def linear(positions: int, d_in: int, d_out: int, bias: bool = True) -> Tally:
+    """A linear layer at each of the positions; adding the bias is not counted."""
+    return Tally(params=(d_in + bias) * d_out, products=positions * d_in * d_out)
 
 
-def layer_norm(positions: int, dim: int) -> Tally:
-    """A layer norm with gain and bias."""
-    return Tally(params=2 * dim, scalings=positions * dim)
+def norm(settings: ModelSettings, positions: int, dim: int) -> Tally:
+    """A norm with a gain, and with a bias where it is a layer norm."""
+    gains = 1 if settings.norm_kind == "rms" else 2
+    return Tally(params=gains * dim, scalings=positions * dim)
 
 
-def feed_forward(positions: int, dim: int, ffn_dim: int) -> Tally:
-    """Norm and two linear layers; the activation is not counted."""
-    norm = layer_norm(positions, dim)
-    return norm.plus(linear(positions, dim, ffn_dim)).plus(linear(positions, ffn_dim, dim))
+def feed_forward(settings: ModelSettings, positions: int, dim: int, ffn_dim: int) -> Tally:
+    """Norm and two linear layers, or three and a product; the activation is not counted."""
+    bias = settings.ffn_bias
+    first = linear(positions, dim, ffn_dim, bias)
+    parts = norm(settings, positions, dim).plus(first).plus(linear(positions, ffn_dim, dim, bias))
+    if settings.ffn_form == "plain":
+        return parts
+    return parts.plus(first).plus(Tally(scalings=positions * ffn_dim))
 
 
-def projections(n: int, d: int, m: int, d_keys: int, width: int) -> Tally:
+def projections(
+    settings: ModelSettings, n: int, d: int, m: int, d_keys: int, width: int, key_width: int
+) -> Tally:
     """Norm, queries, keys, values and output of an attention block; the kernel comes on top."""
-    ask, look = linear(n, d, width), linear(m, d_keys, width)
-    return layer_norm(n, d).plus(ask).plus(look).plus(look).plus(linear(n, width, d))
+    ask = linear(n, d, width, settings.qkv_bias)
+    look = linear(m, d_keys, key_width, settings.qkv_bias)
+    tell = linear(n, width, d, settings.output_bias)
+    return norm(settings, n, d).plus(ask).plus(look).plus(look).plus(tell)
+
+
+def heads_made_ready(
+    settings: ModelSettings, kind: AttentionKind, n: int, width: int, key_width: int, head_dim: int
+) -> Tally:
+    """Norms of queries and keys, and rotary positions, where self-attention has them."""
+    tally = Tally()
+    if settings.qk_norm:
+        tally = tally.plus(Tally(params=2 * head_dim, scalings=n * (width + key_width)))
+    turned = settings.rotary_dim(head_dim)
+    if turned and operator_of(settings, kind).rotates:
+        tally = tally.plus(Tally(scalings=2 * n * (width + key_width) // head_dim * turned))
+    return tally
 
 
 def kernel(
@@ -47,23 +69,34 @@ def kernel(
     num_heads: int,
     n: int,
     m: int,
+    dim: int,
     span: int = 1,
-    cross: bool = False,
+    place: Place = "encoder",
 ) -> Tally:
     """What an attention kind does between projected queries, keys and values.
 
     Args:
         settings: of the space.
-        kind: softmax, linear or omni.
+        kind: with its variant.
         num_heads: heads of the layer.
         n: states that ask.
         m: states that are looked at.
+        dim: width of the states.
         span: layer outputs that are looked at, so that m is `span` times a number of positions.
-        cross: keys come from the encoder; there are no relative keys then.
+        place: where the layer stands.
     """
     width = settings.attention_dim(num_heads)
-    sizes = AttentionSizes(width, width // num_heads, n, m, span)
-    return operator_of(settings, kind, "cross" if cross else "encoder").cost(settings, sizes)
+    sizes = AttentionSizes(
+        width,
+        width // num_heads,
+        n,
+        m,
+        span,
+        dim,
+        window_of(settings, kind),
+        causal=place == "decoder",
+    )
+    return operator_of(settings, kind, place).cost(settings, sizes)
 
 
 def encoder_layer(
@@ -71,11 +104,13 @@ def encoder_layer(
 ) -> Parts:
     """The parts of an encoder layer; an omni layer runs as a whole on `span` states a token."""
     n = tokens * span
-    width = settings.attention_dim(layer.num_heads)
+    heads = layer.num_heads
+    width, key_width = settings.attention_dim(heads), settings.key_dim(heads, layer.num_kv_heads)
+    ready = heads_made_ready(settings, layer.attention, n, width, key_width, width // heads)
     return (
-        ("projections", projections(n, dim, n, dim, width)),
-        ("attention", kernel(settings, layer.attention, layer.num_heads, n, n, span)),
-        ("ffn", feed_forward(n, dim, layer.ffn_dim)),
+        ("projections", projections(settings, n, dim, n, dim, width, key_width).plus(ready)),
+        ("attention", kernel(settings, layer.attention, heads, n, n, dim, span)),
+        ("ffn", feed_forward(settings, n, dim, layer.ffn_dim)),
     )
 
 
@@ -97,47 +132,56 @@ def decoder_layer(
     A memory of earlier segments is counted full; its keys and values were projected before.
     """
     n = tokens * span
-    width = settings.attention_dim(layer.self_num_heads)
+    kind, heads = layer.self_attention, layer.self_num_heads
+    width = settings.attention_dim(heads)
+    key_width = settings.key_dim(heads, layer.self_num_kv_heads)
+    ready = heads_made_ready(settings, kind, n, width, key_width, width // heads)
+    keys = n + memory_length
     own: Parts = (
-        ("self_projections", projections(n, dim, n, dim, width)),
-        (
-            "self_attention",
-            kernel(
-                settings, layer.self_attention, layer.self_num_heads, n, n + memory_length, span
-            ),
-        ),
+        ("self_projections", projections(settings, n, dim, n, dim, width, key_width).plus(ready)),
+        ("self_attention", kernel(settings, kind, heads, n, keys, dim, span, "decoder")),
     )
-    ffn = ("ffn", feed_forward(n, dim, layer.ffn_dim))
+    ffn = ("ffn", feed_forward(settings, n, dim, layer.ffn_dim))
     if layer.cross_attention is None or layer.cross_num_heads is None:
         return (*own, ffn)
     connect = layer.ende_connect or 1
     m = connect * source_tokens
     width = settings.attention_dim(layer.cross_num_heads)
     cross = kernel(
-        settings, layer.cross_attention, layer.cross_num_heads, n, m, connect, cross=True
+        settings, layer.cross_attention, layer.cross_num_heads, n, m, dim, connect, "cross"
     )
     return (
         *own,
-        ("cross_projections", projections(n, dim, m, encoder_dim, width)),
+        ("cross_projections", projections(settings, n, dim, m, encoder_dim, width, width)),
         ("cross_attention", cross),
         ffn,
     )
 
 
 def embeddings(
-    settings: ModelSettings, task: TaskName, encoder_dim: int, decoder_dim: int
+    settings: ModelSettings,
+    task: TaskName,
+    encoder_dim: int,
+    decoder_dim: int,
+    encoder_tokens: int,
+    decoder_tokens: int,
 ) -> Tally:
     """Patch convolution or token tables, class token, learned positions; a look-up costs nothing.
 
     A shared table of an encoder and a decoder of different sizes is as wide as the wider one.
+    Token types are a look-up too; an embedding norm stands behind each stack's sum.
     """
     dims = [dim for dim in (encoder_dim, decoder_dim) if dim]
+    extras = Tally(settings.token_types * sum(dims))
+    for dim, tokens in ((encoder_dim, encoder_tokens), (decoder_dim, decoder_tokens)):
+        if dim and settings.embedding_norm:
+            extras = extras.plus(norm(settings, tokens, dim))
     positions = settings.max_length * sum(dims) if settings.positions == "learned" else 0
     class_token = encoder_dim if settings.class_token and TASKS[task].classifies else 0
     source = settings.input
     if isinstance(source, ImageInput):
         patch = linear(source.num_tokens, source.patch_size**2 * source.channels, encoder_dim)
-        return patch.plus(Tally(positions + class_token))
+        return patch.plus(extras).plus(Tally(positions + class_token))
     target_vocab = source.target_vocab_size or source.vocab_size
     if not TASKS[task].crosses:
         table = source.vocab_size * sum(dims)
@@ -145,15 +189,15 @@ def embeddings(
         table = max(source.vocab_size, target_vocab) * max(dims)
     else:
         table = source.vocab_size * encoder_dim + target_vocab * decoder_dim
-    return Tally(table + positions + class_token)
+    return extras.plus(Tally(table + positions + class_token))
 
 
 def output_layer(settings: ModelSettings, task: TaskName, dim: int, tokens: int) -> Tally:
-    """The classifier, or the product with the target embeddings, which adds no parameters."""
+    """The classifier, or the product with the target embeddings or a table of its own."""
     if TASKS[task].classifies:
         return linear(1, dim, settings.num_classes or 0)
     assert not isinstance(settings.input, ImageInput)
     vocab = settings.input.vocab_size
     if TASKS[task].crosses:
         vocab = settings.input.target_vocab_size or vocab
-    return Tally(products=tokens * dim * vocab)
+    return Tally(0 if settings.tied_output else vocab * dim, products=tokens * dim * vocab)

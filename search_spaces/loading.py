@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from search_spaces.architecture import ATTENTION_KINDS
+from search_spaces.architecture import kind_order
 from search_spaces.errors import UnknownNameError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, SearchSpace, Slot
@@ -102,7 +101,7 @@ def dump_space(space: SearchSpace) -> str:
 
 def model_table(model: ModelSettings) -> dict[str, Any]:
     """The ``[model]`` table of a space file, as `space_form.model_from_source` reads it."""
-    values = {key: value for key, value in asdict(model).items() if value is not None}
+    values = {key: value for key, value in model.stated().items() if value is not None}
     kind = "image" if isinstance(model.input, ImageInput) else "tokens"
     inputs = {key: value for key, value in values.pop("input").items() if value is not None}
     return {**values, "input": {"kind": kind, **inputs}}
@@ -128,7 +127,7 @@ def _stack_table(space: SearchSpace, stack: str) -> dict[str, Any]:
 def _union(slots: list[Slot]) -> list[Choice]:
     choices = {choice for slot in slots for choice in slot.choices}
     if slots[0].gene.endswith("attention"):
-        return [kind for kind in ATTENTION_KINDS if kind in choices]
+        return sorted(choices, key=lambda kind: kind_order(str(kind)))
     return sorted(choices, key=int)
 
 

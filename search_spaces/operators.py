@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.architecture import base_kind
 from search_spaces.errors import UsageError
 from search_spaces.space import Choice, Genotypes, SearchSpace, Slot
 
@@ -22,8 +23,8 @@ ENUMERATION_LIMIT = 1_000_000
 LISTING_RATIO = 4
 MAX_ROUNDS = 200
 
-_SMALLEST_KINDS = ("linear", "softmax", "omni")
-_LARGEST_KINDS = ("softmax", "omni", "linear")
+_SMALLEST_KINDS = ("linear", "window", "softmax", "omni")
+_LARGEST_KINDS = ("softmax", "omni", "window", "linear")
 
 
 def sample(space: SearchSpace, rng: np.random.Generator, n: int) -> Genotypes:
@@ -152,7 +153,7 @@ def neighbours(space: SearchSpace, genotype: Genotypes) -> Genotypes:
 def smallest(space: SearchSpace) -> Genotypes:
     """The network with the smallest choice of every size, ``(1, S)``.
 
-    Attention kinds: linear where it is offered, else softmax, else omni (fewest own parameters).
+    Attention kinds: linear where it is offered, else the smallest window, else softmax, else omni.
     """
     return _extreme(space, 0, _SMALLEST_KINDS)
 
@@ -160,7 +161,7 @@ def smallest(space: SearchSpace) -> Genotypes:
 def largest(space: SearchSpace) -> Genotypes:
     """The network with the largest choice of every size, ``(1, S)``.
 
-    Attention kinds: softmax where it is offered, else omni, else linear.
+    Attention kinds: softmax where it is offered, else omni, else the largest window, else linear.
     """
     return _extreme(space, -1, _LARGEST_KINDS)
 
@@ -220,7 +221,9 @@ def _extreme(space: SearchSpace, end: int, kinds: Sequence[str]) -> Genotypes:
 def _extreme_index(slot: Slot, end: int, kinds: Sequence[str]) -> int:
     wanted: Choice = slot.choices[end]
     if slot.gene.endswith("attention"):
-        wanted = next(kind for kind in kinds if kind in slot.choices)
+        offered = [base_kind(str(choice)) for choice in slot.choices]
+        kind = next(kind for kind in kinds if kind in offered)
+        wanted = [choice for choice in slot.choices if base_kind(str(choice)) == kind][end]
     return slot.choices.index(wanted)
 
 

@@ -6,12 +6,14 @@ These are fixed by the space file, not searched; a model is built from `ModelSet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
-LinearKernel = Literal["cosformer", "norm"]
+LinearKernel = Literal["cosformer", "norm", "elu", "hedgehog", "decay", "gated_delta"]
 OmniKernel = Literal["performer", "linformer", "bigbird", "full"]
-Positions = Literal["none", "sinusoidal", "learned"]
+Positions = Literal["none", "sinusoidal", "learned", "rotary"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,30 @@ class TokenInput:
     share_embeddings: bool = False
 
 
+FIRST_FIELDS = frozenset(
+    (
+        "input",
+        "max_length",
+        "num_classes",
+        "head_dim",
+        "qkv_dim",
+        "norm",
+        "activation",
+        "positions",
+        "relative_positions",
+        "class_token",
+        "pooling",
+        "linear_kernel",
+        "omni_kernel",
+        "omni_span",
+        "linformer_rank",
+        "bigbird_block",
+        "share_attention_weights",
+    )
+)
+"""Of 0.2, all of which digests and files name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """The fixed part of every network of a space.
@@ -74,6 +100,25 @@ class ModelSettings:
         bigbird_block: positions per block of the bigbird kernel.
         share_attention_weights: in the supernet, one set of projections for all attention kinds
             of a layer, or one set for each. No difference to a stand-alone network.
+        norm_kind: layer norm, or root mean square norm (gain only, no mean taken off).
+        norm_eps: what is added to the variance, or to the mean square.
+        ffn_form: two linear layers, or three, the first of which gates the second's output:
+            ``outer(activation(gate(x)) * inner(x))``.
+        rotary_theta: base of the wave lengths of rotary positions.
+        rotary_share: share of each head that rotary positions turn; the leading part.
+        qkv_bias: whether queries, keys and values have biases.
+        output_bias: whether the projection behind attention has one.
+        ffn_bias: whether the linear layers of the FFN have biases.
+        qk_norm: a root mean square norm over each head of queries and of keys.
+        embedding_norm: a norm over the sum of embeddings and positions.
+        token_types: rows of the table of token types, of which row 0 is added to every token; 0 is
+            no table.
+        tied_output: whether tokens are told by the embeddings; else by an output layer.
+        scale_embeddings: whether token embeddings are multiplied by sqrt(embed_dim) where tokens
+            are written.
+        window: positions that a layer of kind ``window`` sees; 0 where each says so itself
+            (``window:64``). In a decoder those up to the query's own, in an encoder so many on
+            either side, and the query's own.
     """
 
     input: ImageInput | TokenInput
@@ -82,7 +127,7 @@ class ModelSettings:
     head_dim: int | None = None
     qkv_dim: int | None = None
     norm: Literal["pre", "post"] = "pre"
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Activation = "relu"
     positions: Positions = "learned"
     relative_positions: int = 0
     class_token: bool = False
@@ -93,6 +138,43 @@ class ModelSettings:
     linformer_rank: int = 32
     bigbird_block: int = 64
     share_attention_weights: bool = True
+    norm_kind: Literal["layer", "rms"] = "layer"
+    norm_eps: float = 1e-5
+    ffn_form: Literal["plain", "gated"] = "plain"
+    rotary_theta: float = 10_000.0
+    rotary_share: float = 1.0
+    qkv_bias: bool = True
+    output_bias: bool = True
+    ffn_bias: bool = True
+    qk_norm: bool = False
+    embedding_norm: bool = False
+    token_types: int = 0
+    tied_output: bool = True
+    scale_embeddings: bool = True
+    window: int = 0
+
+    def stated(self) -> dict[str, Any]:
+        """The fields, without those added since 0.2 that have their default.
+
+        Digests and files of older spaces stay what they were.
+        """
+        return {
+            field.name: value
+            for field, value in zip(fields(self), asdict(self).values(), strict=True)
+            if field.name in FIRST_FIELDS or value != field.default
+        }
+
+    def head_width(self, num_heads: int) -> int:
+        """Width of one of so many heads."""
+        return self.attention_dim(num_heads) // num_heads
+
+    def key_dim(self, num_heads: int, num_kv_heads: int | None) -> int:
+        """Width of keys, and of values, over their heads; None is as many as queries have."""
+        return self.head_width(num_heads) * (num_kv_heads or num_heads)
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Leading features of a head that rotary positions turn: an even number."""
+        return int(head_dim * self.rotary_share) // 2 * 2 if self.positions == "rotary" else 0
 
     def attention_dim(self, num_heads: int) -> int:
         """Width of queries, keys and values for that number of heads."""
@@ -133,4 +215,56 @@ class ModelSettings:
             return "pooling is 'class', but class_token is false"
         if image and self.num_classes is None:
             return "an image space needs num_classes"
+        return self._number_problem()
+
+    def _number_problem(self) -> str | None:
+        if not 0 < self.norm_eps < 1:
+            return f"norm_eps is between 0 and 1, for example 1e-5; given {self.norm_eps}"
+        if self.rotary_theta <= 1:
+            return f"rotary_theta is more than 1, for example 10000.0; given {self.rotary_theta}"
+        if not 0 < self.rotary_share <= 1:
+            return f"rotary_share is more than 0 and at most 1; given {self.rotary_share}"
+        if self.positions == "rotary" and self.relative_positions:
+            return "positions = 'rotary' and relative_positions tell distances twice: leave one out"
         return None
+
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {
+        "norm": "pre",
+        "norm_kind": "rms",
+        "norm_eps": 1e-6,
+        "positions": "rotary",
+        "ffn_form": "gated",
+        "activation": "silu",
+        "qkv_bias": False,
+        "output_bias": False,
+        "ffn_bias": False,
+        "tied_output": False,
+        "scale_embeddings": False,
+    },
+    "gpt2": {
+        "norm": "pre",
+        "norm_eps": 1e-5,
+        "positions": "learned",
+        "activation": "gelu_tanh",
+        "scale_embeddings": False,
+    },
+    "bert": {
+        "norm": "post",
+        "norm_eps": 1e-12,
+        "positions": "learned",
+        "activation": "gelu",
+        "embedding_norm": True,
+        "token_types": 2,
+    },
+    "vit": {
+        "norm": "pre",
+        "norm_eps": 1e-12,
+        "positions": "learned",
+        "activation": "gelu",
+        "class_token": True,
+        "pooling": "class",
+    },
+}
+"""What ``style`` in a ``[model]`` table stands for; what the table gives itself comes first."""

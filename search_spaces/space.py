@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -40,9 +40,11 @@ MEMORY_GENE = "memory_length"  # a gene of the whole decoder, which a language s
 ENCODER_LAYER_GENES = ("attention", "num_heads", "ffn_dim")
 DECODER_LAYER_GENES = ("self_attention", "self_num_heads", "ffn_dim")
 CROSS_GENES = ("cross_attention", "cross_num_heads", "ende_connect")
+# Which a space may leave out; None is as many as heads.
+KV_GENES = {"num_kv_heads": "num_heads", "self_num_kv_heads": "self_num_heads"}
 LAYER_GENES = {
-    "encoder": ENCODER_LAYER_GENES,
-    "decoder": DECODER_LAYER_GENES + CROSS_GENES,
+    "encoder": (*ENCODER_LAYER_GENES, "num_kv_heads"),
+    "decoder": (*DECODER_LAYER_GENES, *CROSS_GENES, "self_num_kv_heads"),
 }
 
 
@@ -110,7 +112,7 @@ class SearchSpace:
         content = {
             "name": self.name,
             "task": self.task,
-            "model": asdict(self.model),
+            "model": self.model.stated(),
             "slots": [[slot.name, list(slot.choices)] for slot in self.slots],
             "parent": self.parent_digest,
         }
@@ -299,12 +301,26 @@ class SearchSpace:
                 f"the space {self.name} has {' and '.join(self.stacks)}; "
                 f"the architecture has {' and '.join(present)}"
             )
+        self._check_kv_heads(architecture)
         memory = architecture.decoder.memory_length if architecture.decoder else 0
         if memory and f"decoder.{MEMORY_GENE}" not in self.slot_index:
             raise ArchitectureError(
                 f"decoder.{MEMORY_GENE} is {memory}; the space {self.name} has no memory"
             )
         return [self._index(slot, architecture) for slot in self.slots]
+
+    def _check_kv_heads(self, architecture: Architecture) -> None:
+        """Refuse heads of keys and values of their own where the space has no gene for them."""
+        for stack in self.stacks:
+            gene = "num_kv_heads" if stack == "encoder" else "self_num_kv_heads"
+            if f"{stack}.0.{gene}" in self.slot_index:
+                continue
+            for number, layer in enumerate(getattr(architecture, stack).layers):
+                if (value := getattr(layer, gene)) is not None:
+                    raise ArchitectureError(
+                        f"{stack}.{number}.{gene} is {value}; in the space {self.name} there are "
+                        "as many heads of keys and values as heads"
+                    )
 
     def _index(self, slot: Slot, architecture: Architecture) -> int:
         stack = getattr(architecture, slot.stack)
@@ -313,7 +329,10 @@ class SearchSpace:
         elif slot.layer >= len(stack.layers):
             return 0
         else:
-            value = getattr(stack.layers[slot.layer], slot.gene)
+            layer = stack.layers[slot.layer]
+            value = getattr(layer, slot.gene)
+            if value is None and slot.gene in KV_GENES:
+                value = getattr(layer, KV_GENES[slot.gene])
         if value not in slot.choices:
             raise ArchitectureError(
                 f"{slot.name} is {value!r}; the space {self.name} allows {list(slot.choices)}"

@@ -3,11 +3,11 @@
 The form, by example::
 
     [space]                      # name, task; optional: description, parent_digest
-    [model]                      # the fields of ModelSettings
+    [model]                      # the fields of ModelSettings; style = "llama" sets several of them
     [model.input]                # kind = "image" or "tokens" and the fields of that input
-    [encoder]                    # every gene with its list of choices
+    [encoder]                    # every gene with its list of choices; num_kv_heads if wanted
     [encoder.layer.0]            # optional: fewer choices for one layer, counted from 0
-    [decoder]                    # the same; for language models also memory_length, if wanted
+    [decoder]                    # the same, self_num_kv_heads; language models: memory_length
     [data]                       # optional, free keys; dataset is the default data set
     [workload]                   # optional, free keys: the default timing workload
     [presets.quick]              # optional, free keys: numbers that override a preset
@@ -21,11 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from search_spaces.architecture import ATTENTION_KINDS
-from search_spaces.attention import operator_of
-from search_spaces.settings import ImageInput, ModelSettings, OmniKernel, TokenInput
+from search_spaces.architecture import ATTENTION_KINDS, base_kind, kind_order, kind_problem
+from search_spaces.attention import Place, operator_of, window_of
+from search_spaces.errors import ArchitectureError
+from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
+    KV_GENES,
     LAYER_GENES,
     MEMORY_GENE,
     STACK_GENES,
@@ -46,7 +48,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_SIZE = 1_000_000
 
 _INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "tokens": TokenInput}
-_MAY_BE_ZERO = ("relative_positions",)
+_MAY_BE_ZERO = ("relative_positions", "token_types", "window")
 
 MAX_ALL_CHOICES = 20_000  # over all layers
 LARGEST = 10**300  # networks; scores and tables hold their number as a float
@@ -122,10 +124,11 @@ def _stacks(source: TomlSource, task: TaskName) -> tuple[str, ...]:
 
 
 def _stack_slots(source: TomlSource, stack: str, task: TaskName) -> list[Slot]:
-    genes = [g for g in LAYER_GENES[stack] if TASKS[task].crosses or g not in CROSS_GENES]
+    offered = [g for g in LAYER_GENES[stack] if TASKS[task].crosses or g not in CROSS_GENES]
     whole = _whole_stack_genes(source, stack, task)
-    source.check_keys((stack,), [*whole, *genes, "max_layers", "layer"], [*whole, *genes])
     table = source.table((stack,))
+    genes = [gene for gene in offered if gene in table or gene not in KV_GENES]
+    source.check_keys((stack,), [*whole, *offered, "max_layers", "layer"], [*whole, *genes])
     choices = {g: _choices(source, (stack, g), table[g]) for g in [*whole, *genes]}
     slots = [Slot(stack, gene, None, choices[gene]) for gene in whole]
     layers = _max_layers(source, stack, choices["num_layers"])
@@ -204,8 +207,10 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
     lowest = 0 if path[-1] == MEMORY_GENE else 1
     for choice in value:
         if is_kind:
-            if not isinstance(choice, str) or choice not in ATTENTION_KINDS:
-                raise source.error(path, unknown_name(_text(choice), ATTENTION_KINDS))
+            if (problem := kind_problem(choice)) is not None:
+                if base_kind(str(choice)) not in ATTENTION_KINDS:
+                    raise source.error(path, unknown_name(_text(choice), ATTENTION_KINDS))
+                raise source.error(path, f"found {shown(choice)}, {problem}")
         elif not _is_int(choice) or not lowest <= choice <= highest:
             raise source.error(
                 path,
@@ -214,7 +219,7 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
     if len(set(value)) < len(value):
         twice = next(choice for choice in value if value.count(choice) > 1)
         raise source.error(path, f"found {shown(twice)} more than once; each choice once")
-    return tuple(sorted(value, key=ATTENTION_KINDS.index if is_kind else None))
+    return tuple(sorted(value, key=kind_order if is_kind else None))
 
 
 # -- free tables --------------------------------------------------------------------------------
@@ -257,13 +262,22 @@ def model_from_source(source: TomlSource, task: TaskName) -> ModelSettings:
         SpaceFileError: for the first mistake.
     """
     names = [field.name for field in fields(ModelSettings)]
-    source.check_keys(("model",), names, ("input", "max_length"))
-    values = _typed_values(source, ("model",), ModelSettings, skip="input")
-    model = ModelSettings(input=_input(source), **values)
+    source.check_keys(("model",), ["style", *names], ("input", "max_length"))
+    values = _typed_values(source, ("model",), ModelSettings, skip=("input", "style"))
+    model = ModelSettings(input=_input(source), **{**_style(source), **values})
     problem = model.problem() or TASKS[task].problem(model)
     if problem is not None:
         raise source.error(("model",), problem)
     return model
+
+
+def _style(source: TomlSource) -> Mapping[str, Any]:
+    style = source.table(("model",)).get("style")
+    if style is None:
+        return {}
+    if not isinstance(style, str) or style not in STYLES:
+        raise source.error(("model", "style"), unknown_name(_text(style), STYLES))
+    return STYLES[style]
 
 
 def _input(source: TomlSource) -> ImageInput | TokenInput:
@@ -274,20 +288,22 @@ def _input(source: TomlSource) -> ImageInput | TokenInput:
     cls = _INPUTS[kind]
     required = [field.name for field in fields(cls) if field.default is MISSING]
     source.check_keys(path, ["kind", *(field.name for field in fields(cls))], required)
-    return cls(**_typed_values(source, path, cls, skip="kind"))
+    return cls(**_typed_values(source, path, cls, skip=("kind",)))
 
 
-def _typed_values(source: TomlSource, path: KeyPath, cls: type, skip: str) -> dict[str, Any]:
+def _typed_values(
+    source: TomlSource, path: KeyPath, cls: type, skip: Sequence[str]
+) -> dict[str, Any]:
     """The keys of a table, each checked against the type of the field of that name."""
     hints = get_type_hints(cls)
     table = source.table(path)
     for key, value in table.items():
-        if key == skip:
+        if key in skip:
             continue
         allowed = _not_allowed(key, value, hints[key])
         if allowed is not None:
             raise source.error((*path, key), f"found {shown(value)}, allowed {allowed}")
-    return {key: value for key, value in table.items() if key != skip}
+    return {key: value for key, value in table.items() if key not in skip}
 
 
 def _not_allowed(key: str, value: object, hint: Any) -> str | None:
@@ -298,6 +314,9 @@ def _not_allowed(key: str, value: object, hint: Any) -> str | None:
         return None if value in get_args(hint) else "are " + ", ".join(map(repr, get_args(hint)))
     if hint is bool:
         return None if isinstance(value, bool) else "are true and false"
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number else "is a number"
     lowest = 0 if key in _MAY_BE_ZERO else 1
     fits = _is_int(value) and lowest <= value <= MAX_SIZE
     return None if fits else f"is a whole number from {lowest} to {MAX_SIZE}"
@@ -319,6 +338,8 @@ def _check_space(source: TomlSource, space: SearchSpace) -> None:
     """
     _check_size(source, space)
     _check_heads(source, space)
+    _check_kv_heads(source, space)
+    _check_kinds(source, space)
     _check_decoder(source, space)
     _check_memory(source, space)
 
@@ -357,6 +378,54 @@ def _check_heads(source: TomlSource, space: SearchSpace) -> None:
                         (slot.stack, slot.gene),
                         f"found {heads}, allowed are numbers that divide model.qkv_dim = {width}",
                     )
+
+
+def _check_kv_heads(source: TomlSource, space: SearchSpace) -> None:
+    """Heads of keys and values divide every number of heads of their layer."""
+    for slot in space.slots:
+        if slot.gene not in KV_GENES:
+            continue
+        heads = space.slot(f"{slot.stack}.{slot.layer}.{KV_GENES[slot.gene]}").choices
+        for choice in slot.choices:
+            if odd := [number for number in heads if int(number) % int(choice)]:
+                raise source.error(
+                    (slot.stack, slot.gene),
+                    f"found {choice}, allowed are numbers that divide every choice of "
+                    f"{KV_GENES[slot.gene]}, and {odd[0]} is one of them",
+                )
+
+
+def _check_kinds(source: TomlSource, space: SearchSpace) -> None:
+    """Every kind means an operator that can stand there, and no two of a layer mean the same."""
+    places: dict[str, Place] = {"attention": "encoder", "self_attention": "decoder"}
+    for slot in space.slots:
+        if not slot.gene.endswith("attention"):
+            continue
+        path = (slot.stack, slot.gene)
+        meant: dict[tuple[str, int], Choice] = {}
+        for choice in slot.choices:
+            kind = str(choice)
+            if kind == "omni":
+                continue  # looks at other layers, whatever its kernel is
+            place = places.get(slot.gene, "cross")
+            try:
+                meaning = (
+                    operator_of(space.model, kind, place).name,
+                    window_of(space.model, kind),
+                )
+            except ArchitectureError as error:
+                raise source.error(path, str(error)) from None
+            if place == "cross" and not operator_of(space.model, kind).crosses:
+                raise source.error(
+                    path,
+                    f"found {kind!r}, which cannot stand between two stacks; allowed are softmax, "
+                    "omni and linear with the kernels cosformer, norm, elu and hedgehog",
+                )
+            if meaning in meant:
+                raise source.error(
+                    path, f"{meant[meaning]!r} and {kind!r} are the same here; name it once"
+                )
+            meant[meaning] = choice
 
 
 def _check_decoder(source: TomlSource, space: SearchSpace) -> None:

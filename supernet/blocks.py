@@ -7,24 +7,44 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from search_spaces.architecture import AttentionKind, EncoderLayer
-from search_spaces.attention import Place
+from search_spaces.architecture import AttentionKind, EncoderLayer, base_kind
+from search_spaces.attention import Place, operator_of
 from search_spaces.settings import ModelSettings
-from supernet.attention.base import AttentionKernel, State
+from supernet.attention.base import AttentionKernel, State, repeated_heads
 from supernet.attention.kernels import build_kernel
-from supernet.layers import ElasticFeedForward, ElasticLayerNorm, ElasticLinear, ScaledDropout
+from supernet.layers import (
+    ElasticFeedForward,
+    ElasticLinear,
+    ElasticRMSNorm,
+    ScaledDropout,
+    build_norm,
+)
 from supernet.plan import AttentionPlan, LayerPlan
+from supernet.rotary import Rotation
 
 
 class Projections(nn.Module):
-    """Queries, keys, values and output of one attention block."""
+    """Queries, keys, values and output of one attention block, and norms of queries and keys."""
 
-    def __init__(self, max_dim: int, max_attention_dim: int, max_key_dim: int) -> None:
+    def __init__(
+        self, settings: ModelSettings, max_dim: int, plan: AttentionPlan, max_key_dim: int
+    ) -> None:
         super().__init__()
-        self.query = ElasticLinear(max_dim, max_attention_dim)
-        self.key = ElasticLinear(max_key_dim, max_attention_dim)
-        self.value = ElasticLinear(max_key_dim, max_attention_dim)
-        self.output = ElasticLinear(max_attention_dim, max_dim)
+        bias = settings.qkv_bias
+        self.query = ElasticLinear(max_dim, plan.width, bias)
+        self.key = ElasticLinear(max_key_dim, plan.key_width, bias)
+        self.value = ElasticLinear(max_key_dim, plan.key_width, bias)
+        self.output = ElasticLinear(plan.width, max_dim, settings.output_bias)
+        self.query_norm: ElasticRMSNorm | None = None
+        self.key_norm: ElasticRMSNorm | None = None
+        if settings.qk_norm:
+            self.query_norm = ElasticRMSNorm(plan.head_dim, settings.norm_eps)
+            self.key_norm = ElasticRMSNorm(plan.head_dim, settings.norm_eps)
+
+
+def projections_of(kind: AttentionKind) -> str:
+    """The name of a kind's projections, where kinds do not share them; windows of any size do."""
+    return "window" if base_kind(kind) == "window" else kind
 
 
 class ElasticAttention(nn.Module):
@@ -43,15 +63,14 @@ class ElasticAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.settings = settings
-        names = ("shared",) if settings.share_attention_weights else plan.kinds
+        self.place: Place = place
+        names = dict.fromkeys(self._projections(kind) for kind in plan.kinds)
         self.projections = nn.ModuleDict(
-            {name: Projections(max_dim, plan.width, max_key_dim or max_dim) for name in names}
+            {name: Projections(settings, max_dim, plan, max_key_dim or max_dim) for name in names}
         )
+        sizes = plan.width, plan.span, place, max_dim, plan.num_heads
         self.kernels = nn.ModuleDict(
-            {
-                kind: build_kernel(kind, settings, plan.width, plan.span, place)
-                for kind in plan.kinds
-            }
+            {kind: build_kernel(kind, settings, *sizes) for kind in plan.kinds}
         )
 
     def forward(
@@ -61,11 +80,14 @@ class ElasticAttention(nn.Module):
         num_heads: int,
         key_mask_BN: Tensor | None,
         span: int,
+        num_kv_heads: int | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``, every position seeing every real one."""
         own, kernel = self._parts(kind)
-        q, k, v = (self.heads(part, x_BND, num_heads) for part in (own.query, own.key, own.value))
-        out_BHND = kernel(q, k, v, key_mask_BM=key_mask_BN, span=span)
+        q, k, v = self._asked(own, kind, x_BND, num_heads, num_kv_heads, rotation, span)
+        read = {"x_BND": x_BND} if kernel.reads_input else {}
+        out_BHND = kernel(q, k, v, key_mask_BM=key_mask_BN, span=span, **read)
         return self._output(own, out_BHND, x_BND)
 
     def causal(
@@ -76,11 +98,16 @@ class ElasticAttention(nn.Module):
         state: State | None,
         span: int,
         key_mask_BN: Tensor | None = None,
+        num_kv_heads: int | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, State]:
         """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
-        q, k, v = (self.heads(part, x_BND, num_heads) for part in (own.query, own.key, own.value))
-        out_BHND, state = kernel.causal(q, k, v, key_mask_BN=key_mask_BN, span=span, state=state)
+        q, k, v = self._asked(own, kind, x_BND, num_heads, num_kv_heads, rotation, span)
+        read = {"x_BND": x_BND} if kernel.reads_input else {}
+        out_BHND, state = kernel.causal(
+            q, k, v, key_mask_BN=key_mask_BN, span=span, state=state, **read
+        )
         return self._output(own, out_BHND, x_BND), state
 
     def memory(
@@ -119,15 +146,48 @@ class ElasticAttention(nn.Module):
         out_bHND = kernel.read(q_bHND, memory, positions_1N)
         return self._output(own, out_bHND, x_BND).view_as(x_BND)
 
-    def heads(self, linear: ElasticLinear, x_BND: Tensor, num_heads: int) -> Tensor:
-        """``(B, N, D)`` → ``(B, H, N, width of a head)``."""
-        projected: Tensor = linear(x_BND, self.settings.attention_dim(num_heads))
-        split: Tensor = projected.unflatten(-1, (num_heads, -1))
+    def heads(
+        self,
+        linear: ElasticLinear,
+        x_BND: Tensor,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+    ) -> Tensor:
+        """``(B, N, D)`` → ``(B, H, N, width of a head)``, H being `num_kv_heads` where given."""
+        projected: Tensor = linear(x_BND, self.settings.key_dim(num_heads, num_kv_heads))
+        split: Tensor = projected.unflatten(-1, (num_kv_heads or num_heads, -1))
         return split.transpose(1, 2)
 
+    def _asked(
+        self,
+        own: Projections,
+        kind: AttentionKind,
+        x_BND: Tensor,
+        num_heads: int,
+        num_kv_heads: int | None,
+        rotation: Rotation | None,
+        span: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention, as the kernel takes them."""
+        q_BHND = self.heads(own.query, x_BND, num_heads)
+        k_BHND = self.heads(own.key, x_BND, num_heads, num_kv_heads)
+        v_BHND = self.heads(own.value, x_BND, num_heads, num_kv_heads)
+        if own.query_norm is not None and own.key_norm is not None:
+            q_BHND, k_BHND = own.query_norm(q_BHND), own.key_norm(k_BHND)
+        if rotation is not None and self._rotates(kind):
+            q_BHND, k_BHND = rotation(q_BHND, span), rotation(k_BHND, span)
+        if num_kv_heads is not None and not self._parts(kind)[1].takes_groups:
+            k_BHND, v_BHND = (repeated_heads(x, num_heads) for x in (k_BHND, v_BHND))
+        return q_BHND, k_BHND, v_BHND
+
+    def _rotates(self, kind: AttentionKind) -> bool:
+        return operator_of(self.settings, kind, self.place).rotates
+
+    def _projections(self, kind: AttentionKind) -> str:
+        return "shared" if self.settings.share_attention_weights else projections_of(kind)
+
     def _parts(self, kind: AttentionKind) -> tuple[Projections, AttentionKernel]:
-        shared = self.settings.share_attention_weights
-        own, kernel = self.projections["shared" if shared else kind], self.kernels[kind]
+        own, kernel = self.projections[self._projections(kind)], self.kernels[kind]
         return own, kernel  # type: ignore[return-value]
 
     def _output(self, own: Projections, out_BHND: Tensor, x_BND: Tensor) -> Tensor:
@@ -146,23 +206,27 @@ class ElasticEncoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.pre_norm = settings.norm == "pre"
-        self.attention_norm = ElasticLayerNorm(max_dim)
+        self.attention_norm = build_norm(settings, max_dim)
         self.attention = ElasticAttention(settings, max_dim, plan.attention)
-        self.ffn_norm = ElasticLayerNorm(max_dim)
-        self.ffn = ElasticFeedForward(max_dim, plan.ffn_dim, settings.activation, dropout)
+        self.ffn_norm = build_norm(settings, max_dim)
+        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout)
         self.dropout = ScaledDropout(dropout, max_dim)
 
     def forward(
-        self, x_BND: Tensor, layer: EncoderLayer, key_mask_BN: Tensor | None = None, span: int = 1
+        self,
+        x_BND: Tensor,
+        layer: EncoderLayer,
+        key_mask_BN: Tensor | None = None,
+        span: int = 1,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``; with `span` P, N is P states for each position."""
+        own = layer.attention, layer.num_heads, key_mask_BN, span, layer.num_kv_heads, rotation
         if self.pre_norm:
-            attended = self.attention(
-                self.attention_norm(x_BND), layer.attention, layer.num_heads, key_mask_BN, span
-            )
+            attended = self.attention(self.attention_norm(x_BND), *own)
             x_BND = x_BND + self.dropout(attended)
             transformed: Tensor = self.dropout(self.ffn(self.ffn_norm(x_BND), layer.ffn_dim))
             return x_BND + transformed
-        attended = self.attention(x_BND, layer.attention, layer.num_heads, key_mask_BN, span)
+        attended = self.attention(x_BND, *own)
         x_BND = self.attention_norm(x_BND + self.dropout(attended))
         return self.ffn_norm(x_BND + self.dropout(self.ffn(x_BND, layer.ffn_dim)))  # type: ignore[no-any-return]

@@ -16,8 +16,9 @@ from search_spaces.architecture import DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import State
 from supernet.blocks import ElasticAttention
-from supernet.layers import ElasticFeedForward, ElasticLayerNorm, ScaledDropout
+from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
+from supernet.rotary import Rotation, rotation_of
 
 States = tuple[State, ...]
 Memories = tuple[State | None, ...]
@@ -40,17 +41,17 @@ class ElasticDecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.pre_norm = settings.norm == "pre"
-        self.self_norm = ElasticLayerNorm(max_dim)
+        self.self_norm = build_norm(settings, max_dim)
         self.self_attention = ElasticAttention(settings, max_dim, plan.self_attention, "decoder")
-        self.cross_norm: ElasticLayerNorm | None = None
+        self.cross_norm: nn.Module | None = None
         self.cross_attention: ElasticAttention | None = None
         if plan.cross_attention is not None:
-            self.cross_norm = ElasticLayerNorm(max_dim)
+            self.cross_norm = build_norm(settings, max_dim)
             self.cross_attention = ElasticAttention(
                 settings, max_dim, plan.cross_attention, "cross", max_encoder_dim
             )
-        self.ffn_norm = ElasticLayerNorm(max_dim)
-        self.ffn = ElasticFeedForward(max_dim, plan.ffn_dim, settings.activation, dropout)
+        self.ffn_norm = build_norm(settings, max_dim)
+        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout)
         self.dropout = ScaledDropout(dropout, max_dim)
 
     def memory(self, encoded_BMD: Tensor, layer: DecoderLayer, mask_BM: Tensor | None) -> State:
@@ -70,6 +71,7 @@ class ElasticDecoderBlock(nn.Module):
         positions_1N: Tensor,
         span: int = 1,
         mask_BN: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, State]:
         """New positions through the layer.
 
@@ -81,6 +83,7 @@ class ElasticDecoderBlock(nn.Module):
             positions_1N: positions of the states, from 0.
             span: states per position.
             mask_BN: True at real states; None when all are.
+            rotation: of the positions; None without rotary positions.
 
         Returns:
             ``(B, N, D)``, and the state after these positions.
@@ -92,6 +95,8 @@ class ElasticDecoderBlock(nn.Module):
             state,
             span,
             mask_BN,
+            layer.self_num_kv_heads,
+            rotation,
         )
         x_BND = self._after(self.self_norm, x_BND, attended)
         if self.cross_attention is not None and self.cross_norm is not None:
@@ -126,7 +131,7 @@ class ElasticDecoder(nn.Module):
             ElasticDecoderBlock(settings, plan.embed_dim, plan.encoder_dim, layer, dropout)
             for layer in plan.layers
         )
-        self.final_norm = ElasticLayerNorm(plan.embed_dim) if settings.norm == "pre" else None
+        self.final_norm = build_norm(settings, plan.embed_dim) if settings.norm == "pre" else None
 
     def memories(
         self, outputs: list[Tensor], decoder: DecoderStack, mask_BN: Tensor | None
@@ -164,6 +169,7 @@ class ElasticDecoder(nn.Module):
         assert len(decoder.layers) <= len(self.blocks), "the network has more layers than the model"
         positions_1N = start + torch.arange(x_BND.shape[1], device=x_BND.device)[None]
         spans = decoder_spans(self.settings, decoder)
+        rotation = rotation_of(self.settings, positions_1N[0])
         outputs, after = [x_BND], []
         for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
             x_BND, state = omni_step(
@@ -174,6 +180,7 @@ class ElasticDecoder(nn.Module):
                 None if states is None else states[number],
                 positions_1N,
                 mask_BN,
+                rotation,
             )
             after.append(state)
             outputs = [*outputs, x_BND][-self.settings.omni_span :]
@@ -188,6 +195,7 @@ def omni_step(
     state: State | None,
     positions_1N: Tensor,
     mask_BN: Tensor | None = None,
+    rotation: Rotation | None = None,
 ) -> tuple[Tensor, State]:
     """One decoder layer over the outputs of one or several layers, each ``(B, N, D)``.
 
@@ -197,12 +205,12 @@ def omni_step(
     """
     span = len(outputs)
     if span == 1:
-        return block(outputs[0], layer, memory, state, positions_1N, 1, mask_BN)  # type: ignore[no-any-return]
+        return block(outputs[0], layer, memory, state, positions_1N, 1, mask_BN, rotation)  # type: ignore[no-any-return]
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
     positions_1N = positions_1N.repeat_interleave(span, dim=1)
     if mask_BN is not None:
         mask_BN = mask_BN.repeat_interleave(span, dim=1)
-    done_BND, state = block(states_BND, layer, memory, state, positions_1N, span, mask_BN)
+    done_BND, state = block(states_BND, layer, memory, state, positions_1N, span, mask_BN, rotation)
     return done_BND.unflatten(1, (-1, span)).amax(dim=2), state
 
 

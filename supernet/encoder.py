@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from search_spaces.architecture import EncoderLayer, EncoderStack, omni_spans
 from search_spaces.settings import ModelSettings
 from supernet.blocks import ElasticEncoderBlock
-from supernet.layers import ElasticLayerNorm
+from supernet.layers import build_norm
 from supernet.plan import StackPlan
+from supernet.rotary import Rotation, rotation_of
 
 
 class ElasticEncoder(nn.Module):
@@ -21,7 +22,7 @@ class ElasticEncoder(nn.Module):
         self.blocks = nn.ModuleList(
             ElasticEncoderBlock(settings, plan.embed_dim, layer, dropout) for layer in plan.layers
         )
-        self.final_norm = ElasticLayerNorm(plan.embed_dim) if settings.norm == "pre" else None
+        self.final_norm = build_norm(settings, plan.embed_dim) if settings.norm == "pre" else None
 
     def forward(self, x_BND: Tensor, encoder: EncoderStack, key_mask_BN: Tensor | None) -> Tensor:
         """Embeddings ``(B, N, D)`` → last layer's output ``(B, N, D)``."""
@@ -38,19 +39,24 @@ class ElasticEncoder(nn.Module):
         assert len(encoder.layers) <= len(self.blocks), "the network has more layers than the model"
         spans = omni_spans([layer.attention for layer in encoder.layers], self.settings.omni_span)
         kept = max(self.settings.omni_span, count)
+        rotation = rotation_of(self.settings, torch.arange(x_BND.shape[1], device=x_BND.device))
         outputs = [x_BND]
         for block, layer, span in zip(self.blocks, encoder.layers, spans, strict=False):
             if span == 1:
-                x_BND = block(x_BND, layer, key_mask_BN)
+                x_BND = block(x_BND, layer, key_mask_BN, 1, rotation)
             else:
-                x_BND = omni_block(block, outputs[-span:], layer, key_mask_BN)
+                x_BND = omni_block(block, outputs[-span:], layer, key_mask_BN, rotation)
             outputs = [*outputs, x_BND][-kept:]
         last = outputs[-count:]
         return last if self.final_norm is None else [self.final_norm(x) for x in last]
 
 
 def omni_block(
-    block: nn.Module, outputs: list[Tensor], layer: EncoderLayer, key_mask_BN: Tensor | None
+    block: nn.Module,
+    outputs: list[Tensor],
+    layer: EncoderLayer,
+    key_mask_BN: Tensor | None,
+    rotation: Rotation | None = None,
 ) -> Tensor:
     """One omnidirectional layer over the outputs of several layers, each ``(B, N, D)``.
 
@@ -62,5 +68,5 @@ def omni_block(
     span = len(outputs)
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
     mask = None if key_mask_BN is None else key_mask_BN.repeat_interleave(span, dim=1)
-    attended = block(states_BND, layer, mask, span)
+    attended = block(states_BND, layer, mask, span, rotation)
     return attended.unflatten(1, (-1, span)).amax(dim=2)  # type: ignore[no-any-return]

@@ -9,10 +9,14 @@ Shapes: B batch, N positions, D width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from search_spaces.settings import Activation, ModelSettings
 
 
 def prefix(parameter: Tensor, *sizes: int) -> Tensor:
@@ -30,19 +34,21 @@ def prefix(parameter: Tensor, *sizes: int) -> Tensor:
 class ElasticLinear(nn.Linear):
     """A linear layer that can be used at any input and output width up to its own."""
 
-    def __init__(self, max_in: int, max_out: int) -> None:
-        super().__init__(max_in, max_out)
+    def __init__(self, max_in: int, max_out: int, bias: bool = True) -> None:
+        super().__init__(max_in, max_out, bias)
         nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
+        if bias:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x_BND: Tensor, out_features: int) -> Tensor:  # type: ignore[override]
         """``(…, in)`` → ``(…, out_features)``."""
         weight: Tensor = self.weight
-        bias: Tensor = self.bias
+        bias: Tensor | None = self.bias
         in_features = x_BND.shape[-1]
         # Decoding makes hundreds of these calls a token: the layer's own size needs no slice.
         if in_features != self.in_features or out_features != self.out_features:
-            weight, bias = prefix(weight, out_features, in_features), prefix(bias, out_features)
+            weight = prefix(weight, out_features, in_features)
+            bias = None if bias is None else prefix(bias, out_features)
         return F.linear(x_BND, weight, bias)
 
 
@@ -59,6 +65,35 @@ class ElasticLayerNorm(nn.LayerNorm):
         return F.layer_norm(x_BND, (width,), weight, bias, self.eps)
 
 
+class ElasticRMSNorm(nn.Module):
+    """Division by the root mean square of however many features come in, and a gain.
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019), equation 4. As in
+    Llama the square is taken in fp32, and the gain is multiplied in the precision of the input.
+    """
+
+    def __init__(self, max_dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(max_dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(…, D)`` → ``(…, D)``, the mean over the D features that are there."""
+        width = x.shape[-1]
+        if x.dtype in (torch.bfloat16, torch.float16):
+            # Not of one call: its gain would be multiplied before the result is rounded.
+            normed = F.rms_norm(x.float(), (width,), eps=self.eps).to(x.dtype)
+            return normed * prefix(self.weight, width).to(x.dtype)
+        return F.rms_norm(x, (width,), prefix(self.weight, width), self.eps)
+
+
+def build_norm(settings: ModelSettings, max_dim: int) -> ElasticLayerNorm | ElasticRMSNorm:
+    """The norm of a space's networks, for up to `max_dim` features."""
+    if settings.norm_kind == "rms":
+        return ElasticRMSNorm(max_dim, settings.norm_eps)
+    return ElasticLayerNorm(max_dim, settings.norm_eps)
+
+
 class ElasticEmbedding(nn.Embedding):
     """Token embeddings of any width up to the table's; token 0 is padding."""
 
@@ -69,6 +104,27 @@ class ElasticEmbedding(nn.Embedding):
     def forward(self, tokens_BN: Tensor, embed_dim: int) -> Tensor:  # type: ignore[override]
         """Token numbers ``(B, N)`` → ``(B, N, embed_dim)``."""
         return F.embedding(tokens_BN, prefix(self.weight, self.num_embeddings, embed_dim))
+
+
+class EmbeddingExtras(nn.Module):
+    """What comes on top of embeddings and positions: a token type, and a norm of the sum.
+
+    Source: Devlin et al., BERT (2019), figure 2. All tokens are of type 0; a table has the other
+    rows for weights that come from elsewhere.
+    """
+
+    def __init__(self, settings: ModelSettings, max_dim: int) -> None:
+        super().__init__()
+        self.types: nn.Parameter | None = None
+        if settings.token_types:
+            self.types = nn.Parameter(torch.randn(settings.token_types, max_dim) * 0.02)
+        self.norm = build_norm(settings, max_dim) if settings.embedding_norm else None
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """``(B, N, D)`` → ``(B, N, D)``."""
+        if self.types is not None:
+            x_BND = x_BND + prefix(self.types[0], x_BND.shape[-1])
+        return x_BND if self.norm is None else self.norm(x_BND)
 
 
 class ElasticPatchEmbedding(nn.Conv2d):
@@ -88,20 +144,43 @@ class ElasticPatchEmbedding(nn.Conv2d):
         return F.conv2d(images_BCHW, weight, bias, self.stride).flatten(2).transpose(1, 2)
 
 
-class ElasticFeedForward(nn.Module):
-    """Two linear layers with an activation between, any inner size up to its own."""
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
 
-    def __init__(self, max_dim: int, max_ffn_dim: int, activation: str, dropout: float) -> None:
+
+class ElasticFeedForward(nn.Module):
+    """Two linear layers with an activation between, any inner size up to its own.
+
+    With ``ffn_form = "gated"`` a third one gates: ``outer(activation(gate(x)) * inner(x))``.
+
+    Source of the gated form: Shazeer, GLU Variants Improve Transformer (2020), equation 6.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, max_dim: int, max_ffn_dim: int, dropout: float
+    ) -> None:
         super().__init__()
-        self.inner = ElasticLinear(max_dim, max_ffn_dim)
-        self.outer = ElasticLinear(max_ffn_dim, max_dim)
-        self.activation = F.relu if activation == "relu" else F.gelu
+        bias = settings.ffn_bias
+        self.gate: ElasticLinear | None = None
+        if settings.ffn_form == "gated":
+            self.gate = ElasticLinear(max_dim, max_ffn_dim, bias)
+        self.inner = ElasticLinear(max_dim, max_ffn_dim, bias)
+        self.outer = ElasticLinear(max_ffn_dim, max_dim, bias)
+        self.activation = ACTIVATIONS[settings.activation]
         self.dropout = ScaledDropout(dropout, max_ffn_dim)
 
     def forward(self, x_BND: Tensor, ffn_dim: int) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)`` through `ffn_dim` hidden units."""
-        hidden = self.dropout(self.activation(self.inner(x_BND, ffn_dim)))
-        return self.outer(hidden, x_BND.shape[-1])  # type: ignore[no-any-return]
+        hidden = self.inner(x_BND, ffn_dim)
+        if self.gate is None:
+            hidden = self.activation(hidden)
+        else:
+            hidden = self.activation(self.gate(x_BND, ffn_dim)) * hidden
+        return self.outer(self.dropout(hidden), x_BND.shape[-1])  # type: ignore[no-any-return]
 
 
 class ScaledDropout(nn.Module):

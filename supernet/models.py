@@ -16,6 +16,7 @@ from supernet.layers import (
     ElasticEmbedding,
     ElasticLinear,
     ElasticPatchEmbedding,
+    EmbeddingExtras,
     prefix,
     sinusoidal_positions,
 )
@@ -38,6 +39,7 @@ class InputEmbedding(nn.Module):
         self.positions: nn.Parameter | None = None
         if settings.positions == "learned":
             self.positions = nn.Parameter(torch.randn(settings.max_length, max_dim) * 0.02)
+        self.extras = EmbeddingExtras(settings, max_dim)
 
     def forward(self, inputs: Tensor, embed_dim: int) -> Tensor:
         """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → ``(B, N, embed_dim)``."""
@@ -47,10 +49,10 @@ class InputEmbedding(nn.Module):
             x_BND = torch.cat((token, x_BND), dim=1)
         length = x_BND.shape[1]
         if self.positions is not None:
-            return x_BND + prefix(self.positions, length, embed_dim)  # type: ignore[no-any-return]
-        if self.settings.positions == "sinusoidal":
-            return x_BND + sinusoidal_positions(length, embed_dim, x_BND.device).to(x_BND.dtype)  # type: ignore[no-any-return]
-        return x_BND  # type: ignore[no-any-return]
+            x_BND = x_BND + prefix(self.positions, length, embed_dim)
+        elif self.settings.positions == "sinusoidal":
+            x_BND = x_BND + sinusoidal_positions(length, embed_dim, x_BND.device).to(x_BND.dtype)
+        return self.extras(x_BND)  # type: ignore[no-any-return]
 
 
 class EncoderClassifier(nn.Module):

@@ -24,12 +24,18 @@ class AttentionPlan:
     """Largest sizes of one attention block.
 
     Attributes:
-        width: widest queries, keys and values.
+        width: widest queries.
+        key_width: widest keys and values.
+        num_heads: most heads.
+        head_dim: widest head.
         kinds: attention kinds that need parameters here.
         span: most states per position that are attended; 1 without an omni layer.
     """
 
     width: int
+    key_width: int
+    num_heads: int
+    head_dim: int
     kinds: tuple[AttentionKind, ...]
     span: int = 1
 
@@ -39,21 +45,12 @@ class LayerPlan:
     """Largest sizes of one encoder layer.
 
     Attributes:
-        attention_dim: widest queries, keys and values.
+        attention: of its attention block.
         ffn_dim: most hidden units.
-        kinds: attention kinds that need parameters here.
-        span: most layer outputs an omni layer here can look at; 1 without one.
     """
 
-    attention_dim: int
+    attention: AttentionPlan
     ffn_dim: int
-    kinds: tuple[AttentionKind, ...]
-    span: int
-
-    @property
-    def attention(self) -> AttentionPlan:
-        """The plan of its attention block."""
-        return AttentionPlan(self.attention_dim, self.kinds, self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,7 @@ def encoder_plan_of_space(space: SearchSpace) -> StackPlan:
     layers = []
     for number in range(space.max_layers("encoder")):
         attention = _attention_of_space(space, f"encoder.{number}", "", number)
-        ffn_dim = _largest(space, f"encoder.{number}.ffn_dim")
-        layers.append(LayerPlan(attention.width, ffn_dim, attention.kinds, attention.span))
+        layers.append(LayerPlan(attention, _largest(space, f"encoder.{number}.ffn_dim")))
     return StackPlan(_largest(space, "encoder.embed_dim"), tuple(layers))
 
 
@@ -117,9 +113,15 @@ def _attention_of_space(space: SearchSpace, layer: str, prefix: str, below: int)
     """The maxima of one attention block with `below` layers below it."""
     kinds = tuple(str(c) for c in space.slot(f"{layer}.{prefix}attention").choices)
     heads = [int(c) for c in space.slot(f"{layer}.{prefix}num_heads").choices]
+    groups: list[int | None] = [None]
+    if (name := f"{layer}.{prefix}num_kv_heads") in space.slot_index:
+        groups = [int(c) for c in space.slot(name).choices]
     return AttentionPlan(
         width=max(space.model.attention_dim(h) for h in heads),
-        kinds=kinds,  # type: ignore[arg-type]
+        key_width=max(space.model.key_dim(h, group) for h in heads for group in groups),
+        num_heads=max(heads),
+        head_dim=max(space.model.head_width(h) for h in heads),
+        kinds=kinds,
         span=min(space.model.omni_span, below + 1) if "omni" in kinds else 1,
     )
 
@@ -132,7 +134,12 @@ def encoder_plan_of_network(settings: ModelSettings, encoder: EncoderStack) -> S
     """The plan of one network's encoder: exactly its sizes."""
     spans = omni_spans([layer.attention for layer in encoder.layers], settings.omni_span)
     layers = tuple(
-        LayerPlan(settings.attention_dim(layer.num_heads), layer.ffn_dim, (layer.attention,), span)
+        LayerPlan(
+            _attention_of_layer(
+                settings, layer.attention, layer.num_heads, layer.num_kv_heads, span
+            ),
+            layer.ffn_dim,
+        )
         for layer, span in zip(encoder.layers, spans, strict=True)
     )
     return StackPlan(encoder.embed_dim, layers)
@@ -143,8 +150,12 @@ def decoder_plan_of_network(settings: ModelSettings, architecture: Architecture)
     decoder, encoder = decoder_of(architecture), architecture.encoder
     layers = tuple(
         DecoderLayerPlan(
-            AttentionPlan(
-                settings.attention_dim(layer.self_num_heads), (layer.self_attention,), span
+            _attention_of_layer(
+                settings,
+                layer.self_attention,
+                layer.self_num_heads,
+                layer.self_num_kv_heads,
+                span,
             ),
             _cross_plan(settings, layer),
             layer.ffn_dim,
@@ -157,7 +168,20 @@ def decoder_plan_of_network(settings: ModelSettings, architecture: Architecture)
 def _cross_plan(settings: ModelSettings, layer: DecoderLayer) -> AttentionPlan | None:
     if layer.cross_attention is None or layer.cross_num_heads is None:
         return None
-    return AttentionPlan(settings.attention_dim(layer.cross_num_heads), (layer.cross_attention,))
+    return _attention_of_layer(settings, layer.cross_attention, layer.cross_num_heads)
+
+
+def _attention_of_layer(
+    settings: ModelSettings,
+    kind: AttentionKind,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    span: int = 1,
+) -> AttentionPlan:
+    """Exactly the sizes of one attention block."""
+    width, key_width = settings.attention_dim(num_heads), settings.key_dim(num_heads, num_kv_heads)
+    head_dim = settings.head_width(num_heads)
+    return AttentionPlan(width, key_width, num_heads, head_dim, (kind,), span)
 
 
 def decoder_spans(settings: ModelSettings, decoder: DecoderStack) -> tuple[int, ...]:

@@ -27,7 +27,14 @@ from search_spaces.space import SearchSpace
 from supernet.decoder import ElasticDecoder
 from supernet.decoding_state import DecodingState
 from supernet.encoder import ElasticEncoder
-from supernet.layers import ElasticEmbedding, ScaledDropout, prefix, sinusoidal_positions
+from supernet.layers import (
+    ElasticEmbedding,
+    ElasticLinear,
+    EmbeddingExtras,
+    ScaledDropout,
+    prefix,
+    sinusoidal_positions,
+)
 from supernet.plan import (
     DecoderPlan,
     StackPlan,
@@ -41,7 +48,7 @@ from supernet.plan import (
 
 
 class Positions(nn.Module):
-    """Scales token embeddings by sqrt(width) and adds positions.
+    """Scales token embeddings by sqrt(width), unless the settings do not, and adds positions.
 
     Source: Attention Is All You Need, section 3.4. Tables start with a spread of 1 / sqrt(largest
     width), as output layers need it, so that embeddings start about as large as positions. With an
@@ -54,6 +61,7 @@ class Positions(nn.Module):
         self.learned: nn.Parameter | None = None
         if settings.positions == "learned":
             self.learned = nn.Parameter(torch.randn(settings.max_length, max_dim) * 0.02)
+        self.extras = EmbeddingExtras(settings, max_dim)
         self.dropout = ScaledDropout(dropout, max_dim)
 
     def forward(self, x_BND: Tensor, start: int = 0) -> Tensor:
@@ -69,19 +77,21 @@ class Positions(nn.Module):
                 f"{self.settings.max_length}: shorten the text or raise max_length in the space's "
                 "[model] table"
             )
-        x_BND = x_BND * width**0.5
+        if self.settings.scale_embeddings:
+            x_BND = x_BND * width**0.5
         if self.learned is not None:
             x_BND = x_BND + prefix(self.learned, length, width)[start:]
         elif self.settings.positions == "sinusoidal":
             table_ND = sinusoidal_positions(length - start, width, x_BND.device, start)
             x_BND = x_BND + table_ND.to(x_BND.dtype)
-        return self.dropout(x_BND)  # type: ignore[no-any-return]
+        return self.dropout(self.extras(x_BND))  # type: ignore[no-any-return]
 
 
 class SequenceModel(nn.Module):
     """What models that write tokens have in common: a decoder that ends in its own embeddings.
 
-    The last table holds the target's embeddings, which are the output layer's weights too.
+    The last table holds the target's embeddings, which are the output layer's weights too, unless
+    the settings ask for an output layer of its own.
     """
 
     def __init__(
@@ -96,6 +106,9 @@ class SequenceModel(nn.Module):
         self.settings = settings
         self.vocab_size = vocab_size
         self.tables = nn.ModuleList(ElasticEmbedding(rows, width) for rows, width in tables)
+        self.output: ElasticLinear | None = None
+        if not settings.tied_output:
+            self.output = ElasticLinear(plan.embed_dim, vocab_size, bias=False)
         self.decoder_positions = Positions(settings, plan.embed_dim, dropout)
         self.decoder = ElasticDecoder(settings, plan, dropout)
 
@@ -116,6 +129,9 @@ class SequenceModel(nn.Module):
         return self._logits(x_BND[:, -1:]), state
 
     def _logits(self, x_BND: Tensor) -> Tensor:
+        if self.output is not None:
+            logits: Tensor = self.output(x_BND, self.vocab_size)
+            return logits
         table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
         return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2]))

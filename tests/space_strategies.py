@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from search_spaces.architecture import ATTENTION_KINDS
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
+    KV_GENES,
     LAYER_GENES,
     MEMORY_GENE,
     Choice,
@@ -25,9 +25,13 @@ def _subset(values: tuple[Choice, ...], most: int) -> st.SearchStrategy[tuple[Ch
     return chosen.map(lambda kept: tuple(value for value in values if value in kept))
 
 
+KINDS = ("softmax", "linear", "linear:elu", "omni", "window", "window:2", "window:16")
+
+
 def _choices(gene: str, most: int) -> st.SearchStrategy[tuple[Choice, ...]]:
     if gene.endswith("attention"):
-        return _subset(ATTENTION_KINDS, most)
+        crosses = gene.startswith("cross")
+        return _subset(KINDS[:4] if crosses else KINDS, most)
     return st.just((1,)) if gene == "ende_connect" else _subset((1, 2, 4, 8, 64), most)
 
 
@@ -36,7 +40,8 @@ def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
     """A valid space with at most `max_layers` layers and `most` choices per gene."""
     task = draw(st.sampled_from(TASK_NAMES))
     memory = task == "language_modelling" and draw(st.booleans())
-    slots = []
+    grouped = draw(st.booleans())
+    slots: list[Slot] = []
     for stack in TASKS[task].stacks:
         depths = draw(_subset(tuple(range(1, max_layers + 1)), most))
         slots += [Slot(stack, "embed_dim", None, draw(_choices("embed_dim", most)))]
@@ -47,6 +52,11 @@ def spaces(draw: st.DrawFn, max_layers: int = 2, most: int = 2) -> SearchSpace:
             for gene in LAYER_GENES[stack]:
                 if memory and gene == "self_attention":
                     slots.append(Slot(stack, gene, layer, ("softmax",)))
+                elif gene in KV_GENES:
+                    heads = next(s for s in reversed(slots) if s.gene == KV_GENES[gene])
+                    even = all(int(number) % 2 == 0 for number in heads.choices)
+                    groups = (1, 2) if even and most > 1 else (1,)
+                    slots += [Slot(stack, gene, layer, groups)] if grouped else []
                 elif task == "translation" or gene not in CROSS_GENES:
                     slots.append(Slot(stack, gene, layer, draw(_choices(gene, most))))
     settings = settings_for(task)
@@ -59,7 +69,7 @@ def settings_for(task: TaskName) -> ModelSettings:
     """Small settings that fit the task."""
     classes = 3 if task == "classification" else None
     tokens = TokenInput(50, share_embeddings=task == "translation")
-    return ModelSettings(tokens, max_length=16, num_classes=classes, head_dim=4)
+    return ModelSettings(tokens, max_length=16, num_classes=classes, head_dim=4, window=4)
 
 
 def generator(seed: int = 0) -> np.random.Generator:

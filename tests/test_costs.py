@@ -170,8 +170,8 @@ def test_more_tokens_cost_more_operations_and_no_parameters() -> None:
 
 def test_cosformer_breaks_even_with_softmax_near_twice_the_head_width() -> None:
     n = 2 * (IMAGES.head_dim or 0) + 2  # the 2 is the denominator
-    softmax = kernel(IMAGES, "softmax", 2, n, n).products
-    assert kernel(IMAGES, "linear", 2, n, n).linear_attention == softmax
+    softmax = kernel(IMAGES, "softmax", 2, n, n, 8).products
+    assert kernel(IMAGES, "linear", 2, n, n, 8).linear_attention == softmax
 
 
 def test_heads_are_free_where_the_width_is_fixed() -> None:
@@ -207,12 +207,12 @@ def test_omni_layer_runs_whole_on_all_its_states() -> None:
 )
 def test_scalings_of_every_kernel(changes: dict[str, str], kind: str, scaled: int) -> None:
     settings = replace(TEXT, **changes)  # type: ignore[arg-type]
-    assert kernel(settings, kind, 2, 5, 7).scalings == scaled * 8  # type: ignore[arg-type]
+    assert kernel(settings, kind, 2, 5, 7, 8).scalings == scaled * 8  # type: ignore[arg-type]
 
 
 def test_linformer_prices_queries_and_keys() -> None:
     linformer = replace(TEXT, omni_kernel="linformer", linformer_rank=3)
-    found = kernel(linformer, "omni", 2, 5, 14, span=2)
+    found = kernel(linformer, "omni", 2, 5, 14, 8, span=2)
     assert found.products == 2 * 3 * 14 * 8 + 2 * 5 * 3 * 8
     assert found.params == 3 * 20 * 2
 
@@ -238,7 +238,7 @@ def test_stacks_with_vocabularies_of_their_own() -> None:
 def test_bigbird_is_full_attention_until_it_is_sparse() -> None:
     def pairs(n: int) -> int:
         sparse = replace(TEXT, omni_kernel="bigbird", bigbird_block=4)
-        return kernel(sparse, "omni", 1, n, n).products // (2 * 4)
+        return kernel(sparse, "omni", 1, n, n, 4).products // (2 * 4)
 
     assert pairs(32) == 32 * 32
     assert pairs(40) == (2 * 10 + 8 * 8) * 16 < 40 * 40

@@ -13,7 +13,7 @@ from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer
 from search_spaces.settings import ModelSettings
 from supernet.blocks import ElasticEncoderBlock
 from supernet.encoder import ElasticEncoder, omni_block
-from supernet.plan import LayerPlan, encoder_of, encoder_plan_of_space
+from supernet.plan import AttentionPlan, LayerPlan, encoder_of, encoder_plan_of_space
 from tests.supernet_cases import IMAGES, KINDS, gradients, network, randomised, space_of
 
 SPAN_KINDS: tuple[tuple[AttentionKind, ...], ...] = (
@@ -36,7 +36,8 @@ def random_encoder(settings: ModelSettings) -> ElasticEncoder:
 
 
 def random_block(settings: ModelSettings, span: int = 1, dropout: float = 0.0) -> nn.Module:
-    plan = LayerPlan(attention_dim=16, ffn_dim=16, kinds=KINDS, span=span)
+    attention = AttentionPlan(16, 16, num_heads=4, head_dim=16, kinds=KINDS, span=span)
+    plan = LayerPlan(attention, ffn_dim=16)
     return randomised(ElasticEncoderBlock(settings, 12, plan, dropout))
 
 
@@ -82,7 +83,9 @@ def test_states_stand_position_by_position() -> None:
     seen: list[Tensor] = []
 
     class Probe(nn.Module):
-        def forward(self, x: Tensor, _layer: EncoderLayer, mask: Tensor, span: int) -> Tensor:
+        def forward(
+            self, x: Tensor, _layer: EncoderLayer, mask: Tensor, span: int, _: object
+        ) -> Tensor:
             seen.extend([x, mask, torch.tensor(span)])
             return x
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from search_spaces.settings import ModelSettings
 from supernet.layers import (
     ElasticEmbedding,
     ElasticFeedForward,
@@ -20,12 +22,16 @@ from supernet.layers import (
     prefix,
     sinusoidal_positions,
 )
-from tests.supernet_cases import gradients, randomised
+from tests.supernet_cases import IMAGES, gradients, randomised
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _settings(activation: str) -> ModelSettings:
+    return replace(IMAGES, activation=activation)  # type: ignore[arg-type]
 
 
 def cut_into(small: nn.Module, large: nn.Module) -> nn.Module:
@@ -104,7 +110,7 @@ def test_patches_stand_row_by_row() -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize(("dim", "ffn_dim"), [(6, 10), (4, 3)])
 def test_feed_forward_is_two_linear_layers(activation: str, dim: int, ffn_dim: int) -> None:
-    large = randomised(ElasticFeedForward(6, 10, activation, dropout=0.0))
+    large = randomised(ElasticFeedForward(_settings(activation), 6, 10, dropout=0.0))
     act = nn.ReLU() if activation == "relu" else nn.GELU()
     small = nn.ModuleDict({"inner": nn.Linear(dim, ffn_dim), "outer": nn.Linear(ffn_dim, dim)})
     cut_into(small, large)
@@ -130,7 +136,7 @@ def test_input_that_is_too_wide_is_refused(layer: nn.Module) -> None:
 
 
 def test_nothing_remembers_the_last_call() -> None:
-    layer = randomised(ElasticFeedForward(6, 10, "relu", dropout=0.0))
+    layer = randomised(ElasticFeedForward(_settings("relu"), 6, 10, dropout=0.0))
     x = draw(2, 3, 4)
     before = layer(x, 3)
     layer(draw(2, 3, 6), 10)

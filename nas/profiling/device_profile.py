@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 def settings_digest(space: SearchSpace) -> str:
     """sha256 of what all networks of a space share and timings depend on."""
-    return _digest([space.task, asdict(space.model)])
+    return _digest([space.task, space.model.stated()])
 
 
 def genes_digest(space: SearchSpace) -> str:

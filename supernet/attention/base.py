@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,16 @@ class AttentionKernel(nn.Module, ABC):
     parameters reads the part it needs. The rule for every parameter is the same: the parameter of a
     smaller network is the prefix, along every dimension, of the larger network's, and reading it
     makes a view. A stand-alone network's kernel is built with its own sizes.
+
+    Attributes:
+        takes_groups: keys and values come with as many heads as they were projected to, each for a
+            group of queries' heads, so that a state holds no more; else they come repeated, with
+            one for each head of queries.
+        reads_input: `forward` and `causal` are given the block's input besides, ``x_BND``.
     """
+
+    takes_groups: ClassVar[bool] = False
+    reads_input: ClassVar[bool] = False
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the initial parameters anew; kernels without random parameters do nothing.
@@ -183,6 +193,12 @@ def seen_positions(
 def first_position(key_mask_BM: Tensor, span: int) -> Tensor:
     """Position ``(B,)`` of the first real state; 0 where there is none."""
     return key_mask_BM.to(torch.int8).argmax(dim=1) // span
+
+
+def repeated_heads(x_BGMD: Tensor, num_heads: int) -> Tensor:
+    """Keys or values of G heads, each repeated for the heads of its group: ``(B, H, M, D)``."""
+    groups = x_BGMD.shape[1]
+    return x_BGMD if groups == num_heads else x_BGMD.repeat_interleave(num_heads // groups, dim=1)
 
 
 def check_length(num_states: int, span: int, max_length: int) -> None:

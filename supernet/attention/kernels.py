@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from search_spaces.architecture import AttentionKind
-from search_spaces.attention import Place, operator_of
+from search_spaces.attention import Place, operator_of, window_of
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import AttentionKernel
@@ -14,37 +15,57 @@ from supernet.attention.linear import CosformerKernel, NormLinearKernel
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
 
-# Operator → its kernel for settings, a largest width H * D and the most states of a position.
-KERNELS: dict[str, Callable[[ModelSettings, int, int], AttentionKernel]] = {
-    "softmax": lambda settings, max_dim, span: SoftmaxKernel(0, max_dim),
-    "relative": lambda settings, max_dim, span: SoftmaxKernel(settings.relative_positions, max_dim),
-    "cosformer": lambda settings, max_dim, span: CosformerKernel(settings.max_length),
-    "norm": lambda settings, max_dim, span: NormLinearKernel(max_dim),
-    "performer": lambda settings, max_dim, span: PerformerKernel(),
-    "linformer": lambda settings, max_dim, span: LinformerKernel(
-        settings.linformer_rank, settings.max_length, span
+
+class KernelSizes(NamedTuple):
+    """Largest sizes that a kernel is called with.
+
+    Attributes:
+        width: H * D of the layer's attention.
+        span: states per position that the layer sees; 1 but for omni layers.
+        embed_dim: width of the block's input.
+        num_heads: heads.
+        window: positions that a windowed layer sees on a side.
+    """
+
+    width: int
+    span: int
+    embed_dim: int
+    num_heads: int
+    window: int
+
+
+KERNELS: dict[str, Callable[[ModelSettings, KernelSizes], AttentionKernel]] = {
+    "softmax": lambda settings, sizes: SoftmaxKernel(0, sizes.width),
+    "relative": lambda settings, sizes: SoftmaxKernel(settings.relative_positions, sizes.width),
+    "cosformer": lambda settings, sizes: CosformerKernel(settings.max_length),
+    "norm": lambda settings, sizes: NormLinearKernel(sizes.width),
+    "performer": lambda settings, sizes: PerformerKernel(),
+    "linformer": lambda settings, sizes: LinformerKernel(
+        settings.linformer_rank, settings.max_length, sizes.span
     ),
-    "bigbird": lambda settings, max_dim, span: BigBirdKernel(
-        settings.bigbird_block, settings.max_length
-    ),
+    "bigbird": lambda settings, sizes: BigBirdKernel(settings.bigbird_block, settings.max_length),
 }
 
 
 def build_kernel(
     kind: AttentionKind,
     settings: ModelSettings,
-    max_dim: int,
+    width: int,
     span: int,
     place: Place = "encoder",
+    embed_dim: int = 0,
+    num_heads: int = 0,
 ) -> AttentionKernel:
     """The kernel of one layer.
 
     Args:
-        kind: the layer's attention kind.
-        settings: the space's settings; they say which linear and which omni kernel is meant.
-        max_dim: largest width H * D of the layer's attention.
+        kind: the layer's attention kind, with its variant.
+        settings: the space's settings; they say which kernel is meant by a kind without one.
+        width: largest width H * D of the layer's attention.
         span: most states per position that the layer sees; 1 but for omni layers.
         place: see `operator_of`.
+        embed_dim: largest width of the block's input, for kernels that read it.
+        num_heads: most heads, for kernels that have parameters of each.
 
     Raises:
         ArchitectureError: for an unknown kind.
@@ -56,4 +77,10 @@ def build_kernel(
             f"{kind}_kernel {operator.name!r} cannot stand in a decoder: it mixes positions before "
             f"it attends; choose another one, or leave {kind!r} to the encoder"
         )
-    return KERNELS[operator.name](settings, max_dim, span)
+    if place == "cross" and not operator.crosses:
+        raise UsageError(
+            f"attention of the kind {kind!r} cannot stand between an encoder and a decoder: it "
+            "goes along one sequence; choose another kind there"
+        )
+    sizes = KernelSizes(width, span, embed_dim, num_heads, window_of(settings, kind))
+    return KERNELS[operator.name](settings, sizes)

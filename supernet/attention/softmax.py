@@ -14,6 +14,7 @@ from supernet.attention.base import (
     AttentionKernel,
     State,
     in_full_precision,
+    repeated_heads,
     without_autocast,
 )
 
@@ -31,6 +32,8 @@ class SoftmaxKernel(AttentionKernel):
     at zero, so that a new network is a plain one and no row is better than another before it was
     trained.
     """
+
+    takes_groups = True
 
     def __init__(self, relative_positions: int, max_dim: int) -> None:
         """Build the kernel.
@@ -122,11 +125,13 @@ def fused_attention(
 
     Args:
         q_BHND: queries.
-        k_BHMD: keys.
-        v_BHMD: values.
+        k_BHMD: keys, of as many heads or of fewer, each of which serves a group.
+        v_BHMD: values, likewise.
         mask: booleans (True is seen) or a bias, as torch takes them.
         is_causal: query i sees the keys up to i.
     """
+    k_BHMD = repeated_heads(k_BHMD, q_BHND.shape[1])
+    v_BHMD = repeated_heads(v_BHMD, q_BHND.shape[1])
     if q_BHND.device.type != "cpu" or q_BHND.dtype != torch.bfloat16:
         return F.scaled_dot_product_attention(
             q_BHND, k_BHMD, v_BHMD, attn_mask=mask, is_causal=is_causal
