@@ -160,7 +160,10 @@ def _relative(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 
 
 def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
-    """Every query meets the keys of its window; as many on the other side in an encoder."""
+    """Every query meets the keys of its window; as many on the other side in an encoder.
+
+    There a class token sees all, and is seen by all.
+    """
     positions = sizes.keys // sizes.span
     seen = min(sizes.window - 1, positions - 1)
     ends = seen * (seen + 1) // 2  # pairs that the beginning of the sequence lacks
@@ -168,6 +171,7 @@ def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     if not sizes.causal:
         side = min(sizes.window, positions - 1)
         pairs = positions * (2 * side + 1) - side * (side + 1)
+        pairs += settings.class_token * 2 * (positions - 1 - side)
     scores = 2 * pairs * sizes.span**2 * sizes.width
     return Tally(products=scores, scalings=sizes.queries * sizes.width)
 
@@ -175,6 +179,11 @@ def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 def _keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
     """Of every position."""
     return 2 * sizes.context * sizes.num_kv_heads * sizes.head_dim * sizes.dtype_bytes
+
+
+def _repeated_keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
+    """Of every position, for every head of queries: the kernel knows no groups."""
+    return _keys_and_values(settings, sizes._replace(num_kv_heads=sizes.num_heads))
 
 
 def _last_keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
@@ -343,6 +352,6 @@ OPERATORS: dict[str, AttentionOperator] = {
         AttentionOperator("gated_delta", _gated_delta, _delta_state, crosses=False),
         AttentionOperator("performer", _performer, _sums(1)),
         AttentionOperator("linformer", _linformer, _nothing, causal=False, crosses=False),
-        AttentionOperator("bigbird", _bigbird, _keys_and_values, grows=True),
+        AttentionOperator("bigbird", _bigbird, _repeated_keys_and_values, grows=True),
     )
 }

@@ -94,9 +94,9 @@ class RunContents:
         name: of the folder.
         spec: what was asked for.
         sizes: split → number of examples.
-        profile: what was timed for the predictor, and on what device.
+        profiles: timed objective → what was timed for its predictor, and on what device.
         carried: the device profile that the search was given.
-        predictor: how the latency predictor was chosen.
+        predictors: timed objective → how its predictor was chosen.
         history: of the supernet's training.
         observed: networks with a measured quality; a latency may be predicted.
         population: the best networks of the evolution, by prediction.
@@ -116,9 +116,9 @@ class RunContents:
     name: str
     spec: SearchSpec
     sizes: Mapping[str, int]
-    profile: DeviceProfile | None
+    profiles: Mapping[str, DeviceProfile]
     carried: CarriedProfile | None
-    predictor: PredictorReport | None
+    predictors: Mapping[str, PredictorReport]
     history: tuple[Epoch, ...]
     observed: tuple[FrontEntry, ...]
     population: tuple[FrontEntry, ...]

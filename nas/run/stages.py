@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from nas.objectives import LATENCY, MEMORY
+from nas.objectives import LATENCY, MEMORY, OBJECTIVES
+from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BEST_SUPERNET_FILE,
@@ -22,7 +23,6 @@ from nas.run.layout import (
     IMPORTANCES_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
-    PROFILE_FILE,
     PRUNED_SPACE_FILE,
     PRUNING_FILE,
     RANKER_FILE,
@@ -36,6 +36,7 @@ from nas.run.layout import (
     VETOES_FILE,
     measured_file,
     predictor_file,
+    profile_file,
 )
 from search_spaces.space import SearchSpace, Slot
 
@@ -84,6 +85,24 @@ class Stage:
         return (*self.outputs, *self.scratch)
 
 
+def _timed(name: str, label: str, what: str) -> Stage:
+    """The stage that times a sample of networks for an objective."""
+    stage = OBJECTIVES[name].stage
+    return Stage(
+        stage,
+        label,
+        ("declare",),
+        {
+            profile_file(stage): f"times of sampled networks{what}",
+            predictor_file(stage): f"the {stage} predictor fitted to them",
+        },
+        lambda spec: spec.needs(name),
+    )
+
+
+# Those of them that objectives name, whose predictors later stages read.
+PREDICTING = tuple(dict.fromkeys(one.stage for one in OBJECTIVES.values() if one.stage))
+
 SEARCH_STAGES = (
     Stage(
         "declare",
@@ -91,16 +110,9 @@ SEARCH_STAGES = (
         (),
         {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
     ),
-    Stage(
-        "latency",
-        "Time sampled networks",
-        ("declare",),
-        {
-            PROFILE_FILE: "times of sampled networks",
-            predictor_file("latency"): "the latency predictor fitted to them",
-        },
-        lambda spec: spec.asks_for(LATENCY),
-    ),
+    _timed(LATENCY, "Time sampled networks", ""),
+    _timed(DECODE.name, "Time a token of sampled networks", ", a token behind a context"),
+    _timed(PREFILL.name, "Time a prompt of sampled networks", ", reading a context in one call"),
     Stage(
         "memory",
         "Measure peak memory",
@@ -125,7 +137,7 @@ SEARCH_STAGES = (
     Stage(
         "observe",
         "Observe networks",
-        ("supernet", "latency", "memory"),
+        ("supernet", *PREDICTING),
         {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
     ),
     Stage(
@@ -141,7 +153,7 @@ SEARCH_STAGES = (
     Stage(
         "prune",
         "Prune the space",
-        ("rank", "observe", "latency", "memory"),
+        ("rank", "observe", *PREDICTING),
         {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(VETOES_FILE,),
@@ -149,7 +161,7 @@ SEARCH_STAGES = (
     Stage(
         "evolve",
         "Evolve on predictions",
-        ("prune", "rank", "latency", "memory"),
+        ("prune", "rank", *PREDICTING),
         {POPULATION_FILE: "every network that evolution scored"},
         lambda spec: spec.ranks,
     ),
@@ -159,13 +171,13 @@ SEARCH_STAGES = (
         ("evolve", "observe", "supernet"),
         {
             VERIFICATION_FILE: "networks measured after the evolution",
-            HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
+            HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
         },
     ),
     Stage(
         "front",
         "Find the Pareto front",
-        ("verify", "observe", "rank", "latency", "memory"),
+        ("verify", "observe", "rank", *PREDICTING),
         {FRONT_FILE: "the result: the front"},
     ),
     Stage(
