@@ -160,7 +160,10 @@ def _relative(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 
 
 def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
-    """Every query meets the keys of its window; as many on the other side in an encoder."""
+    """Every query meets the keys of its window; as many on the other side in an encoder.
+
+    There a class token sees all, and is seen by all.
+    """
     positions = sizes.keys // sizes.span
     seen = min(sizes.window - 1, positions - 1)
     ends = seen * (seen + 1) // 2  # pairs that the beginning of the sequence lacks
@@ -168,6 +171,7 @@ def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     if not sizes.causal:
         side = min(sizes.window, positions - 1)
         pairs = positions * (2 * side + 1) - side * (side + 1)
+        pairs += settings.class_token * 2 * (positions - 1 - side)
     scores = 2 * pairs * sizes.span**2 * sizes.width
     return Tally(products=scores, scalings=sizes.queries * sizes.width)
 

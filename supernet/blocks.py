@@ -68,7 +68,7 @@ class ElasticAttention(nn.Module):
         self.projections = nn.ModuleDict(
             {name: Projections(settings, max_dim, plan, max_key_dim or max_dim) for name in names}
         )
-        sizes = plan.width, plan.span, place, max_dim, plan.num_heads
+        sizes = plan.width, plan.span, place, max_dim, plan.num_heads, plan.head_dim
         self.kernels = nn.ModuleDict(
             {kind: build_kernel(kind, settings, *sizes) for kind in plan.kinds}
         )

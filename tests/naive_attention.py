@@ -32,6 +32,22 @@ def causal(span: int) -> Seen:
     return lambda i, keys: [j for j in keys if j // span <= i // span]
 
 
+def in_window(before: int, after: int, span: int, first: bool = False) -> Seen:
+    """A query sees so many positions before and after its own; with `first` the first one too.
+
+    The first one then sees everything.
+    """
+
+    def seen(i: int, keys: list[int]) -> list[int]:
+        start = keys[0] // span if keys else 0
+        if first and i // span == start:
+            return keys
+        near = range(i // span - before, i // span + after + 1)
+        return [j for j in keys if j // span in near or (first and j // span == start)]
+
+    return seen
+
+
 def softmax(
     q: Tensor,
     k: Tensor,
@@ -109,6 +125,37 @@ def performer(
 
     def one(b: int, h: int, i: int, keys: list[int]) -> Tensor:
         weights = (k[b, h, keys].relu() + 1e-3) @ (q[b, h, i].relu() + 1e-3)
+        return weights @ v[b, h, keys] / weights.sum()
+
+    return _every_query(q, v, mask, one, seen)
+
+
+def elu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, seen: Seen = everything) -> Tensor:
+    """Products of ``1 + elu``, normalised."""
+
+    def phi(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+    def one(b: int, h: int, i: int, keys: list[int]) -> Tensor:
+        weights = phi(k[b, h, keys]) @ phi(q[b, h, i])
+        return weights @ v[b, h, keys] / weights.sum()
+
+    return _every_query(q, v, mask, one, seen)
+
+
+def hedgehog(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, step: Tensor, seen: Seen = everything
+) -> Tensor:
+    """Products of softmaxes over ``[y, -y]`` with ``y = x + x M``, normalised."""
+    head_dim = q.shape[-1]
+
+    def phi(x: Tensor, h: int) -> Tensor:
+        y = x + x @ step[h * head_dim : (h + 1) * head_dim, :head_dim]
+        spikes = torch.cat((y.exp(), (-y).exp()), dim=-1)
+        return spikes / spikes.sum(dim=-1, keepdim=True) + 1e-6
+
+    def one(b: int, h: int, i: int, keys: list[int]) -> Tensor:
+        weights = phi(k[b, h, keys], h) @ phi(q[b, h, i], h)
         return weights @ v[b, h, keys] / weights.sum()
 
     return _every_query(q, v, mask, one, seen)

@@ -114,7 +114,7 @@ CASES = _cases()
 
 def test_settings_costs_and_classes_name_the_same_operators() -> None:
     named = {*get_args(LinearKernel), *get_args(OmniKernel)} - {"full"}
-    assert set(KERNELS) == set(OPERATORS) == named | {"softmax", "relative"}
+    assert set(KERNELS) == set(OPERATORS) == named | {"softmax", "relative", "window"}
 
 
 def draw(

@@ -11,9 +11,17 @@ from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import AttentionKernel
 from supernet.attention.bigbird import BigBirdKernel
-from supernet.attention.linear import CosformerKernel, NormLinearKernel
+from supernet.attention.decay import DecayKernel
+from supernet.attention.gated_delta import GatedDeltaKernel
+from supernet.attention.linear import (
+    CosformerKernel,
+    EluKernel,
+    HedgehogKernel,
+    NormLinearKernel,
+)
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
+from supernet.attention.window import WindowKernel
 
 
 class KernelSizes(NamedTuple):
@@ -24,6 +32,7 @@ class KernelSizes(NamedTuple):
         span: states per position that the layer sees; 1 but for omni layers.
         embed_dim: width of the block's input.
         num_heads: heads.
+        head_dim: width D of one head.
         window: positions that a windowed layer sees on a side.
     """
 
@@ -31,12 +40,20 @@ class KernelSizes(NamedTuple):
     span: int
     embed_dim: int
     num_heads: int
+    head_dim: int
     window: int
 
 
 KERNELS: dict[str, Callable[[ModelSettings, KernelSizes], AttentionKernel]] = {
     "softmax": lambda settings, sizes: SoftmaxKernel(0, sizes.width),
     "relative": lambda settings, sizes: SoftmaxKernel(settings.relative_positions, sizes.width),
+    "window": lambda settings, sizes: WindowKernel(sizes.window, settings.class_token),
+    "elu": lambda settings, sizes: EluKernel(),
+    "hedgehog": lambda settings, sizes: HedgehogKernel(sizes.width, sizes.head_dim),
+    "decay": lambda settings, sizes: DecayKernel(sizes.embed_dim, sizes.width, sizes.num_heads),
+    "gated_delta": lambda settings, sizes: GatedDeltaKernel(
+        sizes.embed_dim, sizes.width, sizes.num_heads, sizes.head_dim
+    ),
     "cosformer": lambda settings, sizes: CosformerKernel(settings.max_length),
     "norm": lambda settings, sizes: NormLinearKernel(sizes.width),
     "performer": lambda settings, sizes: PerformerKernel(),
@@ -55,6 +72,7 @@ def build_kernel(
     place: Place = "encoder",
     embed_dim: int = 0,
     num_heads: int = 0,
+    head_dim: int = 0,
 ) -> AttentionKernel:
     """The kernel of one layer.
 
@@ -66,6 +84,7 @@ def build_kernel(
         place: see `operator_of`.
         embed_dim: largest width of the block's input, for kernels that read it.
         num_heads: most heads, for kernels that have parameters of each.
+        head_dim: widest head, likewise.
 
     Raises:
         ArchitectureError: for an unknown kind.
@@ -82,5 +101,5 @@ def build_kernel(
             f"attention of the kind {kind!r} cannot stand between an encoder and a decoder: it "
             "goes along one sequence; choose another kind there"
         )
-    sizes = KernelSizes(width, span, embed_dim, num_heads, window_of(settings, kind))
+    sizes = KernelSizes(width, span, embed_dim, num_heads, head_dim, window_of(settings, kind))
     return KERNELS[operator.name](settings, sizes)

@@ -28,6 +28,7 @@ from supernet.attention.linear_features import (
     mask_features,
     mean_weighted,
     relu_features,
+    spiky_features,
 )
 
 
@@ -141,6 +142,55 @@ class CosformerKernel(MeanLinearKernel):
     def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
         """Twice as wide as the head: times sine and times cosine of the position's angle."""
         return cosine_features(relu_features(x_BHND), positions_BN, self.max_length)
+
+
+class EluKernel(MeanLinearKernel):
+    """Linear attention with ``φ = 1 + elu``, normalised over the keys.
+
+    Source: Katharopoulos et al., Transformers are RNNs (2020), eq. 7. The sum of the weights is
+    kept above 1e-12, see `DENOMINATOR_FLOOR`, where the published code adds 1e-6 to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_length=None)
+
+    def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
+        """As wide as the head, whatever the position."""
+        return elu_features(x_BHND)
+
+
+class HedgehogKernel(MeanLinearKernel):
+    """Linear attention with a learned feature map that is spiky and monotonic like softmax.
+
+    ``φ(x) = softmax([x + x M, -x - x M]) + 1e-6`` with a matrix M for each head, of queries and
+    keys alike, which starts at zero; normalised over the keys.
+
+    Source: Zhang et al., The Hedgehog & the Porcupine (2024), section 4, with the softmax over the
+    features in place of the exponential. Differences: the map is written as a step away from the
+    identity, so that it starts as one whatever number and width of heads are taken of it; one map
+    serves queries and keys; it has no bias; and features have a floor, without which two that are
+    spiky in different places have a product of zero, and so may all.
+    """
+
+    def __init__(self, width: int, head_dim: int) -> None:
+        """Build the kernel.
+
+        Args:
+            width: largest H * D it is called with.
+            head_dim: largest D.
+        """
+        super().__init__(max_length=None)
+        self.map_WD = nn.Parameter(torch.zeros(width, head_dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """The map is the identity again; nothing is drawn."""
+        nn.init.zeros_(self.map_WD)
+
+    def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
+        """Twice as wide as the head, whatever the position."""
+        _, heads, _, head_dim = x_BHND.shape
+        map_HDD = self.map_WD[: heads * head_dim, :head_dim].unflatten(0, (heads, head_dim))
+        return spiky_features(x_BHND + x_BHND @ map_HDD)
 
 
 class NormLinearKernel(AttentionKernel):

@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FEATURE_FLOOR = 1e-3
+SPIKE_FLOOR = 1e-6
+"""A millionth of the largest feature: 4,096 keys that do not match weigh less than a hundredth of
+one that does, and the sum of weights stays above `DENOMINATOR_FLOOR`."""
 DENOMINATOR_FLOOR = 1e-12
 """Least sum of weights that is divided by. The equations have none; the published code of cosFormer
 has 1e-6, which for a head of 8 bites where a single key lies M / 8 positions and more from a query
@@ -27,6 +30,11 @@ def relu_features(x: Tensor) -> Tensor:
 def elu_features(x: Tensor) -> Tensor:
     """``1 + elu(x)``: positive and smooth."""
     return F.elu(x) + 1.0
+
+
+def spiky_features(x: Tensor) -> Tensor:
+    """``softmax([x, -x]) + 1e-6``, twice as wide: positive, and of sum 1 but for the floor."""
+    return torch.cat((x, -x), dim=-1).softmax(dim=-1) + SPIKE_FLOOR
 
 
 def cosine_features(features_BHND: Tensor, positions_BN: Tensor, max_length: int) -> Tensor:

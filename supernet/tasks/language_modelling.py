@@ -151,7 +151,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
 
     def check(self, settings: TrainingSettings) -> None:
         """See that networks can read a segment, and that it fits into a batch."""
-        if settings.segment_length > self._max_length:
+        if settings.segment_length > self._max_length and not self.train.alone:
             raise UsageError(
                 f"segment_length is {settings.segment_length}, but the networks read at most "
                 f"{self._max_length} tokens, the space's max_length: set segment_length to that "

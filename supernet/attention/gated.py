@@ -1,0 +1,140 @@
+"""What recurrent kernels share whose gates are read from the layer's input.
+
+Shapes: B batch, H heads, N states, E width of the layer's input, D width of one head, W = H * D.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from search_spaces.errors import UsageError
+from supernet.attention.base import (
+    AttentionKernel,
+    State,
+    in_full_precision,
+    without_autocast,
+)
+from supernet.attention.linear_features import mask_features
+
+EPSILON = 1e-6
+"""Of the norm of a head's output."""
+
+
+class GatedKernel(AttentionKernel):
+    """Linear attention over time with gates: what decay and the gated delta rule share.
+
+    A decoder runs forward through the sequence. An encoder runs forward and backward with the same
+    parameters and adds the two, each of which includes the position itself. Padding changes no
+    state. The order of states is all that there is of positions: with several states at a position
+    there is none, and these kernels refuse them.
+    """
+
+    reads_input = True
+
+    @abstractmethod
+    def gates(self, x_BNE: Tensor, heads: int, head_dim: int) -> tuple[Tensor, ...]:
+        """Gates of every state, each ``(B, H, N, …)``, the logarithm of the decay first.
+
+        All of them are to be 0 at padding, which the caller sees to.
+        """
+
+    @abstractmethod
+    def run(
+        self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
+    ) -> tuple[Tensor, State]:
+        """Outputs ``(B, H, N, D)`` before the norm, and what is carried on.
+
+        Args:
+            q_BHND: queries, zero at padding as are keys and values, in the precision they came in.
+            k_BHND: keys.
+            v_BHND: values.
+            gates: see `gates`.
+            past: what is carried; empty at the start.
+        """
+
+    @abstractmethod
+    def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
+        """The output, each head divided by its root mean square, times a gain."""
+
+    def forward(
+        self,
+        q_BHND: Tensor,
+        k_BHMD: Tensor,
+        v_BHMD: Tensor,
+        *,
+        key_mask_BM: Tensor | None,
+        span: int = 1,
+        x_BND: Tensor | None = None,
+    ) -> Tensor:
+        """Attend in both directions; see `AttentionKernel.forward`.
+
+        Args:
+            q_BHND: queries.
+            k_BHMD: keys.
+            v_BHMD: values.
+            key_mask_BM: see `AttentionKernel.forward`.
+            span: 1.
+            x_BND: the layer's input, which queries, keys and values were projected from.
+
+        Raises:
+            UsageError: for several states at a position.
+        """
+        self._check(span)
+        with without_autocast(q_BHND.device):
+            x_BNE = _in_full(x_BND)
+            gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
+            given = q_BHND, k_BHMD, v_BHMD, *gates
+            parts = [mask_features(part, key_mask_BM) for part in given]
+            # Both directions at once, as samples of one batch.
+            q, k, v, *both = (torch.cat((part, part.flip(2))) for part in parts)
+            onward_BHND, back_BHND = self.run(q, k, v, tuple(both), ())[0].chunk(2)
+            out_BHND = self.finished(onward_BHND + back_BHND.flip(2), x_BNE)
+            return out_BHND.to(v_BHMD.dtype)
+
+    def causal(
+        self,
+        q_BHND: Tensor,
+        k_BHND: Tensor,
+        v_BHND: Tensor,
+        *,
+        key_mask_BN: Tensor | None = None,
+        span: int = 1,
+        state: State | None = None,
+        x_BND: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Attend to the past; see `AttentionKernel.causal`, and `forward` for `x_BND`."""
+        self._check(span)
+        with without_autocast(q_BHND.device):
+            x_BNE = _in_full(x_BND)
+            gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
+            given = q_BHND, k_BHND, v_BHND, *gates
+            q, k, v, *real = (mask_features(part, key_mask_BN) for part in given)
+            out_BHND, carried = self.run(q, k, v, tuple(real), state or ())
+            return self.finished(out_BHND, x_BNE).to(v_BHND.dtype), carried
+
+    def _check(self, span: int) -> None:
+        if span != 1:
+            raise UsageError(
+                f"{type(self).__name__} reads one state after the other, but there are {span} at "
+                "each position: choose another kernel for omnidirectional attention"
+            )
+
+    def _no_decoder(self) -> str:
+        return (
+            f"{type(self).__name__} cannot attend to another sequence, for its gates follow the "
+            "order of one's own: choose softmax, or another linear_kernel, for cross-attention"
+        )
+
+
+def _in_full(x_BND: Tensor | None) -> Tensor:
+    assert x_BND is not None, "a kernel that reads the layer's input was not given it"
+    return in_full_precision(x_BND)[0]
+
+
+def normed(out_BHND: Tensor, gain: Tensor) -> Tensor:
+    """Each head's output divided by its root mean square, times a gain."""
+    return F.rms_norm(out_BHND, out_BHND.shape[-1:], eps=EPSILON) * gain

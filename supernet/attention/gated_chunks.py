@@ -1,0 +1,201 @@
+"""Linear attention with gates and the delta rule, in chunks: the family of decay and gated delta.
+
+A state ``S`` of features by values is carried through the sequence:
+
+* without `beta`: ``S_t = diag(α_t) S_(t-1) + k_t v_tᵀ`` (RetNet, GLA, Mamba-2);
+* with it: ``S' = α_t S_(t-1)``, ``S_t = S' + β_t k_t (v_t - S'ᵀ k_t)ᵀ`` (the gated delta rule).
+
+The output is ``S_tᵀ q_t`` each time. Within a chunk of L states everything is a product of
+matrices; what the delta rule writes there comes out of one unit triangular system for each chunk.
+Between chunks a loop of N / L steps carries the state. A single state is a step of the recurrence.
+
+Source: Yang et al., Gated Linear Attention Transformers (2024), section 4; Yang et al.,
+Parallelizing Linear Transformers with the Delta Rule (2024), section 3; Yang et al., Gated Delta
+Networks (2025), section 3. Gates are logarithms and only differences that are not positive are
+raised to a power, so that no product overflows; see `_channel_products` for the one exception.
+
+Shapes: B batch, H heads, N states, C features, V value columns, G gates of a state (1 or C), n
+chunks, L states of a chunk, b batch times heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from supernet.attention.flash_gated import flash_gated_sums, flash_gated_takes
+
+CHUNK_STATES = 32
+"""States of a chunk. Measured on a CPU with heads of 64, 32 and 64 take the same time with gates
+alone, and the delta rule, whose system grows with the square, two thirds of it with 32."""
+LEAST_LOG_GATE = -4.0
+"""Least logarithm of a gate per feature. Half a chunk of them is a factor of ``e^64``, which fp32
+holds beside features of 1e10."""
+
+
+def gated_sums(
+    q_BHNC: Tensor,
+    k_BHNC: Tensor,
+    v_BHNV: Tensor,
+    log_gate_BHNG: Tensor,
+    beta_BHN: Tensor | None,
+    past_BHCV: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """``S_tᵀ q_t`` of every state, and the last ``S``.
+
+    All tensors are of one floating type, in which all is computed.
+
+    Args:
+        q_BHNC: queries, scaled.
+        k_BHNC: keys, zero at padding. The delta rule is a contraction for keys of length 1 at most.
+        v_BHNV: values.
+        log_gate_BHNG: ``log α``, at most 0, and 0 at padding. One for a head, or one for each
+            feature, which then is at least `LEAST_LOG_GATE`.
+        beta_BHN: ``β`` of the delta rule, 0 at padding, which takes one gate for a head; None
+            where what is there is not taken out before something is written.
+        past_BHCV: the state to go on from; None for zeros.
+
+    Returns:
+        ``(B, H, N, V)`` and ``(B, H, C, V)``.
+    """
+    assert beta_BHN is None or log_gate_BHNG.shape[-1] == 1, "the delta rule has a gate per head"
+    if q_BHNC.shape[2] == 1 and past_BHCV is not None:
+        return _step(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
+    if flash_gated_takes(q_BHNC.device, q_BHNC.dtype):
+        return flash_gated_sums(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
+    return _in_chunks(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
+
+
+def _step(
+    q_BH1C: Tensor,
+    k_BH1C: Tensor,
+    v_BH1V: Tensor,
+    log_gate_BH1G: Tensor,
+    beta_BH1: Tensor | None,
+    past_BHCV: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One step of the recurrence."""
+    state_BHCV = past_BHCV * log_gate_BH1G.exp().mT
+    if beta_BH1 is not None:
+        v_BH1V = (v_BH1V - k_BH1C @ state_BHCV) * beta_BH1[..., None]
+    state_BHCV = torch.addcmul(state_BHCV, k_BH1C.mT, v_BH1V)
+    return q_BH1C @ state_BHCV, state_BHCV
+
+
+def _in_chunks(
+    q_BHNC: Tensor,
+    k_BHNC: Tensor,
+    v_BHNV: Tensor,
+    log_gate_BHNG: Tensor,
+    beta_BHN: Tensor | None,
+    past_BHCV: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    batch, heads, states, features = q_BHNC.shape
+    columns, gates = v_BHNV.shape[-1], log_gate_BHNG.shape[-1]
+    length = min(CHUNK_STATES, states)
+    q, k, v, log_gate = (_chunked(x, length) for x in (q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG))
+    # From the chunk's start to state i, that state's own gate included: at most 0 and falling.
+    fallen_bnLG = log_gate.cumsum(dim=2)
+    total_bn1G = fallen_bnLG[:, :, -1:]
+    past_bCV = (
+        q.new_zeros(batch * heads, features, columns)
+        if past_BHCV is None
+        else past_BHCV.flatten(0, 1)
+    )
+    queries_bnLC, keys_bnLC = q * fallen_bnLG.exp(), k * (total_bn1G - fallen_bnLG).exp()
+    keep_bnG1 = total_bn1G.exp().mT
+    if beta_BHN is None:
+        products = _head_products if gates == 1 else _channel_products
+        weights_bnLL = products(q, k, fallen_bnLG)
+        before_bnCV, state_bCV = _carried(keys_bnLC.mT @ v, keep_bnG1, past_bCV)
+    else:
+        beta_bnL1 = _chunked(beta_BHN[..., None], length)
+        seen_bnLL, weights_bnLL = _head_products(
+            torch.cat((k * beta_bnL1, q), dim=2), k, fallen_bnLG
+        ).split(length, dim=2)
+        # What is written if each key first takes out what the chunk's earlier ones wrote there.
+        mixed_bnLL = _unit_inverse(seen_bnLL) * beta_bnL1.mT
+        columns_bnLW = mixed_bnLL @ torch.cat((v, k * fallen_bnLG.exp()), dim=3)
+        own_bnLV, taken_bnLC = columns_bnLW.split((columns, features), dim=3)
+        v, before_bnCV, state_bCV = _corrected(own_bnLV, taken_bnLC, keys_bnLC, keep_bnG1, past_bCV)
+    out_bnLV = weights_bnLL @ v + queries_bnLC @ before_bnCV
+    out_BHNV = out_bnLV.reshape(batch, heads, -1, columns)[:, :, :states]
+    return out_BHNV, state_bCV.unflatten(0, (batch, heads))
+
+
+def _carried(own_bnCV: Tensor, keep_bnG1: Tensor, past_bCV: Tensor) -> tuple[Tensor, Tensor]:
+    """The state before each chunk, ``(b, n, C, V)``, and after the last one."""
+    state_bCV, before = past_bCV, []
+    # Unbound at once: the gradient of an index would be as large as all chunks, for each of them.
+    for own_bCV, keep_bG1 in zip(own_bnCV.unbind(1), keep_bnG1.unbind(1), strict=True):
+        before.append(state_bCV)
+        state_bCV = torch.addcmul(own_bCV, state_bCV, keep_bG1)
+    return torch.stack(before, dim=1), state_bCV
+
+
+def _corrected(
+    own_bnLV: Tensor, taken_bnLC: Tensor, keys_bnLC: Tensor, keep_bn11: Tensor, past_bCV: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the delta rule writes, ``(b, n, L, V)``, the state before each chunk, and the last one.
+
+    Args:
+        own_bnLV: what is written where the state before the chunk is zero.
+        taken_bnLC: what of that state is taken out.
+        keys_bnLC: keys, decayed to the chunk's end.
+        keep_bn11: gate of a whole chunk.
+        past_bCV: the state before the first chunk.
+    """
+    state_bCV, written, before = past_bCV, [], []
+    for own_bLV, taken_bLC, keys_bLC, keep_b11 in zip(
+        *(x.unbind(1) for x in (own_bnLV, taken_bnLC, keys_bnLC, keep_bn11)), strict=True
+    ):
+        before.append(state_bCV)
+        written.append(torch.baddbmm(own_bLV, taken_bLC, state_bCV, alpha=-1))
+        state_bCV = torch.baddbmm(state_bCV * keep_b11, keys_bLC.mT, written[-1])
+    return torch.stack(written, dim=1), torch.stack(before, dim=1), state_bCV
+
+
+def _unit_inverse(lower_bnLL: Tensor) -> Tensor:
+    """Inverse of the identity plus what stands below the diagonal.
+
+    Solving for the identity and one product after it take half the time of solving for wide right
+    sides, which torch copies into another order first.
+    """
+    length = lower_bnLL.shape[-1]
+    identity_LL = torch.eye(length, dtype=lower_bnLL.dtype, device=lower_bnLL.device)
+    solved: Tensor = torch.linalg.solve_triangular(
+        lower_bnLL, identity_LL.expand_as(lower_bnLL), upper=False, unitriangular=True
+    )
+    return solved
+
+
+def _head_products(q_bnQC: Tensor, k_bnLC: Tensor, fallen_bnL1: Tensor) -> Tensor:
+    """``q_i · k_j`` decayed from j to i, zero for later keys; Q is L or a multiple of it."""
+    length = k_bnLC.shape[2]
+    later_LL = torch.ones(length, length, dtype=torch.bool, device=q_bnQC.device).triu(1)
+    # Filled before the exponential, which would overflow there, and its gradient with it.
+    decay_bnLL = (fallen_bnL1 - fallen_bnL1.mT).masked_fill(later_LL, -torch.inf).exp()
+    products_bnQL = q_bnQC @ k_bnLC.mT
+    if q_bnQC.shape[2] == length:
+        return products_bnQL * decay_bnLL
+    both: Tensor = products_bnQL.unflatten(2, (-1, length)) * decay_bnLL[:, :, None]
+    return both.flatten(2, 3)
+
+
+def _channel_products(q_bnLC: Tensor, k_bnLC: Tensor, fallen_bnLC: Tensor) -> Tensor:
+    """The same with a gate per feature, which has to be taken into the features.
+
+    Queries are decayed from the middle of the chunk and keys to it, backwards where they lie on the
+    other side; `LEAST_LOG_GATE` and the short chunk keep that within fp32.
+    """
+    middle_bnLC = fallen_bnLC - fallen_bnLC[:, :, fallen_bnLC.shape[2] // 2, None]
+    return ((q_bnLC * middle_bnLC.exp()) @ (k_bnLC * (-middle_bnLC).exp()).mT).tril()
+
+
+def _chunked(x_BHNC: Tensor, length: int) -> Tensor:
+    """``(B, H, N, C)`` → ``(b, n, L, C)``, the last chunk filled up with zeros."""
+    missing = -x_BHNC.shape[2] % length
+    x_BHNC = F.pad(x_BHNC, (0, 0, 0, missing)) if missing else x_BHNC
+    chunks: Tensor = x_BHNC.flatten(0, 1).unflatten(1, (-1, length))
+    return chunks
