@@ -1,4 +1,4 @@
-"""How tensors of a checkpoint and parameters of our networks belong together, in both directions."""
+"""Which tensors of a checkpoint and parameters of our networks belong together, both ways."""
 
 from __future__ import annotations
 
