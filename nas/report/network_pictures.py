@@ -15,6 +15,7 @@ from search_spaces.architecture import (
     AttentionKind,
     DecoderLayer,
     EncoderLayer,
+    base_kind,
 )
 
 MOST_SHOWN = 30
@@ -66,6 +67,7 @@ def key() -> Html:
         "softmax": "softmax attention (cost grows with the square of the length)",
         "linear": "linear attention (cost grows with the length)",
         "omni": "omnidirectional attention (looks at several lower layers at once)",
+        "window": "attention in a window (cost grows with the length times the window)",
     }
     items = [
         tag("li", tag("span", class_=f"swatch fill-{kind}"), meaning[kind])
@@ -145,9 +147,10 @@ def _layer_row(
     parts = [_text(0, top + ROW / 2, str(number), "layer-number")]
     for place, (kind, heads, note) in enumerate(_attentions(layer)):
         x = LEFT + place * (box + GAP)
-        shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{kind}")
-        text = f"{words.KINDS[kind]} · {words.plural(heads, 'head')}{note}"
-        parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{kind}")]
+        base = base_kind(kind)
+        shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{base}")
+        text = f"{words.kind_name(kind)} · {words.plural(heads, 'head')}{note}"
+        parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{base}")]
     x = LEFT + count * (box + GAP)
     length = max(2, round(BAR_ROOM * min(1, layer.ffn_dim / widest)))
     bar = tag("rect", x=x, y=top + 7, width=length, height=ROW - 14, rx=2, class_="fill-ffn")

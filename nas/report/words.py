@@ -7,7 +7,14 @@ import re
 
 from nas.objectives import COSTS, LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
 from nas.results.contents import RunContents
-from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    EncoderLayer,
+    base_kind,
+    variant_of,
+)
 from search_spaces.counts import exponent
 from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
@@ -47,7 +54,6 @@ GENES = {
     "cross_num_heads": "cross-attention heads",
     "ende_connect": "encoder layers seen",
 }
-KINDS = {"softmax": "softmax", "linear": "linear", "omni": "omni"}
 
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 _LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
@@ -177,6 +183,14 @@ def outline(architecture: Architecture) -> str:
             remembers = f", memory of {plural(memory, 'position')}" if memory else ""
             parts.append(f"{named}{layers}, embedding size {stack.embed_dim}{remembers}")
     return "; ".join(parts)
+
+
+def kind_name(kind: AttentionKind) -> str:
+    """A kind of attention as a picture has room for it: ``gated delta``, ``window 64``."""
+    base, variant = base_kind(kind), variant_of(kind)
+    if not variant:
+        return base
+    return f"window {variant}" if base == "window" else variant.replace("_", " ")
 
 
 def layer_lines(architecture: Architecture) -> list[str]:
