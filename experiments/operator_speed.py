@@ -161,13 +161,13 @@ def _calls(
     before, last = slice(0, length), slice(length, None)
     for kind, kernel in kernels.items():
         first, second = (
-            partial(
-                kernel.causal,
-                *(part[:, :, piece] for part in qkv),
-                **({"x_BND": x_BNE[:, piece]} if kernel.reads_input else {}),
-            )
-            for piece in (before, last)
+            partial(kernel.causal, *(part[:, :, piece] for part in qkv)) for piece in (before, last)
         )
+        if kernel.reads_input:
+            first, second = (
+                partial(first, x_BND=x_BNE[:, before]),
+                partial(second, x_BND=x_BNE[:, last]),
+            )
         forward[kind] = first
         token[kind] = partial(second, state=first()[1])
     log_gate, beta = -torch.rand(1, HEADS, length + 1, 1), torch.rand(1, HEADS, length + 1)
