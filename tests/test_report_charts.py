@@ -15,7 +15,6 @@ from nas.results.contents import RunContents
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
-from search_spaces.architecture import Architecture, DecoderLayer, DecoderStack
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import sample
@@ -128,19 +127,6 @@ def test_a_picture_has_a_box_for_each_attention_and_a_bar_for_each_ffn(name: str
     assert len(re.findall('class="fill-(softmax|linear|omni)"', text)) == (
         len(encoder) + len(decoder) + crossed
     )
-
-
-def test_variants_of_kinds_have_their_kinds_colour() -> None:
-    kinds = ("window:16", "linear:gated_delta", "softmax")
-    layers = tuple(DecoderLayer(kind, 2, 64) for kind in kinds)
-    text = picture(Architecture(decoder=DecoderStack(32, layers)), 128)
-    assert "window 16 · 2" in text and "gated delta · 2" in text
-    assert [f'class="fill-{kind}"' in text for kind in ("window", "linear", "softmax", "omni")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
 
 
 def test_of_a_long_front_the_ends_and_the_picked_one_are_drawn(contents: RunContents) -> None:
