@@ -50,7 +50,7 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
-from nas.run.layout import EVENTS_FILE, PROFILE_FILE
+from nas.run.layout import EVENTS_FILE, profile_file
 from nas.run.stages import search_stages
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
@@ -281,7 +281,7 @@ def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
 def _timings(folder: RunFolder, number: int, networks: dict[str, Architecture]) -> list[Timing]:
     """What a search took from the timer: its own files, and the cache that was its own."""
     found: dict[tuple[str, str], Timing] = {}
-    files = {"search": [folder.path / PROFILE_FILE], "held": []}
+    files = {"search": [folder.path / profile_file("latency")], "held": []}
     for file in sorted(profiles_dir().glob(f"*{ENDING}")):
         held = sibling(file.with_name(f"{profile_id(file)}{ENDING}"), "held")
         files["held" if file == held else "search"].append(file)

@@ -6,16 +6,20 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from search_spaces.errors import UsageError
 
 Dtype = Literal["float32", "bfloat16"]
-Mode = Literal["forward", "generate"]
+Mode = Literal["forward", "generate", "decode", "prefill"]
+Allocator = Literal["live", "paged"]
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 MODES: tuple[Mode, ...] = get_args(Mode)
+ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
+# What a network does behind a context, besides reading it: see `Workload.timed_as`.
+BEHIND_CONTEXT: tuple[Mode, ...] = ("decode", "prefill")
 
 _FIELD_OF_KEY = {
     "batch": "batch",
@@ -24,8 +28,11 @@ _FIELD_OF_KEY = {
     "beam": "beam",
     "dtype": "dtype",
     "mode": "mode",
+    "context": "context",
+    "allocator": "allocator",
 }
-_SIZES = ("batch", "source", "target", "beam")
+_SIZES = ("batch", "source", "target", "beam", "context")
+_OPTIONAL = ("target", "beam", "context")
 _EXAMPLE = "batch=1,source=30,target=30,beam=5"
 _LARGEST_SIZE = 10_000_000
 
@@ -41,7 +48,13 @@ class Workload:
         beam: width of the beam search; only with mode ``generate``.
         dtype: ``float32``, or ``bfloat16`` for autocast.
         mode: ``forward`` is one pass over whole sequences; ``generate`` writes
-            `target_length` tokens one after the other.
+            `target_length` tokens one after the other. With `positions_read` positions,
+            ``prefill`` reads them in one call, for the logits of the last one, and ``decode``
+            writes one token behind them.
+        context: positions that a decoder has read, or None for `source_length`.
+        allocator: how the state of a decoder lies in memory, which nothing but its bytes depends
+            on, see `search_spaces.state_costs`: ``live`` tensors, which None stands for, or
+            ``paged``.
 
     Raises:
         UsageError: on construction, for a size below 1, an unknown name, a beam without
@@ -54,12 +67,16 @@ class Workload:
     beam: int | None = None
     dtype: Dtype = "float32"
     mode: Mode = "forward"
+    context: int | None = None
+    allocator: Allocator | None = None
 
     def __post_init__(self) -> None:
         for key in _SIZES:
-            _check_size(key, getattr(self, _FIELD_OF_KEY[key]), optional=key in ("target", "beam"))
+            _check_size(key, getattr(self, _FIELD_OF_KEY[key]), optional=key in _OPTIONAL)
         _check_name("dtype", self.dtype, DTYPES)
         _check_name("mode", self.mode, MODES)
+        if self.allocator is not None:
+            _check_name("allocator", self.allocator, ALLOCATORS)
         if self.mode == "generate" and self.target_length is None:
             raise UsageError("a workload with mode=generate needs a length: add target=30")
         if self.beam is not None and self.mode != "generate":
@@ -88,9 +105,9 @@ class Workload:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read the keys batch, source, target, beam, dtype and mode; `batch` defaults to 1.
+        """Read batch, source, target, beam, dtype, mode, context and allocator.
 
-        A beam without a mode means ``generate``.
+        `batch` defaults to 1; a beam without a mode means ``generate``.
 
         Raises:
             UsageError: for an unknown or missing key, or a value that is not allowed.
@@ -111,10 +128,40 @@ class Workload:
         return cls(**values)
 
     @property
+    def positions_read(self) -> int:
+        """Positions that a decoder has read when it writes, at least 1."""
+        return self.source_length if self.context is None else self.context
+
+    def timed_as(self, mode: Mode | None) -> Self:
+        """The part of the workload that a timing in that mode depends on.
+
+        Args:
+            mode: ``decode`` or ``prefill``, whose only length is that of the context; None for the
+                workload's own mode.
+        """
+        mode = mode or self.mode
+        if mode not in BEHIND_CONTEXT:
+            return replace(self, context=None, allocator=None)
+        return replace(
+            self,
+            source_length=self.positions_read,
+            target_length=None,
+            beam=None,
+            mode=mode,
+            context=None,
+            allocator=None,
+        )
+
+    @property
     def label(self) -> str:
         """Text for people: ``batch 1, source 30, target 30, beam 5, float32, generate``."""
         sizes = [f"{key} {value}" for key, value in self.to_json().items() if key in _SIZES]
         return ", ".join([*sizes, self.dtype, self.mode])
+
+    @property
+    def option(self) -> str:
+        """Text that `parse` reads: ``batch=1,source=30,dtype=float32,mode=forward``."""
+        return ",".join(f"{key}={value}" for key, value in self.to_json().items())
 
     @property
     def digest(self) -> str:
@@ -140,8 +187,8 @@ class Workload:
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**defaults, **given}
-    # Asking for the forward mode drops the default beam, which has no meaning there.
-    if given.get("mode") == "forward" and "beam" not in given:
+    # Asking for another mode drops the default beam, which has no meaning there.
+    if given.get("mode", "generate") != "generate" and "beam" not in given:
         merged.pop("beam", None)
     return merged
 

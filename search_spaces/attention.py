@@ -181,6 +181,11 @@ def _keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
     return 2 * sizes.context * sizes.num_kv_heads * sizes.head_dim * sizes.dtype_bytes
 
 
+def _repeated_keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
+    """Of every position, for every head of queries: the kernel knows no groups."""
+    return _keys_and_values(settings, sizes._replace(num_kv_heads=sizes.num_heads))
+
+
 def _last_keys_and_values(settings: ModelSettings, sizes: StateSizes) -> int:
     """Of the positions that the next one still sees, and its own."""
     return _keys_and_values(settings, sizes._replace(context=min(sizes.context, sizes.window)))
@@ -347,6 +352,6 @@ OPERATORS: dict[str, AttentionOperator] = {
         AttentionOperator("gated_delta", _gated_delta, _delta_state, crosses=False),
         AttentionOperator("performer", _performer, _sums(1)),
         AttentionOperator("linformer", _linformer, _nothing, causal=False, crosses=False),
-        AttentionOperator("bigbird", _bigbird, _keys_and_values, grows=True),
+        AttentionOperator("bigbird", _bigbird, _repeated_keys_and_values, grows=True),
     )
 }

@@ -7,7 +7,7 @@ rest. The prices are those of `search_spaces.costs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from search_spaces.architecture import DecoderLayer, EncoderLayer
 from search_spaces.cost_model import CostModel, Totals, cost_model
 from search_spaces.space import MEMORY_GENE, Genotypes, SearchSpace
+from search_spaces.state_costs import Allocator, layer_state_bytes
 
 Integers = NDArray[np.int64]
 
@@ -50,6 +51,44 @@ def genotype_totals(
             there = depths > number
             sums[there] += _priced(rows[there], _layer_price(space, model, stack, columns))
     return sums[:, 0], sums[:, 1]
+
+
+def genotype_state_bytes(
+    space: SearchSpace,
+    genotypes: Genotypes,
+    context: int,
+    dtype_bytes: int = 4,
+    allocator: Allocator = "live",
+    source_length: int | None = None,
+) -> Integers:
+    """Bytes of the state of one sequence of genotype rows ``(N, S)``: ``(N,)``.
+
+    A network with a memory of earlier segments keeps its positions besides the `context`. Row by
+    row the numbers are otherwise those of `search_spaces.state_costs.state_bytes`; arguments and
+    errors as there. Each distinct layer is priced once, whatever the number of rows.
+    """
+    total = np.zeros(len(genotypes), dtype=np.int64)
+    depths, spans = space.depths(genotypes, "decoder"), _spans(space, genotypes, "decoder")
+    memory = _memory_lengths(space, genotypes)
+    given = dtype_bytes, allocator, source_length
+    for number, columns in enumerate(space.layer_columns["decoder"]):
+        names = tuple(space.slots[column].gene for column in columns)
+        choices = [space.slots[column].choices for column in columns]
+
+        def price(
+            row: list[int],
+            names: tuple[str, ...] = names,
+            choices: list[tuple[Any, ...]] = choices,
+        ) -> tuple[int]:
+            span, remembered, *indices = row
+            genes = tuple(offered[index] for offered, index in zip(choices, indices, strict=True))
+            layer = _decoder_layer(names, genes)
+            return (layer_state_bytes(space.model, layer, span, context + remembered, *given),)
+
+        rows = np.column_stack((spans[:, number], memory, genotypes[:, columns])).astype(np.int64)
+        there = depths > number
+        total[there] += _priced(rows[there], price, 1)[:, 0]
+    return total
 
 
 def _memory_lengths(space: SearchSpace, genotypes: Genotypes) -> Integers:
@@ -102,10 +141,12 @@ def _decoder_layer(names: tuple[str, ...], genes: tuple[Any, ...]) -> DecoderLay
     return DecoderLayer(**dict(zip(names, genes, strict=True)))
 
 
-def _priced(rows: Integers, price: Callable[[list[int]], Totals]) -> Integers:
-    """``price`` of every row ``(N, K)``, asked once for each distinct row; ``(N, 2)``."""
+def _priced(
+    rows: Integers, price: Callable[[list[int]], Sequence[int]], numbers: int = 2
+) -> Integers:
+    """``price`` of every row ``(N, K)``, asked once for each distinct row; ``(N, numbers)``."""
     if not len(rows):
-        return np.zeros((0, 2), dtype=np.int64)
+        return np.zeros((0, numbers), dtype=np.int64)
     code = np.ravel_multi_index(tuple(rows.T), tuple(rows.max(axis=0) + 1))
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     prices = [price(row) for row in rows[first].tolist()]

@@ -131,11 +131,20 @@ class SequenceModel(nn.Module):
             UsageError: beyond the model's `max_length`.
         """
         x_BND, state = self._read(tokens_BN, state, mask_BN)
+        return self._logits(x_BND), state
+
+    def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `step`, with the logits of what follows the last token alone, ``(B, 1, V)``."""
+        x_BND, state = self._read(tokens_BN, state)
+        return self._logits(x_BND[:, -1:]), state
+
+    def _logits(self, x_BND: Tensor) -> Tensor:
         if self.output is not None:
-            return self.output(x_BND, self.vocab_size), state
+            logits: Tensor = self.output(x_BND, self.vocab_size)
+            return logits
         table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
-        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2])), state
+        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2]))
 
     def _read(
         self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
@@ -309,6 +318,10 @@ class FixedLanguageModel(nn.Module):
     ) -> tuple[Tensor, DecodingState]:
         """As `SequenceModel.step`."""
         return self.network.step(tokens_BN, state, mask_BN)
+
+    def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `SequenceModel.prefill`."""
+        return self.network.prefill(tokens_BN, state)
 
 
 def build_translation_supernet(space: SearchSpace, dropout: float = 0.0) -> TranslationModel:

@@ -129,11 +129,11 @@ def test_the_dashboard_marks_a_doubtful_latency(run: RunFolder) -> None:
 
 
 def off(run: RunContents, mape: float) -> RunContents:
-    assert isinstance(run.predictor, PredictorReport)
-    chosen = run.predictor.chosen
-    score = replace(run.predictor.candidates[chosen], mape=mape)
-    candidates = {**run.predictor.candidates, chosen: score}
-    return replace(run, predictor=replace(run.predictor, candidates=candidates))
+    report = run.predictors["latency_ms"]
+    assert isinstance(report, PredictorReport)
+    score = replace(report.candidates[report.chosen], mape=mape)
+    candidates = {**report.candidates, report.chosen: score}
+    return replace(run, predictors={"latency_ms": replace(report, candidates=candidates)})
 
 
 def test_a_predictor_that_is_far_off_warns_on_pages(run: RunFolder) -> None:

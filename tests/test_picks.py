@@ -87,16 +87,17 @@ def test_why_a_network_was_chosen(text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "timed", "quality", "words"),
+    ("text", "asked", "quality", "words"),
     [
-        ("latency_ms<=3", False, "loss", "times nothing"),
-        ("valid_bleu>=30", True, "loss", "--quality bleu"),
-        ("valid_loss<=3", True, "loss", "quality is the validation loss"),
+        ("latency_ms<=3", {"flops"}, "loss", "times nothing for that: add latency_ms"),
+        ("tokens_per_s>=3", {"latency_ms"}, "loss", "times nothing for that: add tokens_per_s"),
+        ("valid_bleu>=30", set(), "loss", "--quality bleu"),
+        ("valid_loss<=3", set(), "loss", "quality is the validation loss"),
     ],
 )
 def test_conditions_on_what_a_search_does_not_measure_are_refused(
-    text: str, timed: bool, quality: Any, words: str
+    text: str, asked: set[str], quality: Any, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        read_pick(text).check_measured(timed, quality)
-    read_pick(text).check_measured(True, "bleu")
+        read_pick(text).check_measured(asked, quality)
+    read_pick(text).check_measured({"latency_ms", "tokens_per_s"}, "bleu")

@@ -15,7 +15,7 @@ from nas.run import layout
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "run_folder.md"
 # Names that files elsewhere have too: locks, and what studies keep of networks of their own.
-OF_OBJECTIVES = (layout.predictor_file, layout.measured_file)
+OF_OBJECTIVES = (layout.profile_file, layout.predictor_file, layout.measured_file)
 LOCK, OF_STUDIES = ".lock", {"result.json", "weights.pt"}
 
 
@@ -23,7 +23,8 @@ def table() -> set[str]:
     """Every name, with ``*`` for what differs from run to run."""
     found = {value for name, value in vars(layout).items() if name.isupper()}
     for one in OBJECTIVES.values():
-        found |= {layout.predictor_file(one.stage)} if one.predicted else set()
+        found |= {layout.predictor_file(one.stage)} if one.stage else set()
+        found |= {layout.profile_file(one.stage)} if one.timed else set()
         found |= {layout.measured_file(one.stage)} if one.measure else set()
     functions = [one for one in vars(layout).values() if inspect.isfunction(one)]
     functions = [one for one in functions if one not in OF_OBJECTIVES]

@@ -47,7 +47,7 @@ class Step:
 def by_cost(front: Front) -> list[FrontEntry]:
     """The networks of the front, the cheapest (by the first cost) first."""
     cost = front.objectives[1].name
-    return sorted(front.entries, key=lambda e: (e.value(cost), -e.value(QUALITY), e.id))
+    return sorted(front.entries, key=lambda e: (e.minimised(cost), -e.value(QUALITY), e.id))
 
 
 def steps(front: Front) -> list[Step]:

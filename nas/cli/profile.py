@@ -92,7 +92,9 @@ def profile(
         space=chosen,
         device=device,
         name=name,
-        workloads=tuple(Workload.parse(text, chosen.workload) for text in workload or [""]),
+        workloads=tuple(
+            Workload.parse(text, chosen.workload).timed_as(None) for text in workload or [""]
+        ),
         samples=samples,
         seed=seed,
         threads=used,

@@ -70,8 +70,9 @@ def completing(*names: str) -> Callable[[str], list[str]]:
 
 complete_convention = completing(*CONVENTIONS)
 complete_format = completing(*FORMATS)
-complete_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES))
-complete_retrain_pick = completing(*picks.WORDS, *(f"{name}<=" for name in OBJECTIVES), "front")
+_CONDITIONS = [f"{name}{'>=' if one.maximise else '<='}" for name, one in OBJECTIVES.items()]
+complete_pick = completing(*picks.WORDS, *_CONDITIONS)
+complete_retrain_pick = completing(*picks.WORDS, *_CONDITIONS, "front")
 complete_keep = completing(ALL, NONE)
 complete_objectives = completing(*(f"{QUALITY},{name}" for name in COSTS))
 complete_setting = completing(*(f"{name}=" for name in setting_names()))

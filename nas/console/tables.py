@@ -82,7 +82,7 @@ def front_table(front: Front, picked: str | None, title: str | None = None) -> T
     """
     shown = _front_columns(front)
     kept = {_front_titles(front).get(objective.name) for objective in front.objectives}
-    predictions = ["pred. ms", "predicted"]
+    predictions = [*(name for name in shown if name.startswith("pred. ")), "predicted"]
     others = [name for name in reversed(shown) if name not in {*kept, *predictions}]
     columns = ["", "id", *shown, "network"]
     made = table(
@@ -177,6 +177,9 @@ def _predicted_cell(cost: Objective, entry: FrontEntry) -> str:
 def _cost_cell(cost: Objective, entry: FrontEntry) -> str:
     if cost.whole:
         return compact(entry.measured.get(cost.name))
+    if cost.count is not None:
+        value = entry.measured.get(cost.name)
+        return NOTHING if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
     return _or_predicted(entry, cost.name)
 
 

@@ -22,6 +22,7 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.profile import ProfileHeader
+    from latency.workload import Mode
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import CarriedProfile
     from nas.request.spec import SearchSpec
@@ -237,8 +238,15 @@ class Executor(ABC):
         return spec.device
 
     @abstractmethod
-    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+    def meter(
+        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+    ) -> Meter:
         """What times networks, on a device of the run's kind that does nothing else meanwhile.
+
+        Args:
+            spec: the request.
+            carried: the device profile that the search was given, if any.
+            mode: of the workload that they are timed on; None for the workload's own.
 
         Raises:
             ExecutorError: when there is no such device.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from latency.device import DeviceFingerprint, describe_device
-from latency.workload import Workload
 from nas.executors.attempts import (
     EvaluationTimeoutError,
     attempt,
@@ -23,10 +22,12 @@ from nas.executors.base import (
     Outcome,
     Source,
 )
+from nas.objectives import base_workload
 from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
+    from latency.workload import Mode
     from nas.profiling.device_profile import CarriedProfile
     from nas.run.events import Event
     from nas.run.opened import OpenedRun
@@ -79,17 +80,19 @@ class LocalExecutor(Executor):
         """See `Executor.device`: this machine's."""
         return describe_device(spec.device)
 
-    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+    def meter(
+        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+    ) -> Meter:
         """See `Executor.meter`: this machine, which does nothing else meanwhile."""
         from nas.profiling.latency_meter import LatencyMeter  # imports torch
 
-        return LatencyMeter(spec, carried)
+        return LatencyMeter(spec, carried, mode)
 
     def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""
         from nas.profiling.timed_work import network_cost  # imports torch
 
-        workload = Workload.from_mapping(spec.space.workload)
+        workload = base_workload(spec.space).timed_as(None)
         return network_cost(name, spec.space, network, workload, spec.device)
 
     def release(self) -> None:

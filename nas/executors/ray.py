@@ -25,6 +25,7 @@ from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
+    from latency.workload import Mode
     from nas.profiling.device_profile import CarriedProfile
     from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
@@ -142,10 +143,12 @@ class RayExecutor(Executor):
         found: DeviceFingerprint = self._device.call(spec.device, "device")
         return found
 
-    def meter(self, spec: SearchSpec, carried: CarriedProfile | None) -> Meter:
+    def meter(
+        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+    ) -> Meter:
         """See `Executor.meter`."""
         self._release_pool()
-        return RayMeter(self._device, spec.device, carried)
+        return RayMeter(self._device, spec.device, carried, mode)
 
     def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""

@@ -24,6 +24,7 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from latency.profile import ProfileHeader
+    from latency.workload import Mode
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import CarriedProfile
     from search_spaces.architecture import Architecture
@@ -136,10 +137,13 @@ class RayMeter:
         device: where.
         kind: ``cpu`` or ``cuda``.
         carried: see `nas.profiling.latency_meter.LatencyMeter`.
+        mode: see there.
     """
 
-    def __init__(self, device: Device, kind: str, carried: CarriedProfile | None) -> None:
-        self._device, self._kind, self._carried = device, kind, carried
+    def __init__(
+        self, device: Device, kind: str, carried: CarriedProfile | None, mode: Mode | None
+    ) -> None:
+        self._device, self._kind, self._carried, self._mode = device, kind, carried, mode
         self.header: ProfileHeader = self._call("header")
 
     def known(self, architecture: Architecture) -> bool:
@@ -167,7 +171,7 @@ class RayMeter:
         self._call("forget")
 
     def _call(self, method: str, *arguments: object) -> Any:
-        return self._device.call(self._kind, method, self._carried, *arguments)
+        return self._device.call(self._kind, method, self._carried, self._mode, *arguments)
 
 
 def _own(error: RayTaskError) -> NasError:

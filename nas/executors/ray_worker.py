@@ -20,9 +20,10 @@ import torch
 from latency.device import DeviceFingerprint, describe_device
 from latency.profile import ProfileHeader
 from latency.turns import computing
-from latency.workload import Workload
+from latency.workload import Mode
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
+from nas.objectives import base_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
@@ -121,42 +122,53 @@ class DeviceWorker:
         """What is timed here."""
         return describe_device(self._spec.device)
 
-    def header(self, carried: CarriedProfile | None) -> ProfileHeader:
+    def header(self, carried: CarriedProfile | None, mode: Mode | None) -> ProfileHeader:
         """Device and workload."""
-        return self._meter(carried).header
+        return self._meter(carried, mode).header
 
-    def known(self, carried: CarriedProfile | None, network: Architecture) -> bool:
+    def known(
+        self, carried: CarriedProfile | None, mode: Mode | None, network: Architecture
+    ) -> bool:
         """See `Meter.known`."""
-        return self._meter(carried).known(network)
+        return self._meter(carried, mode).known(network)
 
     def measure(
-        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+        self,
+        carried: CarriedProfile | None,
+        mode: Mode | None,
+        networks: Sequence[Architecture],
     ) -> Timed[Measurement]:
         """See `Meter.measure`."""
-        return self._meter(carried).measure(networks)
+        return self._meter(carried, mode).measure(networks)
 
     def confirm(
-        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+        self,
+        carried: CarriedProfile | None,
+        mode: Mode | None,
+        networks: Sequence[Architecture],
     ) -> Timed[Measurement]:
         """See `Meter.confirm`."""
-        return self._meter(carried).confirm(networks)
+        return self._meter(carried, mode).confirm(networks)
 
     def in_sessions(
-        self, carried: CarriedProfile | None, networks: Sequence[Architecture]
+        self,
+        carried: CarriedProfile | None,
+        mode: Mode | None,
+        networks: Sequence[Architecture],
     ) -> Timed[ConfirmedLatency]:
         """See `Meter.in_sessions`."""
-        return self._meter(carried).in_sessions(networks)
+        return self._meter(carried, mode).in_sessions(networks)
 
-    def forget(self, carried: CarriedProfile | None) -> None:
+    def forget(self, carried: CarriedProfile | None, mode: Mode | None) -> None:
         """See `Meter.forget`."""
-        self._meter(carried).forget()
+        self._meter(carried, mode).forget()
 
-    def _meter(self, carried: CarriedProfile | None) -> LatencyMeter:
-        return LatencyMeter(self._spec, carried)
+    def _meter(self, carried: CarriedProfile | None, mode: Mode | None) -> LatencyMeter:
+        return LatencyMeter(self._spec, carried, mode)
 
     def cost(self, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""
-        workload = Workload.from_mapping(self._spec.space.workload)
+        workload = base_workload(self._spec.space).timed_as(None)
         return network_cost(name, self._spec.space, network, workload, self._spec.device)
 
 

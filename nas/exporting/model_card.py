@@ -13,7 +13,7 @@ from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
-from nas.run.layout import DATA_FILE, FRONT_FILE, PROFILE_FILE, result_file
+from nas.run.layout import DATA_FILE, FRONT_FILE, profile_file, result_file
 from nas.search.front import read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
@@ -123,7 +123,7 @@ def _costs(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
 
 def _latency(folder: RunFolder, architecture: Architecture) -> dict[str, Any] | None:
     """Milliseconds with workload and device, measured or predicted; None where nobody asked."""
-    file = folder.path / PROFILE_FILE
+    file = folder.path / profile_file("latency")
     foreign = _predicted_latency(folder, architecture)
     if foreign is not None or not file.exists():
         return foreign

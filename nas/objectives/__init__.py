@@ -1,4 +1,4 @@
-"""What a search minimises, and the limits it keeps to; one module an objective.
+"""What a search optimises, and the limits it keeps to; one module an objective.
 
 A new objective is listed in `OBJECTIVES`. One that is timed or measured also gets a stage, see
 `nas.run.stages`.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from nas.objectives import latency, peak_memory, quality, size
-from nas.objectives.base import Floats, Objective
-from nas.objectives.quality import MORE_IS_BETTER, QUALITIES, SCORES, Quality, QualityMetric
+from nas.objectives import cache, decoding, latency, peak_memory, quality, size
+from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
+from nas.objectives.quality import QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.space import Genotypes, SearchSpace
 
 __all__ = [
@@ -24,20 +24,37 @@ __all__ = [
     "QUALITIES",
     "QUALITY",
     "SCORES",
+    "TIMED",
     "Objective",
     "Quality",
     "QualityMetric",
+    "base_workload",
     "counted",
+    "exact",
     "objective",
+    "rates",
 ]
 
 # In the order in which a front names them.
 OBJECTIVES: Mapping[str, Objective] = {
     one.name: one
-    for one in (quality.LOSS, latency.OBJECTIVE, size.FLOPS, size.PARAMS, peak_memory.OBJECTIVE)
+    for one in (
+        quality.LOSS,
+        latency.OBJECTIVE,
+        decoding.DECODE,
+        decoding.PREFILL,
+        decoding.THROUGHPUT,
+        cache.OBJECTIVE,
+        size.FLOPS,
+        size.PARAMS,
+        peak_memory.OBJECTIVE,
+    )
 }
 QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
+# Of these objectives and scores more is better.
+MORE_IS_BETTER = (*quality.MORE_IS_BETTER, *(n for n, one in OBJECTIVES.items() if one.maximise))
+TIMED = tuple(name for name in OBJECTIVES if OBJECTIVES[name].timed)
 # Those that follow from a network alone, parameters first.
 COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
 # In the order in which tables list them.
@@ -53,3 +70,33 @@ def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) ->
     """Those of the named objectives that are counted: name → ``(N,)`` of genotypes ``(N, S)``."""
     counts = {name: OBJECTIVES[name].count for name in COUNTED if name in names}
     return {name: count(space, genotypes) for name, count in counts.items() if count is not None}
+
+
+def exact(space: SearchSpace, genotypes: Genotypes, asked: Collection[str]) -> dict[str, Floats]:
+    """Those that are counted for every network, and what else is asked for: as `counted`."""
+    return counted(space, genotypes, {n for n in COUNTED if OBJECTIVES[n].whole or n in asked})
+
+
+def rates(
+    values: Mapping[str, Number], names: Collection[str], space: SearchSpace
+) -> dict[str, Number]:
+    """The named rates a second that follow from what is timed, with deviation and bound.
+
+    Args:
+        values: of timed objectives, with their deviations and upper bounds as far as there are any.
+        names: of objectives; those that are no rates are passed over.
+        space: whose workload says how many sequences are worked on at once.
+
+    Returns:
+        ``tokens_per_s``, ``tokens_per_s_std`` and ``tokens_per_s_lower``, as far as known.
+    """
+    found: dict[str, Number] = {}
+    for one in [OBJECTIVES[name] for name in names if OBJECTIVES[name].rate_of in values]:
+        clock = OBJECTIVES[one.rate_of]
+        ms, batch = values[clock.name], base_workload(space).batch
+        found[one.name] = RATE * batch / ms
+        if clock.std_name in values:
+            found[one.std_name] = found[one.name] * values[clock.std_name] / ms
+        if clock.upper_name in values:
+            found[one.upper_name] = RATE * batch / values[clock.upper_name]
+    return found

@@ -24,9 +24,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from nas.objectives import OBJECTIVES
+from nas.objectives import LATENCY, OBJECTIVES, TIMED
+from search_spaces.json_text import finite_number
 
 # Standard deviations on top of a prediction: where finalists are measured afterwards a candidate
 # that breaks the limit only costs its measurement; where they are not it would be wrong.
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedLatency:
-    """The latency of a network that was timed in several sessions.
+    """The time of a network that was timed in several sessions.
 
     Attributes:
         latency_ms: of the median session.
@@ -55,19 +56,30 @@ class ConfirmedLatency:
     sessions: int
     doubtful: str = ""
 
-    @property
-    def values(self) -> dict[str, float]:
-        """As they stand among what was measured of a network."""
-        return {"latency_ms": self.latency_ms, "latency_upper_ms": self.upper_ms}
+    def values(self, name: str = LATENCY) -> dict[str, float]:
+        """As they stand among what was measured of a network for a timed objective."""
+        return {name: self.latency_ms, OBJECTIVES[name].upper_name: self.upper_ms}
 
-    def to_json(self, architecture_id: str) -> dict[str, Any]:
+    def to_json(self, architecture_id: str, name: str = LATENCY) -> dict[str, Any]:
         """A line of the journal."""
         return {
             "id": architecture_id,
-            **self.values,
+            **self.values(name),
             "sessions": self.sessions,
             **({"doubtful": self.doubtful} if self.doubtful else {}),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> tuple[str, str, Self]:
+        """A line of the journal.
+
+        Returns:
+            The architecture's id, the objective that was timed, and what `to_json` was called on.
+        """
+        name = next(name for name in TIMED if name in data)
+        value, upper = finite_number(data[name]), finite_number(data[OBJECTIVES[name].upper_name])
+        doubtful = str(data.get("doubtful", ""))
+        return str(data["id"]), name, cls(value, upper, int(data["sessions"]), doubtful)
 
 
 @dataclass(frozen=True)
@@ -113,14 +125,18 @@ def upper_of_median(values: Sequence[float]) -> float:
 def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float:
     """What a limit on `name` is held against: the largest value that has to be expected.
 
+    Of a value that is to be maximised that is the smallest, as one of which less is better, see
+    `nas.objectives.base.Objective.minimised`.
+
     Args:
         measured: of a network; of what was timed in sessions, their upper bound is taken.
         predicted: of the network; stands in, with its margin, for what is not measured.
         name: of an objective.
     """
+    one = OBJECTIVES[name]
     if name in measured:
-        return measured.get(OBJECTIVES[name].upper_name, measured[name])
-    return predicted[name] + PREDICTED_STDS * predicted.get(OBJECTIVES[name].std_name, 0.0)
+        return one.minimised(measured.get(one.upper_name, measured[name]))
+    return one.largest(predicted[name], predicted.get(one.std_name, 0.0), PREDICTED_STDS)
 
 
 def keeps(
@@ -131,6 +147,7 @@ def keeps(
 ) -> bool:
     """Whether a network keeps all limits; what is doubtful keeps none."""
     return all(
-        name not in doubtful and upper_value(measured, predicted, name) <= most
+        name not in doubtful
+        and upper_value(measured, predicted, name) <= OBJECTIVES[name].minimised(most)
         for name, most in limits.items()
     )

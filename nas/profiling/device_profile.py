@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
 from latency.profile import ProfileHeader
-from latency.workload import Workload
+from latency.workload import BEHIND_CONTEXT, Workload
 from nas.objectives import MEMORY
 from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
@@ -275,8 +275,23 @@ class CarriedProfile:
                 f"which offers other choices than {space.name}: {again}"
             )
 
-    def choose(self, wanted: Workload | None, usual: Mapping[str, Any]) -> WorkloadProfile:
-        """The workload to search for.
+    def of(self, workload: Workload) -> WorkloadProfile:
+        """What is known of a workload.
+
+        Raises:
+            UsageError: when that is nothing.
+        """
+        for one in self.workloads:
+            if one.workload == workload:
+                return one
+        there = ", or ".join(one.workload.option for one in self.workloads)
+        raise UsageError(
+            f"the device profile of {self.name} holds no workload {workload.option}: choose "
+            f"--workload {there}"
+        )
+
+    def choose(self, wanted: Workload | None, usual: Mapping[str, Any]) -> Workload:
+        """The workload to search for, of which the profile holds at least one timing.
 
         Args:
             wanted: as asked for; None where nothing was.
@@ -285,18 +300,22 @@ class CarriedProfile:
         Raises:
             UsageError: when there is none such, or it is not clear which; lists what there is.
         """
-        there = ", or ".join(_as_option(one.workload) for one in self.workloads)
-        if wanted is None:
-            if len(self.workloads) == 1:
-                return self.workloads[0]
-            wanted = Workload.from_mapping(usual) if usual else None
-        for one in self.workloads:
-            if one.workload == wanted:
-                return one
-        asked = "several workloads" if wanted is None else f"no workload {_as_option(wanted)}"
+        given, wanted = wanted, wanted or (Workload.from_mapping(usual) if usual else None)
+        if wanted is not None and self._timed_of(wanted):
+            return wanted
+        if given is None and len(self.workloads) == 1:
+            return self.workloads[0].workload
+        there = ", or ".join(one.workload.option for one in self.workloads)
+        asked = "several workloads" if wanted is None else f"no workload {wanted.option}"
         raise UsageError(
             f"the device profile of {self.name} holds {asked}: choose --workload {there}"
         )
+
+    def _timed_of(self, workload: Workload) -> tuple[WorkloadProfile, ...]:
+        """What the profile holds of a workload, in any mode that an objective is timed in."""
+        modes = (None, *BEHIND_CONTEXT)
+        wanted = dict.fromkeys(workload.timed_as(mode) for mode in modes)
+        return tuple(one for timed in wanted for one in self.workloads if one.workload == timed)
 
     def attached(self, space: SearchSpace, given: str, wanted: Workload | None) -> AttachedProfile:
         """The part that a search is for.
@@ -311,20 +330,13 @@ class CarriedProfile:
         """
         self.check_space(space, given)
         chosen = self.choose(wanted, space.workload)
-        part = self.only(chosen)
-        return AttachedProfile(chosen.workload, part.digest, dumped(part))
+        part = self.only(self._timed_of(chosen))
+        workloads = tuple(one.workload for one in part.workloads)
+        return AttachedProfile(chosen, workloads, part.digest, dumped(part))
 
-    def only(self, workload: WorkloadProfile) -> CarriedProfile:
-        """The same with that workload alone."""
-        return CarriedProfile(
-            self.name,
-            self.device,
-            self.space_name,
-            self.settings,
-            self.genes,
-            self.seed,
-            (workload,),
-        )
+    def only(self, workloads: tuple[WorkloadProfile, ...]) -> CarriedProfile:
+        """The same with these workloads alone."""
+        return replace(self, workloads=workloads)
 
 
 def read_device_profile(path: Path) -> CarriedProfile:
@@ -375,10 +387,6 @@ def trust(measured: Sequence[MeasuredNetwork]) -> Floats:
         weights_N = np.clip(usual / np.maximum(spread_N, usual), LEAST_TRUST, 1.0)
     weights_N[[bool(one.latency.doubtful) for one in measured]] = LEAST_TRUST
     return np.asarray(weights_N, dtype=np.float64)
-
-
-def _as_option(workload: Workload) -> str:
-    return ",".join(f"{key}={value}" for key, value in workload.to_json().items())
 
 
 def _digest(value: Any) -> str:

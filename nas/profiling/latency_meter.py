@@ -21,7 +21,8 @@ from latency.profile import (
     sibling,
 )
 from latency.timing import Timing
-from latency.workload import Workload
+from latency.workload import Mode
+from nas.objectives import base_workload
 from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
 from nas.profiling.device_profile import CarriedProfile, settings_digest
 from nas.profiling.timed_work import (
@@ -49,19 +50,22 @@ class LatencyMeter:
 
     Args:
         spec: its space's workload is timed on its device.
-        carried: a profile of this very device, with that workload alone; its networks are known,
-            and its reference network sets the unit.
+        carried: a profile of this very device, that workload among its own; its networks are
+            known, and its reference network sets the unit.
+        mode: of the workload that is timed; None for the workload's own.
 
     Raises:
         UsageError: when the workload is not something the space's networks can do.
     """
 
-    def __init__(self, spec: SearchSpec, carried: CarriedProfile | None = None) -> None:
+    def __init__(
+        self, spec: SearchSpec, carried: CarriedProfile | None = None, mode: Mode | None = None
+    ) -> None:
         use_threads(spec)
         self._space = spec.space
         self._device = spec.device
         self._rounds = spec.budget.timing_rounds
-        self.workload = Workload.from_mapping(spec.space.workload)
+        self.workload = base_workload(spec.space).timed_as(mode)
         check_workload(spec.space, self.workload)
         self.header = ProfileHeader(
             describe_device(spec.device), self.workload, settings_digest(spec.space)
@@ -71,8 +75,8 @@ class LatencyMeter:
         self._in_sessions = open_profile(sibling(path, "held"), self.header)
         self._confirmed = open_profile(sibling(path, "confirmed"), self.header)
         if carried is not None and not len(self._profile):
-            (workload,) = carried.workloads
-            known = [(one.architecture, one.latency) for one in workload.measured]
+            measured = carried.of(self.workload).measured
+            known = [(one.architecture, one.latency) for one in measured]
             self._profile.record([pair for pair in known if not pair[1].doubtful])
 
     def known(self, architecture: Architecture) -> bool:

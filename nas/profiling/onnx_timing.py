@@ -91,6 +91,9 @@ def _language_call(decoder: Decoder, inputs_BN: Array, workload: Workload) -> Ca
     """A language model goes on from a full memory, where it has one."""
     before = np.full((len(inputs_BN), decoder.memory_length), BOS)
     state = decoder.remember(before, decoder.start(inputs_BN))
-    if workload.mode == "forward":
+    if workload.mode in ("forward", "prefill"):  # the graphs have no other way to read
         return lambda: decoder.read(inputs_BN, state)
+    if workload.mode == "decode":
+        filled = decoder.read(inputs_BN, state)[1]
+        return lambda: decoder.step(inputs_BN[:, -1:], filled)
     return lambda: write_on(decoder, inputs_BN, state, workload.target_length or 0)

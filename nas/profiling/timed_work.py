@@ -1,4 +1,4 @@
-"""What is done while a network is timed: a forward pass, or writing a text token by token.
+"""What is done while a network is timed: a forward pass, a prompt, a token, or a whole text.
 
 Shapes: B batch, M source positions, N target positions.
 """
@@ -166,12 +166,20 @@ def timed_call(
 
 @torch.inference_mode()
 def _language_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload) -> Call:
-    """A language model goes on from a full memory, where it has one."""
+    """A language model goes on from a full memory, where it has one.
+
+    To decode, the state is filled beforehand: every call writes the token behind the same context.
+    """
     decoder = network.architecture.decoder
     assert decoder is not None
     state = network.start(inputs_BN.new_full((len(inputs_BN), decoder.memory_length), BOS))
     if workload.mode == "forward":
         return lambda: network.step(inputs_BN, state)
+    if workload.mode == "prefill":
+        return lambda: network.prefill(inputs_BN, state)
+    if workload.mode == "decode":
+        filled = network.prefill(inputs_BN, state)[1]
+        return lambda: network.step(inputs_BN[:, -1:], filled)
     return lambda: _continue(network, inputs_BN, state, workload.target_length or 0)
 
 

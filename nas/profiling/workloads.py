@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from latency.workload import Workload
+from latency.workload import BEHIND_CONTEXT, Workload
 from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
@@ -22,6 +22,11 @@ def check_workload(space: SearchSpace, workload: Workload) -> None:
     task = TASKS[space.task]
     if task.classifies:
         _check_writes_nothing(space, workload)
+    if workload.mode in BEHIND_CONTEXT and not task.continues:
+        raise UsageError(
+            f"the workload's mode is {workload.mode}, but the networks of the space {space.name} "
+            "do not go on with a text; leave out mode"
+        )
     if task.crosses and workload.target_length is None:
         raise UsageError(
             f"the workload of the space {space.name} needs the target's length, as in target=30"
@@ -62,6 +67,10 @@ def _check_lengths(space: SearchSpace, workload: Workload) -> None:
     lengths = {"source": workload.source_length, "target": workload.target_length or 0}
     if TASKS[space.task].continues and workload.mode == "generate":
         lengths = {"source and target together": sum(lengths.values())}
+    if workload.mode == "decode":
+        lengths = {"context with the token behind it": workload.positions_read + 1}
+    elif workload.context is not None:
+        lengths["context"] = workload.context
     for name, length in lengths.items():
         if length > longest_source(space):
             less = ", less one for the class token" if space.model.class_token else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nas.objectives import OBJECTIVES
 from nas.report.markup import Html, join, tag
 from nas.results.contents import RunContents
 from nas.search import doubts
@@ -25,12 +26,12 @@ def explanation(entries: Sequence[FrontEntry]) -> Html:
 
 
 def warnings(run: RunContents) -> Html:
-    """What makes the predicted latencies of a run useless, if anything does."""
-    found = []
-    if run.predictor is not None:
-        there = run.carried is not None
-        what_to_do = doubts.WHAT_TO_DO_THERE if there else doubts.WHAT_TO_DO
-        found.append(doubts.predictor_off(run.predictor.mape, what_to_do))
+    """What makes the predicted times of a run useless, if anything does."""
+    what_to_do = doubts.WHAT_TO_DO if run.carried is None else doubts.WHAT_TO_DO_THERE
+    found = [
+        doubts.predictor_off(report.mape, what_to_do, OBJECTIVES[name].label)
+        for name, report in run.predictors.items()
+    ]
     found.append(doubts.predictions_off(run.verified))
     return join(
         *(tag("p", one[0].upper() + one[1:] + ".", class_="warning") for one in found if one)

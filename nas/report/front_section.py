@@ -30,11 +30,19 @@ def front_section(run: RunContents) -> Html:
     intro = paragraph(
         "A network is on the front when no measured network is at least as good in every "
         "objective and better in one. Lower is better on both axes, so good networks lie at the "
-        "bottom left. Point at a network to see its layers, click a name in the legend to hide it, "
-        "drag to look closer, double-click to go back."
+        f"bottom left{_right_of(run)}. Point at a network to see its layers, click a name in the "
+        "legend to hide it, drag to look closer, double-click to go back."
     )
     charts = [cost_chart(run, cost) for cost in run.costs]
     return section("front", title, intro, tag("div", charts, class_="charts"), front_table(run))
+
+
+def _right_of(run: RunContents) -> str:
+    """Where good networks lie in the charts of what is to be maximised; nothing without such."""
+    more = [words.metric(run, name) for name in run.costs if OBJECTIVES[name].maximise]
+    return (
+        f"; of {' and '.join(more)} more is better, so there it is the bottom right" if more else ""
+    )
 
 
 # -- charts -------------------------------------------------------------------------------------
@@ -137,14 +145,16 @@ def front_traces(
     points = _points(run, name, entries, cost, _dots(colour, 10, symbol=symbol))
     if not points["x"]:
         return []
-    corners = np.array([points["x"], points["y"]], dtype=np.float64).T
+    # Of what is to be maximised the staircase runs from the right.
+    way = -1.0 if cost in OBJECTIVES and OBJECTIVES[cost].maximise else 1.0
+    corners = np.array([points["x"], points["y"]], dtype=np.float64).T * [way, 1.0]
     # With three objectives the front's shadow on two of them has points that are beaten there.
     edge = corners[non_dominated(corners)]
     edge = edge[np.lexsort((-edge[:, 1], edge[:, 0]))]
     stairs = {
         "type": "scatter",
         "mode": "lines",
-        "x": edge[:, 0].tolist(),
+        "x": (way * edge[:, 0]).tolist(),
         "y": edge[:, 1].tolist(),
         "line": {"shape": "hv", "width": 2.5, "color": colour},
         "hoverinfo": "skip",

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from latency.predictor import PredictorReport, Score
-from nas.objectives import LATENCY, QUALITY
+from nas.objectives import LATENCY, OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import PREDICTED_STDS
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, bars, chart, escape, hover
 from nas.report.length_charts import length_charts
-from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
+from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 from nas.search.ranking.report_card import Fidelity, ReportCard
 
 MOST_FEATURES = 20
+LATENCY_TITLE = "The latency predictor"
 BASELINES = {
     "params": "more parameters are better",
     "flops": "more FLOPs are better",
@@ -174,20 +175,28 @@ def _quality_check(run: RunContents) -> Html:
 
 
 def latency_section(run: RunContents) -> Html:
-    """How the times of networks were predicted."""
-    title = "The latency predictor"
-    if not run.spec.needs_latency:
+    """How the times of networks were predicted: a section for each that was needed."""
+    if not run.spec.timed:
         text = "Latency was neither an objective nor a limit, so no network was timed."
-        return section("latency", title, missing(text))
-    report = run.predictor
+        return section("latency", LATENCY_TITLE, missing(text))
+    return join(*(_latency_section(run, OBJECTIVES[name]) for name in run.spec.timed))
+
+
+def _latency_section(run: RunContents, clock: Objective) -> Html:
+    name = clock.name
+    title = LATENCY_TITLE if name == LATENCY else f"The predictor of the {clock.label}"
+    first = name == run.spec.timed[0]
+    place = "latency" if first else clock.stage  # where the page's own contents lead to
+    report, profile = run.predictors.get(name), run.profiles.get(name)
     if report is None:
-        return section("latency", title, missing("No network was timed yet."))
+        return section(place, title, missing("No network was timed yet."))
     where = ""
-    if run.profile is not None:
-        header = run.profile.header
+    if profile is not None:
+        header = profile.header
         load = header.workload
+        what = "length" if clock.mode is None else "context"
         where = (
-            f" on {header.device.label}, with batches of {load.batch} (length {load.source_length})"
+            f" on {header.device.label}, with batches of {load.batch} ({what} {load.source_length})"
         )
     intro = paragraph(
         f"{words.plural(report.num_observations, 'network')} were timed{where}. From these times a "
@@ -195,24 +204,26 @@ def latency_section(run: RunContents) -> Html:
         "it was off by ",
         tag("strong", f"{words.percent(report.mape)} on average"),
         f", and its order had a Kendall τ of {report.kendall_tau:.2f}. ",
-        _what_decides(run),
+        _what_decides(run, name),
     )
-    timed = set(run.profile.entries) if run.profile else set()
+    timed = set(profile.entries) if profile else set()
     fresh = [entry for entry in run.verified if entry.id not in timed]
     drawing = missing("No network was timed after the evolution yet.")
-    if any(LATENCY in entry.measured for entry in fresh):
+    if any(name in entry.measured for entry in fresh):
         caption = (
-            "Predicted against measured latency of networks that the predictor had never seen. "
-            "On the line, they agree."
+            f"Predicted against measured {clock.label} of networks that the predictor had never "
+            "seen. On the line, they agree."
         )
-        drawing = _agreement(run, "latency-check", fresh, LATENCY, caption)
+        drawing = _agreement(run, f"{clock.stage}-check", fresh, name, caption)
     both = tag("div", drawing, _latency_table(report), class_="charts")
+    if not first:
+        return section(place, title, intro, both)
     lengths = length_charts(run.carried) if run.carried else []
-    return section("latency", title, doubtful.warnings(run), intro, both, *lengths)
+    return section(place, title, doubtful.warnings(run), intro, both, *lengths)
 
 
-def _what_decides(run: RunContents) -> str:
-    device = run.front.predicted_for.get(LATENCY) if run.front else None
+def _what_decides(run: RunContents, name: str) -> str:
+    device = run.front.predicted_for.get(name) if run.front else None
     if device is None:
         return (
             "Candidates that evolution liked were then timed for real; only measured times decide "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nas.objectives import QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.request.fields import option_of
@@ -24,7 +24,7 @@ from nas.run.layout import (
     SPEC_FILE,
     VETOES_FILE,
 )
-from nas.run.stages import search_stages
+from nas.run.stages import stages_of_run
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
@@ -64,9 +64,13 @@ def _title(run: RunContents) -> str:
 
 
 def _story(run: RunContents) -> Html:
-    costs = " and ".join(words.metric(run, name) for name in run.spec.objectives if name != QUALITY)
+    costs = " and ".join(
+        f"{'many' if OBJECTIVES[name].maximise else 'little'} {words.metric(run, name)}"
+        for name in run.spec.objectives
+        if name != QUALITY
+    ).replace(" and little ", " and ")
     sentences: list[str | Html] = [
-        f"This run looked for transformers with {run.quality.wish} and little {costs} on the "
+        f"This run looked for transformers with {run.quality.wish} and {costs} on the "
         f"data set {run.spec.dataset}. "
     ]
     if run.observed:
@@ -152,16 +156,19 @@ def _facts(run: RunContents) -> Html:
             f", of which the first {judged:,} were used" if 0 < judged < run.sizes["valid"] else ""
         )
         data += f" ({run.sizes['train']:,} to train on, {run.sizes['valid']:,} to judge by{few})"
-    device = run.profile.header.device.label if run.profile else spec.device
+    timed_on = [profile.header.device.label for profile in run.profiles.values()]
+    device = timed_on[0] if timed_on else spec.device
+    more = [words.axis_label(run, n) for n in spec.objectives if OBJECTIVES[n].maximise]
     facts = {
         "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
         "data set": data,
         "device": device,
         "objectives (less is better)": ", ".join(
-            words.axis_label(run, name) for name in spec.objectives
+            words.axis_label(run, name) for name in spec.objectives if not OBJECTIVES[name].maximise
         ),
+        **({"objectives (more is better)": ", ".join(more)} if more else {}),
         "limits": ", ".join(
-            f"{words.metric(run, name)} ≤ {words.quantity(name, most)}"
+            f"{words.metric(run, name)} {OBJECTIVES[name].sign} {words.quantity(name, most)}"
             for name, most in spec.limits.items()
         )
         or "none",
@@ -186,7 +193,11 @@ def reproduce_section(run: RunContents) -> Html:
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
     digests = {"request": run.spec.digest, "space": run.space.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
-    outputs = {name: what for one in search_stages(run.spec) for name, what in one.outputs.items()}
+    outputs = {
+        name: what
+        for one in stages_of_run(run.spec, run.seconds)
+        for name, what in one.outputs.items()
+    }
     meanings = (outputs | FILES).items()
     files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in meanings]
     return section(

@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.objectives import (
-    LATENCY,
-    MORE_IS_BETTER,
-    OBJECTIVES,
-    QUALITIES,
-    SCORES,
-    QualityMetric,
-)
+from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITIES, SCORES, QualityMetric
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 
@@ -84,21 +77,22 @@ class Pick:
             return QUALITIES[quality].winner
         return WORDS.get(self.text, "asked for by its id")
 
-    def check_measured(self, timed: bool, quality: QualityMetric) -> None:
+    def check_measured(self, asked: Collection[str], quality: QualityMetric) -> None:
         """Refuse conditions on what a search does not measure.
 
         Args:
-            timed: whether it times networks.
+            asked: its objectives, and what it limits.
             quality: what its quality is.
 
         Raises:
             UsageError: naming the condition and what to ask for instead.
         """
         for condition in self.conditions:
-            if condition.name == LATENCY and not timed:
+            one = OBJECTIVES.get(condition.name)
+            if one is not None and (one.timed or one.rate_of) and one.name not in asked:
                 raise UsageError(
-                    f"--pick asks for {condition}, and this search times nothing: add latency_ms "
-                    "to --objectives"
+                    f"--pick asks for {condition}, and this search times nothing for that: add "
+                    f"{one.name} to --objectives"
                 )
             if condition.name == "valid_loss" and quality == "loss":
                 other = "quality is the validation loss"

@@ -35,11 +35,13 @@ class AttachedProfile:
 
     Attributes:
         workload: that it is for.
+        workloads: that the part holds.
         digest: of the part.
         text: of the file.
     """
 
     workload: Workload
+    workloads: tuple[Workload, ...]
     digest: str
     text: str
 
@@ -109,14 +111,37 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         device_profile=None if profile is None else profile.digest,
         **{name: getattr(request, name) for name in SearchTerms.model_fields},
     )
-    on_device = [one.name for one in OBJECTIVES.values() if one.predicted]
-    if profile is not None and not any(map(spec.asks_for, on_device)):
+    with blaming("objectives"):
+        for name in (*spec.objectives, *spec.limits):
+            if (problem := OBJECTIVES[name].problem(space)) is not None:
+                raise UsageError(problem)
+    if profile is not None:
         with blaming("device_profile"):
-            raise UsageError(
-                "--device-profile is for a search whose objectives or limits name "
-                f"{' or '.join(on_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
-            )
+            _check_profile(spec, profile)
     return Resolved(spec, space, profile)
+
+
+def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
+    """Refuse a device profile that nobody needs, or that lacks what is asked for.
+
+    Raises:
+        UsageError: saying what it lacks, and how it is made.
+    """
+    on_device = [one.name for one in OBJECTIVES.values() if one.predicted]
+    asked = [name for name in on_device if spec.asks_for(name)]
+    if not asked:
+        raise UsageError(
+            "--device-profile is for a search whose objectives or limits name "
+            f"{' or '.join(on_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
+        )
+    for name in asked:
+        one = OBJECTIVES[OBJECTIVES[name].rate_of or name]
+        needed = profile.workload.timed_as(one.mode)
+        if needed not in profile.workloads:
+            raise UsageError(
+                f"the device profile tells nothing of {name}: make one with nas profile "
+                f"--workload {needed.option}, beside its other workloads, or leave {name} out"
+            )
 
 
 def find_space(source: SpaceSource, site: Site) -> SearchSpace:

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, QualityMetric
+from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, TIMED, QualityMetric
 from nas.request import picks
 from nas.request.fields import (
     FROZEN,
@@ -84,7 +84,7 @@ class SearchTerms(BaseModel):
         tuple[Name, ...],
         Field(
             max_length=10,
-            description=f"What to minimise: quality, and any of {', '.join(COSTS)}.",
+            description=f"What to optimise: quality, and any of {', '.join(COSTS)}.",
             examples=[[QUALITY, "flops"]],
         ),
         Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
@@ -103,7 +103,8 @@ class SearchTerms(BaseModel):
         dict[Name, float],
         Field(
             max_length=10,
-            description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed.",
+            description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed; of "
+            f"{' and '.join(n for n in COSTS if OBJECTIVES[n].maximise)} the smallest.",
             examples=[{"params": 2e5}],
         ),
         Shown(
@@ -147,9 +148,9 @@ class SearchTerms(BaseModel):
         known = info.data
         if not {"objectives", "limits", "quality"} <= known.keys():
             return text  # what is wrong with these is told instead
-        timed = LATENCY in known["objectives"] or LATENCY in known["limits"]
         try:
-            picks.read_pick(text).check_measured(timed, known["quality"])
+            asked = {*known["objectives"], *known["limits"]}
+            picks.read_pick(text).check_measured(asked, known["quality"])
         except UsageError as error:
             raise ValueError(str(error)) from None
         return text
@@ -158,10 +159,20 @@ class SearchTerms(BaseModel):
         """Whether something is an objective or limited."""
         return name in self.objectives or name in self.limits
 
+    def needs(self, name: str) -> bool:
+        """Whether something is asked for, or a rate that follows from it."""
+        asked = (*self.objectives, *self.limits)
+        return any(name in (one, OBJECTIVES[one].rate_of) for one in asked)
+
+    @property
+    def timed(self) -> tuple[str, ...]:
+        """The objectives for which networks have to be timed, in the order of their stages."""
+        return tuple(name for name in TIMED if self.needs(name))
+
     @property
     def needs_latency(self) -> bool:
         """Whether networks have to be timed."""
-        return self.asks_for(LATENCY)
+        return bool(self.timed)
 
     @property
     def ranks(self) -> bool:
@@ -264,9 +275,10 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             max_length=200,
             pattern=LINE,
-            description="What is timed, over the space's own: batch, source, target, beam, dtype, "
-            "mode.",
-            examples=["batch=1,source=30"],
+            description="What is timed and what is cached, over the space's own: batch, source, "
+            "target, beam, dtype, mode; of a decoder also context (positions already read) and "
+            "allocator (live or paged).",
+            examples=["batch=1,source=30", "context=8192,batch=4"],
         ),
         Shown("Workload", metavar="KEY=VALUE,…", usual="the space's own"),
     ] = None

@@ -13,7 +13,7 @@ from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
-from nas.run.stages import RETRAIN, search_stages
+from nas.run.stages import RETRAIN, stages_of_run
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -48,6 +48,24 @@ class Retrained:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """A network in which one layer's attention is of another kind, see `nas.stages.exchange`.
+
+    Attributes:
+        of: id of the network that it was made from.
+        slot: the place, such as ``decoder.2.self_attention``.
+        kind: that stands there instead.
+        values: quality with inherited weights and costs, by objective; without quality where it
+            could not be evaluated.
+    """
+
+    of: str
+    slot: str
+    kind: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One epoch of the supernet's training; the last two only where the probes were measured."""
 
@@ -76,15 +94,16 @@ class RunContents:
         name: of the folder.
         spec: what was asked for.
         sizes: split → number of examples.
-        profile: what was timed for the predictor, and on what device.
+        profiles: timed objective → what was timed for its predictor, and on what device.
         carried: the device profile that the search was given.
-        predictor: how the latency predictor was chosen.
+        predictors: timed objective → how its predictor was chosen.
         history: of the supernet's training.
         observed: networks with a measured quality; a latency may be predicted.
         population: the best networks of the evolution, by prediction.
         verified: networks that were measured after the evolution.
         failed: networks that could not be evaluated.
         front: the result.
+        exchanges: the picked network with one layer's kind of attention exchanged.
         card: of the ranker.
         importances: feature → share, largest first.
         features: objective → the genes that decide it most; empty before there is a ranker.
@@ -97,15 +116,16 @@ class RunContents:
     name: str
     spec: SearchSpec
     sizes: Mapping[str, int]
-    profile: DeviceProfile | None
+    profiles: Mapping[str, DeviceProfile]
     carried: CarriedProfile | None
-    predictor: PredictorReport | None
+    predictors: Mapping[str, PredictorReport]
     history: tuple[Epoch, ...]
     observed: tuple[FrontEntry, ...]
     population: tuple[FrontEntry, ...]
     verified: tuple[FrontEntry, ...]
     failed: tuple[FailedNetwork, ...]
     front: Front | None
+    exchanges: tuple[Exchange, ...]
     card: ReportCard | None
     importances: Mapping[str, float]
     features: Mapping[str, TopFeatures]
@@ -164,7 +184,7 @@ class RunContents:
         """What is left to be done, in words and in order."""
         left = [
             stage.label[0].lower() + stage.label[1:]
-            for stage in search_stages(self.spec)
+            for stage in stages_of_run(self.spec, self.seconds)
             if stage.name not in self.seconds
         ]
         picked = self.picked

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.objectives import LATENCY, QUALITY, Objective, objective
-from nas.objectives.size import network_costs
+from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, objective, rates
 from nas.results.contents import RunContents
-from nas.search.front import Front, FrontEntry, best_entries, points_of
+from nas.search.front import Front, FrontEntry, best_entries, minimised, points_of
 from nas.search.pareto import hypervolume, non_dominated
 from search_spaces.operators import largest
 
@@ -75,9 +74,10 @@ def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tupl
     entries = found.measured
     if not entries:
         return []
-    limits = contents.spec.limits
-    kept = [all(e.value(name) <= most for name, most in limits.items()) for e in entries]
-    points = points_of(entries, found.objectives) / np.array(reference(contents, found))
+    limits = {name: OBJECTIVES[name].minimised(most) for name, most in contents.spec.limits.items()}
+    kept = [all(e.minimised(name) <= most for name, most in limits.items()) for e in entries]
+    corner = minimised(reference(contents, found), found.objectives)
+    points = points_of(entries, found.objectives) / corner
     ones, last, best, volume = np.ones(points.shape[1]), 0, points[:0], 0.0
     most = 1.0 if found.front is None else found.front.hypervolume
     curve = []
@@ -98,7 +98,7 @@ def _marks(count: int) -> list[int]:
 
 
 def reference(contents: RunContents, found: PartialFront) -> Sequence[float]:
-    """The point that hypervolumes are measured from, one value for each objective.
+    """The point that hypervolumes are measured from: of each objective a value as people read it.
 
     A finished run has its own. Until then it is what that will be, as far as that is known (see
     `nas.search.front.Front`), and otherwise the worst that was measured.
@@ -106,6 +106,7 @@ def reference(contents: RunContents, found: PartialFront) -> Sequence[float]:
     if found.front is not None:
         return found.front.reference
     worst = np.max(points_of(found.measured, found.objectives), axis=0).tolist()
+    worst = minimised(worst, found.objectives).tolist()  # which undoes itself
     known = _known(contents)
     return [
         known.get(objective.name, value)
@@ -116,11 +117,12 @@ def reference(contents: RunContents, found: PartialFront) -> Sequence[float]:
 def _known(contents: RunContents) -> dict[str, float]:
     space = contents.space
     top = largest(space)
-    params, flops = network_costs(space, top)[0].tolist()
-    known = {"params": params, "flops": flops}
-    timed = contents.profile and contents.profile.get(space.decode(top)[0].id)
-    if timed:
-        known[LATENCY] = timed.value
+    known = {name: float(values[0]) for name, values in exact(space, top, contents.costs).items()}
+    identity = space.decode(top)[0].id
+    for name, profile in contents.profiles.items():
+        if (timed := profile.get(identity)) is not None:
+            known[name] = timed.value
+    known |= rates(known, contents.costs, space)
     quality, outcomes = contents.quality, space.model.num_classes
     if quality.best is not None:
         known[QUALITY] = quality.best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,20 +11,19 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.objectives import LATENCY, OBJECTIVES, QUALITY, Objective
+from nas.objectives import OBJECTIVES, QUALITY, Objective, exact
 from nas.objectives.latency_limits import ConfirmedLatency
-from nas.objectives.size import network_costs
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
-from nas.results.contents import Audit, Epoch, Retrained, RunContents
+from nas.results.contents import Audit, Epoch, Exchange, Retrained, RunContents
 from nas.results.failures import failed, read_failed
 from nas.run import layout
 from nas.run.folder import RunFolder
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
-from nas.search.front import Front, FrontEntry
+from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
@@ -51,27 +50,33 @@ def read_contents(folder: RunFolder) -> RunContents:
         DamagedRunError: for a file that is there and cannot be read, naming it.
     """
     reader = _Reader(folder)
-    profile = reader.file(layout.PROFILE_FILE, read_profile)
-    fitted = reader.json(layout.predictor_file("latency"), LatencyPredictor.from_json)
+    clocks = [OBJECTIVES[name] for name in folder.spec.timed]
+    profiles = _there(clocks, lambda one: reader.file(layout.profile_file(one.stage), read_profile))
+    fitted = _there(
+        clocks,
+        lambda one: reader.json(layout.predictor_file(one.stage), LatencyPredictor.from_json),
+    )
     card = reader.json(layout.REPORT_CARD_FILE, ReportCard.from_json)
     importances = reader.json(layout.IMPORTANCES_FILE, _numbers)
     measured = [_measured(reader, one) for one in OBJECTIVES.values() if one.measure is not None]
-    observed = _observed(folder.spec.space, reader, (_latency(profile, fitted), *measured))
+    times = [_times(one.name, profiles.get(one.name), fitted.get(one.name)) for one in clocks]
+    observed = _observed(folder.spec, reader, (*times, *measured))
     verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
-    held = dict(one for line in reader.journal(layout.HOLDING_FILE, _held) for one in line)
+    held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
     return RunContents(
         name=folder.path.resolve().name,
         spec=folder.spec,
         sizes=reader.json(layout.DATA_FILE, _sizes) or {},
-        profile=profile,
+        profiles=profiles,
         carried=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
-        predictor=None if fitted is None else fitted.report,
+        predictors={name: one.report for name, one in fitted.items()},
         history=reader.json(layout.HISTORY_FILE, _history) or (),
-        observed=_with_held(observed, held),
+        observed=_with_times(folder.spec, observed, held),
         population=_population(folder.spec, reader),
-        verified=_with_held(verified, held),
+        verified=_with_times(folder.spec, verified, held),
         failed=read_failed(folder.path),
         front=reader.json(layout.FRONT_FILE, _front),
+        exchanges=tuple(reader.journal(layout.EXCHANGES_FILE, _exchange)),
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
@@ -145,6 +150,10 @@ def _history(data: Any) -> tuple[Epoch, ...]:
     )
 
 
+def _exchange(data: Any) -> Exchange:
+    return Exchange(str(data["of"]), str(data["slot"]), str(data["kind"]), _numbers(data["values"]))
+
+
 def _entry(data: Any) -> FrontEntry:
     architecture = Architecture.from_json(data["architecture"])
     return FrontEntry(
@@ -161,40 +170,30 @@ def _verified(data: Any) -> FrontEntry | None:
     return None if failed(data) else _entry(data)
 
 
-def _held(data: Any) -> list[tuple[str, ConfirmedLatency]]:
-    """The networks of a round of timing in sessions."""
-    return [
-        (
-            str(one["id"]),
-            ConfirmedLatency(
-                finite_number(one["latency_ms"]),
-                finite_number(one["latency_upper_ms"]),
-                int(one["sessions"]),
-                str(one.get("doubtful", "")),
-            ),
-        )
-        for one in data["networks"]
-    ]
+def _held(data: Any) -> Any:
+    """A round of timing in sessions, as it stands there, if it can be read."""
+    confirmed_by_id([data])
+    return data
 
 
-def _with_held(
-    entries: Sequence[FrontEntry], held: Mapping[str, ConfirmedLatency]
+def _with_times(
+    spec: SearchSpec,
+    entries: Sequence[FrontEntry],
+    held: Mapping[str, Mapping[str, ConfirmedLatency]],
 ) -> tuple[FrontEntry, ...]:
-    """The entries, with what the sessions said in place of the single measurement."""
+    """The entries, with what the sessions said in place of the single measurement, and rates."""
+    names = (*spec.objectives, *spec.limits)
     return tuple(
-        entry if (one := held.get(entry.id)) is None else _in_sessions(entry, one)
+        in_sessions(entry, held.get(entry.id, {})).with_rates(names, spec.space)
         for entry in entries
     )
 
 
-def _in_sessions(entry: FrontEntry, held: ConfirmedLatency) -> FrontEntry:
-    doubtful = {LATENCY: held.doubtful} if held.doubtful else {}
-    return replace(entry, measured={**entry.measured, **held.values}, doubtful=doubtful)
-
-
 def _observed(
-    space: SearchSpace, reader: _Reader, costs: Sequence[KnownCost]
+    spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]
 ) -> tuple[FrontEntry, ...]:
+    asked = (*spec.objectives, *spec.limits)
+
     def parse(line: Any) -> tuple[Architecture, dict[str, float]] | None:
         if failed(line):
             return None
@@ -204,14 +203,22 @@ def _observed(
         return Architecture.from_json(line["architecture"]), _numbers(quality)
 
     lines = list(filter(None, reader.journal(layout.OBSERVATIONS_FILE, parse)))
-    return reader.parsed(layout.OBSERVATIONS_FILE, lambda: with_costs(space, lines, costs))
+    return reader.parsed(
+        layout.OBSERVATIONS_FILE, lambda: with_costs(spec.space, lines, costs, asked)
+    )
 
 
-def _latency(profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
+def _there(clocks: Sequence[Objective], read: Callable[[Objective], T | None]) -> dict[str, T]:
+    """Timed objective → what was read of it, as far as there is anything."""
+    found = {one.name: read(one) for one in clocks}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _times(name: str, profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
     entries = {} if profile is None else profile.entries
     times = {identity: one.value for identity, (_, one) in entries.items()}
     doubtful = {key: one.doubtful for key, (_, one) in entries.items() if one.doubtful}
-    return KnownCost(LATENCY, times, fitted, doubtful)
+    return KnownCost(name, times, fitted, doubtful)
 
 
 def _measured(reader: _Reader, cost: Objective) -> KnownCost:
@@ -251,11 +258,12 @@ def _survivors(
     order = np.lexsort((-crowding_distance(points, ranks), ranks))
     best = order[violations[order] == 0][: spec.budget.evolution.population]
     entries = []
-    for network, point, price in zip(
-        space.decode(rows[best]), points[best], network_costs(space, rows[best]), strict=True
-    ):
-        known = dict(zip(("params", "flops"), price.tolist(), strict=True))
-        guess = dict(zip(spec.objectives, point.tolist(), strict=True))
+    counts = _counts(space, rows[best], (*spec.objectives, *spec.limits))
+    for network, point, known in zip(space.decode(rows[best]), points[best], counts, strict=True):
+        guess = {
+            name: OBJECTIVES[name].minimised(number)
+            for name, number in zip(spec.objectives, point.tolist(), strict=True)
+        }
         entries.append(FrontEntry(network.id, network, known, guess))
     return tuple(entries)
 
@@ -270,7 +278,7 @@ def _front(data: Any) -> Front:
 
 def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
     needed = [layout.RANKER_FILE]
-    needed += [layout.predictor_file("latency")] if folder.spec.needs_latency else []
+    needed += [layout.predictor_file(OBJECTIVES[name].stage) for name in folder.spec.timed]
     if folder.record("rank") is None or not all(map(folder.has, needed)):
         return {}
     return reader.parsed(needed[0], lambda: read_features(folder))
@@ -378,25 +386,33 @@ def with_costs(
     space: SearchSpace,
     networks: Sequence[tuple[Architecture, Mapping[str, float]]],
     costs: Sequence[KnownCost],
+    asked: Collection[str] = (),
 ) -> tuple[FrontEntry, ...]:
     """Networks and what was measured of their quality, with what they cost as far as is known.
 
-    A cost that was not measured is predicted; parameters and FLOPs are counted.
+    A cost that was not measured is predicted; parameters and FLOPs are counted, and so is what else
+    can be of what is `asked` for.
 
     Raises:
         UsageError: when a network is not of the space.
         DataError: when a predictor was fitted to another space.
     """
     rows = space.encode([network for network, _ in networks])
-    counts = network_costs(space, rows).tolist()
     entries = [
-        FrontEntry(network.id, network, {**quality, "params": params, "flops": flops}, {})
-        for (network, quality), (params, flops) in zip(networks, counts, strict=True)
+        FrontEntry(network.id, network, {**quality, **counts}, {})
+        for (network, quality), counts in zip(networks, _counts(space, rows, asked), strict=True)
     ]
     for cost in costs:
         guesses = cost.predicted(space, rows)
         entries = [_with(entry, cost, guess) for entry, guess in zip(entries, guesses, strict=True)]
     return tuple(entries)
+
+
+def _counts(space: SearchSpace, rows: Genotypes, asked: Collection[str]) -> list[dict[str, float]]:
+    """What is counted of each row ``(N, S)``, by name."""
+    found = exact(space, rows, asked)
+    columns = [values.tolist() for values in found.values()]
+    return [dict(zip(found, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _with(entry: FrontEntry, cost: KnownCost, guess: Mapping[str, float]) -> FrontEntry:

@@ -10,7 +10,6 @@ SPEC_FILE = "spec.json"
 SPACE_FILE = "space.toml"
 DATA_FILE = "data.json"
 DEVICE_PROFILE_FILE = "device_profile.json"
-PROFILE_FILE = "latency/profile.jsonl"
 SUPERNET_FILE = "supernet/last.pt"
 BEST_SUPERNET_FILE = "supernet/best.pt"
 HISTORY_FILE = "supernet/history.json"
@@ -26,6 +25,7 @@ POPULATION_FILE = "population.jsonl"
 VERIFICATION_FILE = "verification.jsonl"
 HOLDING_FILE = "holding.jsonl"
 FRONT_FILE = "pareto.json"
+EXCHANGES_FILE = "exchanges.jsonl"
 REPORT_FILE = "report.html"
 STUDY_FILE = "optuna.journal"
 EVENTS_FILE = "events.jsonl"
@@ -40,6 +40,11 @@ TRIAL_RESULT = "trial.json"
 TRIAL_WEIGHTS = "weights.pt"
 WORKERS_FOLDER = "workers"
 WORKERS_STATE_FILE = "workers/state.json"
+
+
+def profile_file(stage: str) -> str:
+    """The times of the networks that a stage timed."""
+    return f"{stage}/profile.jsonl"
 
 
 def predictor_file(stage: str) -> str:

@@ -7,21 +7,22 @@ function ``work`` of the module of `nas.stages` that is named like it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from nas.objectives import LATENCY, MEMORY
+from nas.objectives import LATENCY, MEMORY, OBJECTIVES
+from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BEST_SUPERNET_FILE,
     DATA_FILE,
+    EXCHANGES_FILE,
     FRONT_FILE,
     HISTORY_FILE,
     HOLDING_FILE,
     IMPORTANCES_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
-    PROFILE_FILE,
     PRUNED_SPACE_FILE,
     PRUNING_FILE,
     RANKER_FILE,
@@ -35,7 +36,9 @@ from nas.run.layout import (
     VETOES_FILE,
     measured_file,
     predictor_file,
+    profile_file,
 )
+from search_spaces.space import SearchSpace, Slot
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
@@ -44,6 +47,13 @@ OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EX
 
 def _always(_: SearchSpec) -> bool:
     return True
+
+
+def kinds_to_exchange(space: SearchSpace) -> tuple[Slot, ...]:
+    """The places of a space where several kinds of attention are offered."""
+    return tuple(
+        slot for slot in space.slots if slot.gene.endswith("attention") and len(slot.choices) > 1
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,24 @@ class Stage:
         return (*self.outputs, *self.scratch)
 
 
+def _timed(name: str, label: str, what: str) -> Stage:
+    """The stage that times a sample of networks for an objective."""
+    stage = OBJECTIVES[name].stage
+    return Stage(
+        stage,
+        label,
+        ("declare",),
+        {
+            profile_file(stage): f"times of sampled networks{what}",
+            predictor_file(stage): f"the {stage} predictor fitted to them",
+        },
+        lambda spec: spec.needs(name),
+    )
+
+
+# Those of them that objectives name, whose predictors later stages read.
+PREDICTING = tuple(dict.fromkeys(one.stage for one in OBJECTIVES.values() if one.stage))
+
 SEARCH_STAGES = (
     Stage(
         "declare",
@@ -82,16 +110,9 @@ SEARCH_STAGES = (
         (),
         {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
     ),
-    Stage(
-        "latency",
-        "Time sampled networks",
-        ("declare",),
-        {
-            PROFILE_FILE: "times of sampled networks",
-            predictor_file("latency"): "the latency predictor fitted to them",
-        },
-        lambda spec: spec.asks_for(LATENCY),
-    ),
+    _timed(LATENCY, "Time sampled networks", ""),
+    _timed(DECODE.name, "Time a token of sampled networks", ", a token behind a context"),
+    _timed(PREFILL.name, "Time a prompt of sampled networks", ", reading a context in one call"),
     Stage(
         "memory",
         "Measure peak memory",
@@ -116,7 +137,7 @@ SEARCH_STAGES = (
     Stage(
         "observe",
         "Observe networks",
-        ("supernet", "latency", "memory"),
+        ("supernet", *PREDICTING),
         {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
     ),
     Stage(
@@ -132,7 +153,7 @@ SEARCH_STAGES = (
     Stage(
         "prune",
         "Prune the space",
-        ("rank", "observe", "latency", "memory"),
+        ("rank", "observe", *PREDICTING),
         {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(VETOES_FILE,),
@@ -140,7 +161,7 @@ SEARCH_STAGES = (
     Stage(
         "evolve",
         "Evolve on predictions",
-        ("prune", "rank", "latency", "memory"),
+        ("prune", "rank", *PREDICTING),
         {POPULATION_FILE: "every network that evolution scored"},
         lambda spec: spec.ranks,
     ),
@@ -150,14 +171,21 @@ SEARCH_STAGES = (
         ("evolve", "observe", "supernet"),
         {
             VERIFICATION_FILE: "networks measured after the evolution",
-            HOLDING_FILE: "with a limit on latency: the front, timed in several sessions",
+            HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
         },
     ),
     Stage(
         "front",
         "Find the Pareto front",
-        ("verify", "observe", "rank", "latency", "memory"),
+        ("verify", "observe", "rank", *PREDICTING),
         {FRONT_FILE: "the result: the front"},
+    ),
+    Stage(
+        "exchange",
+        "Exchange kinds of attention",
+        ("front", "verify", "observe", "supernet"),
+        {EXCHANGES_FILE: "the picked network with one layer of another kind, layer by layer"},
+        lambda spec: bool(kinds_to_exchange(spec.space)),
     ),
 )
 # Written anew after a search and after whatever is done with its networks; `needs` follows then.
@@ -176,6 +204,15 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
     and evolve in it.
     """
     return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
+
+
+def stages_of_run(spec: SearchSpec, ended: Collection[str]) -> list[Stage]:
+    """The stages of a run, of which some have ended, in order.
+
+    A run of 0.2 that has trained a network came to its end without exchanging anything.
+    """
+    old = any(name.startswith(RETRAIN) for name in ended) and "exchange" not in ended
+    return [stage for stage in search_stages(spec) if not (old and stage.name == "exchange")]
 
 
 def network_stage(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.objectives import LATENCY
+from nas.objectives import LATENCY, TIMED
 from nas.run.events import Note
 
 if TYPE_CHECKING:
     from nas.objectives.latency_limits import Timed
     from nas.search.front import FrontEntry
 
-# Relative error of predicted latencies above which a search by them makes no sense.
+# Relative error of predicted times above which a search by them makes no sense.
 OFF = 0.5
 
 WHAT_TO_DO = (
@@ -47,12 +47,12 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
     yield Note(stage, message, details | {"doubtful": doubtful})
 
 
-def predictor_off(mape: float, what_to_do: str = WHAT_TO_DO) -> str | None:
-    """What is wrong with a latency predictor of that cross-validated relative error."""
+def predictor_off(mape: float, what_to_do: str = WHAT_TO_DO, what: str = "latency") -> str | None:
+    """What is wrong with the predictor of a time, of that cross-validated relative error."""
     if mape <= OFF:
         return None
     return (
-        f"the latency predictor is off by {mape:.0%}, so that the search cannot tell fast networks "
+        f"the {what} predictor is off by {mape:.0%}, so that the search cannot tell fast networks "
         f"from slow ones: {what_to_do}"
     )
 
@@ -61,20 +61,26 @@ def predictions_off(entries: Iterable[FrontEntry]) -> str | None:
     """What is wrong where the networks that were timed take otherwise than was predicted.
 
     Args:
-        entries: those without a measured and a predicted latency are passed over, and so are
+        entries: those without a measured and a predicted time are passed over, and so are
             doubtful ones.
+
+    Returns:
+        A sentence on the first of the times that is off; None where none is.
     """
-    errors = [
-        abs(entry.predicted[LATENCY] / entry.measured[LATENCY] - 1)
-        for entry in entries
-        if {LATENCY} <= entry.measured.keys() & entry.predicted.keys() and not entry.doubtful
-    ]
-    if len(errors) < 2 or (middle := float(np.median(errors))) <= OFF:
-        return None
-    return (
-        f"the measured latencies of the best {len(errors)} networks are off by {middle:.0%} in the "
-        f"median from what was predicted: {WHAT_TO_DO}"
-    )
+    entries = list(entries)
+    for name in TIMED:
+        errors = [
+            abs(entry.predicted[name] / entry.measured[name] - 1)
+            for entry in entries
+            if {name} <= entry.measured.keys() & entry.predicted.keys() and not entry.doubtful
+        ]
+        if len(errors) >= 2 and (middle := float(np.median(errors))) > OFF:
+            what = "latencies" if name == LATENCY else f"values of {name}"
+            return (
+                f"the measured {what} of the best {len(errors)} networks are off by {middle:.0%} "
+                f"in the median from what was predicted: {WHAT_TO_DO}"
+            )
+    return None
 
 
 def doubts(entries: Sequence[FrontEntry]) -> str | None:

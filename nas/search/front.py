@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, Objective
-from nas.objectives.latency_limits import keeps
+from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, Objective, rates
+from nas.objectives.latency_limits import ConfirmedLatency, keeps
 from nas.request.picks import (
     BEST,
     CHEAPEST,
@@ -29,6 +29,7 @@ from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.space import SearchSpace
 
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
@@ -55,8 +56,31 @@ class FrontEntry:
     doubtful: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, name: str) -> float:
-        """What the network is compared by: measured, or else predicted."""
+        """What the network is known by: measured, or else predicted."""
         return self.measured[name] if name in self.measured else self.predicted[name]
+
+    def minimised(self, name: str) -> float:
+        """What it is compared by: its value as one of which less is better."""
+        return OBJECTIVES[name].minimised(self.value(name))
+
+    def with_rates(self, names: Collection[str], space: SearchSpace) -> Self:
+        """The entry with those of the named objectives that follow from its times.
+
+        Args:
+            names: of objectives, see `nas.objectives.rates`.
+            space: of the network.
+        """
+        doubts = {
+            name: self.doubtful[OBJECTIVES[name].rate_of]
+            for name in names
+            if OBJECTIVES[name].rate_of in self.doubtful
+        }
+        return replace(
+            self,
+            measured={**self.measured, **rates(self.measured, names, space)},
+            predicted={**self.predicted, **rates(self.predicted, names, space)},
+            doubtful={**self.doubtful, **doubts},
+        )
 
     @property
     def values(self) -> dict[str, float]:
@@ -65,7 +89,7 @@ class FrontEntry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as it stands in ``pareto.json``; with ``doubtful`` where anything was timed."""
-        timed = any(OBJECTIVES[name].timed for name in OBJECTIVES if name in self.measured)
+        timed = any(name in self.measured for name in TIMED)
         return {
             "id": self.id,
             "architecture": self.architecture.to_json(),
@@ -80,7 +104,7 @@ class Front:
     """The front and its worth.
 
     Attributes:
-        objectives: what was minimised.
+        objectives: what was optimised.
         reference: one value per objective; a network there would be of no use.
         entries: sorted by the first objective, then by id.
         hypervolume: share, 0 to 1, of the box between zero and the reference that is dominated.
@@ -95,7 +119,7 @@ class Front:
     predicted_for: Mapping[str, str] = field(default_factory=dict)
 
     def points(self) -> NDArray[np.float64]:
-        """The objectives, ``(N, M)``."""
+        """The objectives, ``(N, M)``, all minimised."""
         return points_of(self.entries, self.objectives)
 
     def to_json(self) -> dict[str, Any]:
@@ -176,6 +200,32 @@ def _entry(
     return FrontEntry(item["id"], architecture, measured, predicted, doubtful)
 
 
+def confirmed_by_id(
+    rounds: Iterable[Mapping[str, Any]],
+) -> dict[str, dict[str, ConfirmedLatency]]:
+    """What was timed in sessions: architecture id → timed objective → what the sessions said.
+
+    Args:
+        rounds: lines of ``holding.jsonl``.
+    """
+    found: dict[str, dict[str, ConfirmedLatency]] = {}
+    for line in rounds:
+        for one in line["networks"]:
+            identity, name, confirmed = ConfirmedLatency.from_json(one)
+            found.setdefault(identity, {})[name] = confirmed
+    return found
+
+
+def in_sessions(entry: FrontEntry, confirmed: Mapping[str, ConfirmedLatency]) -> FrontEntry:
+    """An entry with what sessions said of its times in place of the single measurement."""
+    measured, doubtful = dict(entry.measured), dict(entry.doubtful)
+    for name, one in confirmed.items():
+        measured |= one.values(name)
+        doubtful.pop(name, None)
+        doubtful |= {name: one.doubtful} if one.doubtful else {}
+    return replace(entry, measured=measured, doubtful=doubtful)
+
+
 def value_told(entry: Mapping[str, Any], name: str) -> str:
     """A value of a network of a front as JSON, and whether it is only predicted, or doubtful."""
     if name in entry["measured"]:
@@ -187,8 +237,8 @@ def value_told(entry: Mapping[str, Any], name: str) -> str:
 def points_of(
     entries: Sequence[FrontEntry], objectives: Sequence[Objective]
 ) -> NDArray[np.float64]:
-    """The objectives of the entries, ``(N, M)``."""
-    rows = [[entry.value(o.name) for o in objectives] for entry in entries]
+    """The objectives of the entries, ``(N, M)``, each as a value of which less is better."""
+    rows = [[entry.minimised(o.name) for o in objectives] for entry in entries]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
 
 
@@ -223,8 +273,9 @@ def build_front(
     Args:
         entries: networks; of equal ones the first counts.
         objectives: what they are compared by.
-        reference: one value per objective.
-        limits: name → largest allowed value; see `nas.objectives.latency_limits.keeps`.
+        reference: one value per objective, as people read it.
+        limits: name → largest allowed value, or smallest where more is better; see
+            `nas.objectives.latency_limits.keeps`.
         device: name of the device for which objectives are predicted that were not measured.
 
     Raises:
@@ -232,18 +283,34 @@ def build_front(
     """
     best = best_entries(entries, objectives, limits)
     if not best:
-        wanted = ", ".join(f"{name} ≤ {value:g}" for name, value in limits.items())
+        wanted = ", ".join(limit_text(name, value) for name, value in limits.items())
         raise NasError(
             f"none of the {len(entries)} measured networks keeps {wanted}; search longer "
-            "(--preset standard) or raise the limit"
+            f"(--preset standard) or {_ease(limits)}"
         )
     unique = {entry.id: entry for entry in best}.values()
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
-    scaled = points_of(ordered, objectives) / np.array(reference)
+    scaled = points_of(ordered, objectives) / minimised(reference, objectives)
     volume = round(hypervolume(scaled, np.ones(len(objectives))), 9)
     names = [objective.name for objective in objectives] + list(limits)
     foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
     return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign)
+
+
+def limit_text(name: str, value: float) -> str:
+    """A limit for people: ``latency_ms ≤ 12``, ``tokens_per_s ≥ 100``."""
+    return f"{name} {OBJECTIVES[name].sign} {value:g}"
+
+
+def _ease(limits: Mapping[str, float]) -> str:
+    """What to do with limits that nothing keeps."""
+    words = {"lower" if OBJECTIVES[name].maximise else "raise" for name in limits}
+    return f"{' or '.join(sorted(words, reverse=True))} the limit"
+
+
+def minimised(values: Sequence[float], objectives: Sequence[Objective]) -> NDArray[np.float64]:
+    """One value per objective ``(M,)``, each as a value of which less is better."""
+    return np.array([one.minimised(v) for one, v in zip(objectives, values, strict=True)])
 
 
 def best_entries(
@@ -309,7 +376,7 @@ def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
 
 
 def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:
-    return min(entries, key=lambda entry: (entry.value(name), entry.id))
+    return min(entries, key=lambda entry: (entry.minimised(name), entry.id))
 
 
 def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:

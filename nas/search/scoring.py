@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import OBJECTIVES, QUALITY, counted
+from nas.objectives import OBJECTIVES, QUALITY, counted, rates
 from nas.objectives.latency_limits import MEASURED_STDS
 from nas.run.folder import RunFolder
 from nas.run.layout import RANKER_FILE, predictor_file
@@ -27,10 +27,11 @@ class CostScorer:
 
     Attributes:
         root: the whole space, in whose coordinates the predictor was fitted.
-        predictors: objective → what predicts it, for those asked for that take a measurement.
+        predictors: objective → what predicts it, for those needed that take a measurement.
         objectives: names, in order; quality is passed over.
-        limits: name → largest allowed value. A predicted value counts with its uncertainty on top,
-            so that a network near the limit has to be clearly within it.
+        limits: name → largest allowed value, or smallest where more is better. A predicted value
+            counts with its uncertainty on top, so that a network near the limit has to be clearly
+            within it.
         stds: standard deviations that make its uncertainty, see `nas.objectives.latency_limits`.
     """
 
@@ -41,7 +42,7 @@ class CostScorer:
     stds: float = MEASURED_STDS
 
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:
-        """All costs of root genotypes ``(N, S)``: name → ``(N,)``.
+        """All costs of root genotypes ``(N, S)``: name → ``(N,)``, as people read them.
 
         A predicted one comes with its standard deviation, ``latency_ms`` with ``latency_std_ms``.
         """
@@ -61,23 +62,29 @@ class CostScorer:
                 values[name], values[OBJECTIVES[name].std_name] = predictor.predict(features)
             else:
                 values[name] = predictor.mean(features)
-        return values | counted(self.root, genotypes, {*self.objectives, *self.limits})
+        names = {*self.objectives, *self.limits}
+        values |= rates(values, names, self.root)
+        return values | counted(self.root, genotypes, names)
 
     def score(self, genotypes: Genotypes, features: Floats | None = None) -> Scores:
-        """The objectives besides quality, ``(N, M - 1)``, and how far limits are missed.
+        """The objectives besides quality, minimised ``(N, M - 1)``, and how far limits are missed.
 
         Args:
             genotypes: ``(N, S)`` rows of the root space.
             features: the same, encoded, if that was done.
         """
-        values = self._values(genotypes, self.limits, features)
-        costs = [values[name] for name in self.objectives if name != QUALITY]
+        limited = {OBJECTIVES[name].rate_of or name for name in self.limits}
+        values = self._values(genotypes, limited, features)
+        costs = [
+            OBJECTIVES[name].minimised(values[name]) for name in self.objectives if name != QUALITY
+        ]
         violations = np.zeros(len(genotypes))
         for name, most in self.limits.items():
-            upper = values[name]
-            if OBJECTIVES[name].predicted:
-                upper = upper + self.stds * values[OBJECTIVES[name].std_name]
-            violations += np.maximum(0.0, upper / most - 1.0)
+            one = OBJECTIVES[name]
+            upper = one.minimised(values[name])
+            if one.predicted:
+                upper = one.largest(values[name], values[one.std_name], self.stds)
+            violations += np.maximum(0.0, upper / one.minimised(most) - 1.0)
         return Scores(np.stack(costs, axis=1), violations)
 
 
@@ -94,7 +101,7 @@ class Scorer:
     costs: CostScorer
 
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:
-        """All predicted values of root genotypes ``(N, S)``: name → ``(N,)``."""
+        """All predicted values of root genotypes ``(N, S)``, as people read them."""
         features = encode_features(self.costs.root, genotypes)
         return {QUALITY: self.ranker.predict(features)} | self.costs.predict(genotypes)
 
@@ -119,7 +126,7 @@ def read_costs(folder: RunFolder, stds: float = MEASURED_STDS) -> CostScorer:
     predictors = {
         one.name: LatencyPredictor.from_json(folder.read_json(predictor_file(one.stage)))
         for one in OBJECTIVES.values()
-        if one.predicted and spec.asks_for(one.name)
+        if one.stage and spec.needs(one.name)
     }
     return CostScorer(spec.space, predictors, spec.objectives, spec.limits, stds)
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nas.objectives import OBJECTIVES
 from nas.run.folder import RunFolder
 from nas.search.scoring import read_scorer
 from search_spaces.errors import UsageError
@@ -41,7 +42,7 @@ class Feature:
     Attributes:
         name: ``encoder.attention`` or ``encoder.2.attention``.
         share: of all genes' (or all slots') total effects, 0 to 1.
-        means: choice → mean prediction with it; less is better.
+        means: choice → mean prediction with it, as people read it.
         direction: ``more helps``, ``less helps``, ``best at 16`` for sizes that go up and down,
             or ``linear helps, softmax hurts``.
     """
@@ -94,7 +95,7 @@ def top_features(
 
     Args:
         space: the root space.
-        predict: root rows ``(N, S)`` → objective → predictions ``(N,)``, less is better.
+        predict: root rows ``(N, S)`` → objective → predictions ``(N,)``, as people read them.
         objectives: which of the predictions to explain.
         seed: decides the networks; the same seed gives the same answer.
         most: longest list.
@@ -117,7 +118,7 @@ def top_features(
             for name in set(decisive) - set(means):
                 means[name] = _means(space, predict, rows[: samples // 4], dict(groups)[name])
             found[objective][kind] = [
-                Feature(name, shares[name], by_choice, direction(by_choice))
+                Feature(name, shares[name], by_choice, _direction_of(objective, by_choice))
                 for name in decisive
                 for by_choice in [means[name][objective]]
             ]
@@ -189,6 +190,12 @@ def _means(
         for objective, values in predict(space.canonical(forced)).items():
             found.setdefault(objective, {})[choice] = float(values.mean())
     return found
+
+
+def _direction_of(objective: str, means: Mapping[Choice, float]) -> str:
+    """What helps an objective, or anything else of which less is better."""
+    more = objective in OBJECTIVES and OBJECTIVES[objective].maximise
+    return direction({choice: -mean for choice, mean in means.items()} if more else means)
 
 
 def direction(means: Mapping[Choice, float]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from latency.profile import read_profile
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
-from nas.objectives import OBJECTIVES, QUALITIES, QUALITY
+from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import CarriedProfile, read_device_profile
 from nas.results.failures import failed
@@ -20,9 +20,9 @@ from nas.run.folder import RunFolder
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     OBSERVATIONS_FILE,
-    PROFILE_FILE,
     PRUNED_SPACE_FILE,
     measured_file,
+    profile_file,
 )
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
@@ -96,7 +96,10 @@ class Run(OpenedRun):
 
     @cached_property
     def reference(self) -> list[float]:
-        """A network that guesses and costs as much as the largest: nothing worse is of use."""
+        """A network that guesses and costs as much as the largest: nothing worse is of use.
+
+        One value for each objective, as people read it.
+        """
         top = largest(self.space)
         values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
         values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.num_outcomes)
@@ -104,6 +107,7 @@ class Run(OpenedRun):
         for name, known in self.measured_costs().items():
             if identity in known and not known[identity].doubtful:
                 values[name] = known[identity].value
+        values |= rates(values, self.spec.objectives, self.space)
         return [values[name] for name in self.spec.objectives]
 
     @cached_property
@@ -137,22 +141,22 @@ class Run(OpenedRun):
             return None
         return self.carried.name
 
-    def meter(self) -> Meter:
-        """Times networks of the space."""
-        return self.executor.meter(self.spec, self.carried)
+    def meter(self, cost: Objective) -> Meter:
+        """Times networks of the space for an objective."""
+        return self.executor.meter(self.spec, self.carried, cost.mode)
 
     def observations(self) -> dict[str, dict[str, Any]]:
         """The journal of observations by architecture id, failures among them."""
         return {line["id"]: line for line in self.folder.read_journal(OBSERVATIONS_FILE)}
 
     def measured_costs(self) -> dict[str, dict[str, KnownCost]]:
-        """What was timed or measured for predictors: objective asked for → network's id → value."""
+        """What was timed or measured for predictors: objective needed → network's id → value."""
         found: dict[str, dict[str, KnownCost]] = {}
         for one in OBJECTIVES.values():
-            if not self.spec.asks_for(one.name):
+            if not self.spec.needs(one.name):
                 continue
             if one.timed:
-                profile = read_profile(self.folder.path / PROFILE_FILE)
+                profile = read_profile(self.folder.path / profile_file(one.stage))
                 found[one.name] = {
                     key: KnownCost(time.value, time.doubtful)
                     for key, (_, time) in profile.entries.items()

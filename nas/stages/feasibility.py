@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from latency.workload import Workload
+import numpy as np
+
 from nas.executors.base import Executor
-from nas.objectives import LATENCY, OBJECTIVES, QUALITIES, counted
+from nas.objectives import OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
 from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
 from nas.request.spec import SearchSpec
@@ -26,15 +27,16 @@ def check_request(
     Args:
         spec: the request.
         executor: times them.
-        carried: the device profile that latency comes from, if any.
+        carried: the device profile that times come from, if any.
 
     Raises:
         UsageError: for a quality that the task does not have, or a workload that cannot be timed.
         UnreachableLimitError: see `check_limits`.
     """
     check_quality(spec)
-    if any(one.predicted and spec.asks_for(one.name) for one in OBJECTIVES.values()):
-        check_workload(spec.space, Workload.from_mapping(spec.space.workload))
+    for one in OBJECTIVES.values():
+        if one.stage and spec.needs(one.name):
+            check_workload(spec.space, base_workload(spec.space).timed_as(one.mode))
     check_limits(spec, executor, carried)
 
 
@@ -54,7 +56,8 @@ def check_quality(spec: SearchSpec) -> None:
     if quality.name == "recall_nats" and recall_window(spec.space) is None:
         raise UsageError(
             f"--quality recall_nats needs the window beyond which tokens count as recalled, and "
-            f"the space {spec.space.name} has none: set recall_window in its [data] table"
+            f"the space {spec.space.name} has none: set recall_window in its [data] table, or "
+            "offer layers with a window"
         )
 
 
@@ -62,6 +65,8 @@ def check_limits(
     spec: SearchSpec, executor: Executor, carried: CarriedProfile | None = None
 ) -> None:
     """Refuse limits that no network of the space can meet; times a few networks if need be.
+
+    A limit on a rate is one on the time that it follows from.
 
     Args:
         spec: the request.
@@ -72,28 +77,35 @@ def check_limits(
         UnreachableLimitError: with the smallest value the space can reach.
     """
     check_costs(spec.space, spec.limits)
-    if LATENCY in spec.limits and (times := _times(spec, executor, carried)):
-        fastest = min(times)
-        _check(LATENCY, spec.limits[LATENCY], fastest, rounded_up(fastest))
+    for clock in [OBJECTIVES[name] for name in spec.timed]:
+        limited = [n for n in spec.limits if clock.name in (n, OBJECTIVES[n].rate_of)]
+        if limited and (times := _times(spec, clock, executor, carried)):
+            fastest = {clock.name: min(times)}
+            fastest |= rates(fastest, limited, spec.space)
+            for name in limited:
+                _check(name, spec.limits[name], fastest[name])
     for name in [name for name in spec.limits if OBJECTIVES[name].measure is not None]:
         if carried is not None:
-            least = min(one.cost(name) for one in _carried(spec, carried))
+            least = min(one.cost(name) for one in _carried(spec, OBJECTIVES[name], carried))
         else:
             least = min(executor.measure(spec, name, one) for one in cheapest(spec.space))
-        _check(name, spec.limits[name], least, rounded_up(least))
+        _check(name, spec.limits[name], least)
 
 
-def _carried(spec: SearchSpec, carried: CarriedProfile) -> list[MeasuredNetwork]:
+def _carried(spec: SearchSpec, cost: Objective, carried: CarriedProfile) -> list[MeasuredNetwork]:
     """Of what the profile's device measured the networks that every search observes."""
-    every, ids = carried.workloads[0].measured, {one.id for one in cheapest(spec.space)}
+    every = carried.of(base_workload(spec.space).timed_as(cost.mode)).measured
+    ids = {one.id for one in cheapest(spec.space)}
     return [one for one in every if one.architecture.id in ids] or list(every)
 
 
-def _times(spec: SearchSpec, executor: Executor, carried: CarriedProfile | None) -> list[float]:
+def _times(
+    spec: SearchSpec, clock: Objective, executor: Executor, carried: CarriedProfile | None
+) -> list[float]:
     """Milliseconds of the networks among which the fastest is; none where that cannot be told."""
     if carried is not None:
-        return [one.latency.value for one in _carried(spec, carried)]
-    timed = executor.meter(spec, None).measure(cheapest(spec.space))
+        return [one.latency.value for one in _carried(spec, clock, carried)]
+    timed = executor.meter(spec, None, clock.mode).measure(cheapest(spec.space))
     # A doubtful value refuses nothing: other work made it, more likely than not.
     return [] if any(one.doubtful for one in timed.values) else [t.value for t in timed.values]
 
@@ -104,10 +116,11 @@ def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
     Raises:
         UnreachableLimitError: with the smallest value the space can reach.
     """
-    for name, values in counted(space, cheapest_rows(space), limits).items():
-        least = float(values.min())
-        text = f"{least:,.0f}" if OBJECTIVES[name].whole else rounded_up(least)
-        _check(name, limits[name], least, text)
+    for name in [name for name in limits if OBJECTIVES[name].count is not None]:
+        ends, rows = OBJECTIVES[name].ends, cheapest_rows(space)
+        if ends is not None:
+            rows = np.concatenate([rows, ends(space)])
+        _check(name, limits[name], float(counted(space, rows, [name])[name].min()))
 
 
 def cheapest(space: SearchSpace) -> list[Architecture]:
@@ -121,9 +134,22 @@ def rounded_up(value: float) -> str:
     return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}"
 
 
-def _check(name: str, most: float, least: float, text: str) -> None:
-    if most < least:
-        raise UnreachableLimitError(
-            f"no network of the space meets {name}={most:g}: the smallest it can reach is {text}; "
-            f"raise the limit to at least that"
-        )
+def rounded_down(value: float) -> str:
+    """Three digits that are no more than a positive value: 0.4691 → ``0.469``."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.3g}"
+
+
+def _check(name: str, limit: float, best: float) -> None:
+    """Refuse a limit that the best value which a space can reach does not keep."""
+    one = OBJECTIVES[name]
+    if one.minimised(best) <= one.minimised(limit):
+        return
+    end, way, bound = "smallest", "raise", "least"
+    text = f"{best:,.0f}" if one.whole else rounded_up(best)
+    if one.maximise:
+        end, way, bound, text = "largest", "lower", "most", rounded_down(best)
+    raise UnreachableLimitError(
+        f"no network of the space meets {name}={limit:g}: the {end} it can reach is {text}; "
+        f"{way} the limit to at {bound} that"
+    )

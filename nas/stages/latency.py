@@ -1,110 +1,15 @@
-"""The stage that times sampled networks, or takes what a device profile tells."""
+"""The stage that times sampled networks at their work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
-
-from latency.device import DeviceFingerprint
-from latency.predictor import LatencyPredictor, believed
-from latency.profile import open_profile
-from nas.objectives import LATENCY
-from nas.profiling.device_profile import CarriedProfile
-from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import PROFILE_FILE, predictor_file
-from nas.search.doubts import disturbances, predictor_off
+from nas.objectives import LATENCY, OBJECTIVES
+from nas.run.events import Event
 from nas.stages.base import Run
-from search_spaces.encoding import encode_features
-from search_spaces.measurement import Measurement
-from search_spaces.space import Genotypes
-
-DOUBTFUL_WEIGHT = 0.1
+from nas.stages.timing import time_sample
 
 
 def work(run: Run) -> Iterator[Event]:
-    """Time a sample of networks and fit the latency predictor, or take both from a profile."""
-    if run.carried is not None:
-        yield from _take_profile(run, run.carried)
-        return
-    meter = run.meter()
-    rows = run.sampled_rows[: run.spec.budget.latency_samples]
-    networks = run.space.decode(rows)
-    fresh = [network for network in networks if not meter.known(network)]
-    yield Progress("latency", 0, len(networks), f"{len(fresh)} to time, the rest known")
-    timed = meter.measure(networks)
-    yield from disturbances("latency", timed)
-    measured, predictor = list(timed.values), _fitted(run, rows, timed.values)
-    if odd := _odd(predictor, measured):
-        again = meter.confirm([networks[i] for i in odd])
-        yield from disturbances("latency", again)
-        for i, value in zip(odd, again.values, strict=True):
-            measured[i] = value
-        predictor = _fitted(run, rows, measured)
-    path = run.folder.path / PROFILE_FILE
-    path.unlink(missing_ok=True)  # of a run cut short; the device's own profile has it all
-    open_profile(path, meter.header).record(list(zip(networks, measured, strict=True)))
-    new = {network.id for network in fresh}
-    for network, value in zip(networks, measured, strict=True):
-        if network.id in new:
-            yield ArchitectureMeasured("latency", network.id, {LATENCY: value.value})
-    run.folder.write_json(predictor_file("latency"), predictor.to_json())
-    report = predictor.report
-    if off := predictor_off(report.mape):
-        yield Note("latency", off, loud=True)
-    yield Progress(
-        "latency", len(networks), len(networks), f"{report.chosen}, error {report.mape:.1%}"
-    )
-
-
-def _odd(predictor: LatencyPredictor, measured: Sequence[Measurement]) -> list[int]:
-    """Numbers of the accepted networks that take otherwise than the others let expect."""
-    fitted = np.flatnonzero(believed(measured))
-    odd = [int(number) for number in fitted[predictor.unexpected()]]
-    return [number for number in odd if not measured[number].doubtful]
-
-
-def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> LatencyPredictor:
-    """The predictor of what was timed."""
-    kept = believed(measured)
-    values = [value for value, keep in zip(measured, kept, strict=True) if keep]
-    rows = rows[kept]
-    return LatencyPredictor.fit(
-        encode_features(run.space, rows),
-        [value.value for value in values],
-        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
-        weights=[DOUBTFUL_WEIGHT if value.doubtful else 1.0 for value in values],
-        seed=run.spec.seed,
-    )
-
-
-def _take_profile(run: Run, carried: CarriedProfile) -> Iterator[Event]:
-    """Leave the profile's measurements and its predictor where a timed run leaves its own."""
-    (workload,) = carried.workloads
-    path = run.folder.path / PROFILE_FILE
-    path.unlink(missing_ok=True)
-    measured = [(one.architecture, one.latency) for one in workload.measured]
-    open_profile(path, carried.header(workload.workload)).record(measured)
-    run.folder.write_json(predictor_file("latency"), workload.latency.to_json())
-    if run.elsewhere is not None:
-        why = _difference(carried, run.executor.device(run.spec))
-        yield Note("latency", f"latency is predicted for {run.elsewhere} and not measured: {why}")
-    report = workload.latency.report
-    message = f"{len(measured)} from the profile, {report.chosen}, error {report.mape:.1%}"
-    yield Progress("latency", len(measured), len(measured), message)
-
-
-def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> str:
-    if device is None:
-        return "no worker offers its device for timing"
-    here, there = device.to_json(), carried.device.to_json()
-    names = [name for name in here | there if here.get(name) != there.get(name)]
-    return (
-        f"this device differs in {', '.join(names)} (here {_values(here, names)}; "
-        f"there {_values(there, names)})"
-    )
-
-
-def _values(device: dict[str, object], names: list[str]) -> str:
-    # A field that may be missing is the runtime, and then it is torch.
-    return ", ".join(str(device.get(name, "torch")) for name in names)
+    """Time a sample of networks and fit the predictor, or take both from a profile."""
+    return time_sample(run, OBJECTIVES[LATENCY])

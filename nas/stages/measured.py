@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nas.objectives import COUNTED, LATENCY, OBJECTIVES, counted
+from nas.objectives import COUNTED, OBJECTIVES, exact
 from nas.objectives.latency_limits import ConfirmedLatency
 from nas.results.failures import failed
 from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
-from nas.search.front import FrontEntry
+from nas.search.front import FrontEntry, confirmed_by_id, in_sessions
 from nas.stages.base import KnownCost, Run
 from search_spaces.architecture import Architecture
 from search_spaces.space import Genotypes
@@ -40,28 +40,21 @@ def measured_entries(run: Run) -> list[FrontEntry]:
 
 
 def with_confirmed(run: Run, entries: Sequence[FrontEntry]) -> list[FrontEntry]:
-    """The entries, with what the sessions said in place of the single measurement."""
+    """The entries, with what the sessions said in place of the single measurement.
+
+    The rates that follow from their times are among their values.
+    """
     confirmed = read_confirmed(run)
-    return [_with(entry, confirmed.get(entry.id)) for entry in entries]
+    names = (*run.spec.objectives, *run.spec.limits)
+    return [
+        in_sessions(entry, confirmed.get(entry.id, {})).with_rates(names, run.space)
+        for entry in entries
+    ]
 
 
-def read_confirmed(run: Run) -> dict[str, ConfirmedLatency]:
-    """What was timed in sessions so far, by architecture id."""
-    return {
-        one["id"]: ConfirmedLatency(
-            one["latency_ms"], one["latency_upper_ms"], one["sessions"], one.get("doubtful", "")
-        )
-        for line in run.folder.read_journal(HOLDING_FILE)
-        for one in line["networks"]
-    }
-
-
-def _with(entry: FrontEntry, confirmed: ConfirmedLatency | None) -> FrontEntry:
-    if confirmed is None:
-        return entry
-    times = confirmed.values
-    doubtful = {LATENCY: confirmed.doubtful} if confirmed.doubtful else {}
-    return replace(entry, measured=dict(entry.measured) | times, doubtful=doubtful)
+def read_confirmed(run: Run) -> dict[str, dict[str, ConfirmedLatency]]:
+    """What was timed in sessions so far: architecture id → timed objective → what they said."""
+    return confirmed_by_id(run.folder.read_journal(HOLDING_FILE))
 
 
 def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, KnownCost]]) -> FrontEntry:
@@ -100,9 +93,9 @@ def predicted_values(run: Run, rows: Genotypes) -> list[dict[str, float]]:
 
 def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     """What is counted of each of the networks ``(N, S)``, by name."""
-    names = [name for name in COUNTED if OBJECTIVES[name].whole or run.spec.asks_for(name)]
+    found = exact(run.space, rows, (*run.spec.objectives, *run.spec.limits))
     columns = [
         [int(value) if OBJECTIVES[name].whole else float(value) for value in values]
-        for name, values in counted(run.space, rows, names).items()
+        for name, values in found.items()
     ]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return [dict(zip(found, values, strict=True)) for values in zip(*columns, strict=True)]

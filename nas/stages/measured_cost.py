@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import Objective
+from nas.objectives import Objective, base_workload
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import measured_file, predictor_file
 from nas.stages.base import Run
@@ -17,7 +17,7 @@ def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
     """Measure a sample of networks and fit the predictor, or take both from a profile."""
     name, stage, journal = cost.name, cost.stage, measured_file(cost.stage)
     if run.carried is not None:
-        (workload,) = run.carried.workloads
+        workload = run.carried.of(base_workload(run.space).timed_as(cost.mode))
         run.folder.forget(stage, (journal,))
         measured = [(one.architecture, one.cost(name)) for one in workload.measured]
         run.folder.append(journal, [_line(network, name, value) for network, value in measured])

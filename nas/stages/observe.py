@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nas.objectives import QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.results.failures import failed
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings
+from nas.search.front import minimised
 from nas.search.pareto import non_dominated
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.search.searchers.base import Problem, Searcher
@@ -92,7 +93,8 @@ def _tell(
 def build_searcher(run: Run) -> Searcher:
     """The searcher of a run, which has not been told anything yet."""
     spec, budget = run.spec, run.spec.budget
-    problem = Problem(run.space, run.costs.score, np.array(run.reference))
+    objectives = [OBJECTIVES[name] for name in spec.objectives]
+    problem = Problem(run.space, run.costs.score, minimised(run.reference, objectives))
     match spec.searcher:
         case "rank-evolve":
             settings = RankEvolveSettings(
@@ -124,7 +126,8 @@ def _front(run: Run, searcher: Searcher) -> FrontUpdated:
     points = found.objectives[kept]
     best = points[non_dominated(points)]
     rows: tuple[dict[str, Any], ...] = tuple(
-        dict(zip(run.spec.objectives, point, strict=True)) for point in best.tolist()
+        {n: OBJECTIVES[n].minimised(v) for n, v in zip(run.spec.objectives, point, strict=True)}
+        for point in best.tolist()
     )
     volume = searcher.problem.hypervolume(searcher.rows, searcher.qualities)
     return FrontUpdated("observe", rows, round(volume, 9))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
+from nas.objectives import OBJECTIVES, TIMED
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stages import Stage, search_stages
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from nas.run.stage_runner import Work
     from nas.stages.base import Run
 
-# The first stage that times, and the one that times without reading that one's files; whatever
-# lies between starts anew by itself, since it reads other times.
-TIMING = ("verify", "latency")
+# The stage that times without reading the files of those that time first; whatever lies between
+# starts anew by itself, since it reads other times.
+TIMES_LAST = "verify"
 
 
 def run_search(
@@ -77,19 +78,23 @@ def _forget_times(run: Run) -> Iterator[Event]:
     if not spec.needs_latency:
         names = ", ".join((*spec.objectives, *spec.limits))
         raise UsageError(
-            "--retime is for a search whose objectives or limits name latency_ms; this one has "
-            f"{names}"
+            f"--retime is for a search whose objectives or limits name {' or '.join(TIMED)}; "
+            f"this one has {names}"
         )
     if run.elsewhere is not None:
         raise UsageError(
             f"--retime cannot time on {run.elsewhere}, whose profile this search predicts latency "
             "from: make the profile anew there with nas profile --retime, and search with that one"
         )
-    run.meter().forget()
+    clocks = [OBJECTIVES[name] for name in spec.timed]
+    for clock in clocks:
+        run.meter(clock).forget()
     stages = {stage.name: stage for stage in search_stages(spec)}
-    for name in TIMING:
+    for name in (TIMES_LAST, *(clock.stage for clock in clocks)):
         run.folder.forget(name, stages[name].files)
     kept = "" if run.carried is None else ", but for what the device profile tells"
-    note = Note("latency", f"what was timed before is forgotten{kept}: everything is timed anew")
+    note = Note(
+        clocks[0].stage, f"what was timed before is forgotten{kept}: everything is timed anew"
+    )
     run.folder.log(note)
     yield note

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from latency.profile import read_profile
 from nas.executors.base import Failure
-from nas.objectives import LATENCY, OBJECTIVES, objective
+from nas.objectives import OBJECTIVES, TIMED, objective
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import HOLDING_FILE, POPULATION_FILE, PROFILE_FILE, VERIFICATION_FILE
+from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE, profile_file
 from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
-from nas.search.front import best_entries
+from nas.search.front import FrontEntry, best_entries, limit_text
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.stages.base import KnownCost, Run
 from nas.stages.measured import (
@@ -36,14 +36,14 @@ from search_spaces.errors import DataError, NasError
 from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
-# A latency further from its prediction is timed again before it is believed.
+# A time further from its prediction is taken again before it is believed.
 MOST_STDS, LEAST_ODD = 3.0, 0.1
 
 
 def work(run: Run) -> Iterator[Event]:
     """Really measure the best candidates, in order, until enough keep the limits.
 
-    Under a limit on latency those on the front are timed again, see
+    Under a limit on a time those on the front are timed again, see
     `nas.objectives.latency_limits`; the next candidates take the places of those that break it, and
     of those that cannot be evaluated.
 
@@ -92,47 +92,66 @@ def _check_doubts(run: Run) -> None:
     entries = with_confirmed(run, measured_entries(run))
     limits = run.spec.limits
     kept = [one for one in entries if keeps(one.measured, one.predicted, limits, one.doubtful)]
-    unsure = [one for one in entries if LATENCY in one.doubtful]
-    if kept or not unsure or LATENCY not in limits:
+    doubted = {name: [one for one in entries if name in one.doubtful] for name in limits}
+    doubted = {name: unsure for name, unsure in doubted.items() if unsure}
+    if kept or not doubted:
         return
-    for name in (VERIFICATION_FILE, HOLDING_FILE):
-        run.folder.forget("verify", (name,))
+    name, unsure = next(iter(doubted.items()))
+    for file in (VERIFICATION_FILE, HOLDING_FILE):
+        run.folder.forget("verify", (file,))
     raise NasError(
-        f"no network is known to keep latency_ms ≤ {limits[LATENCY]:g}, since {len(unsure)} could "
+        f"no network is known to keep {limit_text(name, limits[name])}, since {len(unsure)} could "
         f"not be timed reliably ({reason(unsure[0].doubtful)}): keep other work away from the "
         f"device and go on with nas resume {run.folder.path}"
     )
 
 
 def _confirm_front(run: Run) -> Iterator[Event]:
-    """Time networks again until the latency of all of the front is sure to keep its limit.
+    """Time networks again until the times of all of the front are sure to keep their limits.
 
-    Nothing is done without a limit on latency, or where it cannot be timed.
+    Nothing is done without a limit on a time, or where it cannot be timed.
 
     A network that turns out to break the limit, or to be slower than it seemed, makes room for
     others; so this goes on until all of the front has been timed in sessions. A network whose
     single measurement is doubtful gets its chance here.
     """
-    if LATENCY not in run.spec.limits or run.elsewhere is not None:
+    limited = {OBJECTIVES[name].rate_of or name for name in run.spec.limits}
+    clocks = [name for name in TIMED if name in limited]
+    if not clocks or run.elsewhere is not None:
         return
     objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
     while True:
         confirmed = read_confirmed(run)
         measured = measured_entries(run)
-        entries = [e if e.id in confirmed else replace(e, doubtful={}) for e in measured]
+        entries = [_given_a_chance(e, clocks, confirmed.get(e.id, {})) for e in measured]
         front = best_entries(with_confirmed(run, entries), objectives, run.spec.limits)
-        unsure = [entry for entry in front if entry.id not in confirmed]
-        if not unsure:
+        unsure_of = {
+            name: [entry for entry in front if name not in confirmed.get(entry.id, {})]
+            for name in clocks
+        }
+        clock = next((name for name in clocks if unsure_of[name]), None)
+        if clock is None:
             return
+        unsure = unsure_of[clock]
         yield Progress("verify", 0, len(unsure), "on the front, timed again")
-        timed = run.meter().in_sessions([entry.architecture for entry in unsure])
+        meter = run.meter(OBJECTIVES[clock])
+        timed = meter.in_sessions([entry.architecture for entry in unsure])
         yield from disturbances("verify", timed)
         # One line for all: which are timed next follows from whole rounds only.
         pairs = list(zip(unsure, timed.values, strict=True))
-        line = {"networks": [value.to_json(entry.id) for entry, value in pairs]}
+        line = {"networks": [value.to_json(entry.id, clock) for entry, value in pairs]}
         run.folder.append(HOLDING_FILE, [line])
         for entry, value in pairs:
-            yield ArchitectureMeasured("verify", entry.id, value.values)
+            yield ArchitectureMeasured("verify", entry.id, value.values(clock))
+
+
+def _given_a_chance(
+    entry: FrontEntry, clocks: Sequence[str], confirmed: Collection[str]
+) -> FrontEntry:
+    """The entry without doubts about limited times that sessions have not judged yet."""
+    open_ones = [name for name in clocks if name not in confirmed]
+    left = {name: why for name, why in entry.doubtful.items() if name not in open_ones}
+    return replace(entry, doubtful=left)
 
 
 @dataclass(frozen=True)
@@ -207,12 +226,17 @@ def _verified(
     networks = [candidate.architecture for candidate in candidates]
     known = run.observations()
     cost_values = exact_costs(run, rows)
-    times, untimed, notes = _times(run, networks, predicted)
-    for note in notes:
-        yield None, note
+    times: list[dict[str, Measurement]] = [{} for _ in networks]
+    untimed: dict[str, set[str]] = {}
+    for name in run.spec.timed if run.elsewhere is None else ():
+        values, untimed[name], notes = _times(run, name, networks, predicted)
+        for note in notes:
+            yield None, note
+        for one, value in zip(times, values, strict=True):
+            one[name] = value
     known_costs = {} if run.elsewhere is not None else run.measured_costs()
     costs = [
-        _measured_costs(run, network, time, network.id in untimed, known_costs)
+        _measured_costs(run, network, time, untimed, known_costs)
         for network, time in zip(networks, times, strict=True)
     ]
     outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
@@ -232,9 +256,8 @@ def _verified(
             fresh = fresh if before else {**outcome, **fresh}
             event = ArchitectureMeasured("verify", network.id, fresh) if fresh else None
             line["measured"] = {**outcome, **measured, **cost_values[index]}
-            time = times[index]
-            if time is not None and time.doubtful:
-                line["doubtful"] = {LATENCY: time.doubtful}
+            doubtful = {name: t.doubtful for name, t in times[index].items() if t.doubtful}
+            line |= {"doubtful": doubtful} if doubtful else {}
         run.folder.append(VERIFICATION_FILE, [line])
         yield line, event
 
@@ -242,16 +265,13 @@ def _verified(
 def _measured_costs(
     run: Run,
     network: Architecture,
-    time: Measurement | None,
-    timed_now: bool,
+    times: Mapping[str, Measurement],
+    untimed: Mapping[str, Collection[str]],
     known: Mapping[str, Mapping[str, KnownCost]],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Costs of a network that take a measurement, and those of them measured just now."""
-    costs: dict[str, float] = {}
-    fresh: dict[str, float] = {}
-    if time is not None:
-        costs[LATENCY] = time.value
-        fresh |= costs if timed_now else {}
+    costs = {name: time.value for name, time in times.items()}
+    fresh = {name: value for name, value in costs.items() if network.id in untimed[name]}
     for name in [name for name in known if OBJECTIVES[name].measure is not None]:
         if network.id in known[name]:
             costs[name] = known[name][network.id].value
@@ -261,19 +281,21 @@ def _measured_costs(
 
 
 def _times(
-    run: Run, networks: Sequence[Architecture], predicted: Sequence[Mapping[str, float]]
-) -> tuple[Sequence[Measurement | None], set[str], list[Note]]:
-    """The latency of each network, the ids of those that had to be timed for it, and notes on that.
+    run: Run,
+    name: str,
+    networks: Sequence[Architecture],
+    predicted: Sequence[Mapping[str, float]],
+) -> tuple[Sequence[Measurement], set[str], list[Note]]:
+    """A time of each network, the ids of those that had to be timed for it, and notes on that.
 
     One that deviates from its prediction by more than that is unsure is timed again.
 
     Raises:
         DataError: when the run's other networks were timed on another device.
     """
-    if not run.spec.needs_latency or run.elsewhere is not None:
-        return [None] * len(networks), set(), []
-    meter = run.meter()
-    other = read_profile(run.folder.path / PROFILE_FILE).header.difference(meter.header)
+    meter = run.meter(OBJECTIVES[name])
+    file = run.folder.path / profile_file(OBJECTIVES[name].stage)
+    other = read_profile(file).header.difference(meter.header)
     if other is not None:
         raise DataError(
             f"the networks of this run were timed elsewhere: {other}; go on with the run there, "
@@ -283,7 +305,7 @@ def _times(
     timed = meter.measure(networks)
     notes = list(disturbances("verify", timed))
     values = list(timed.values)
-    odd = [i for i, one in enumerate(values) if _unexpected(one, predicted[i])]
+    odd = [i for i, one in enumerate(values) if _unexpected(one, predicted[i], name)]
     if odd:
         again = meter.confirm([networks[i] for i in odd])
         notes += disturbances("verify", again)
@@ -292,9 +314,9 @@ def _times(
     return values, untimed, notes
 
 
-def _unexpected(time: Measurement, predicted: Mapping[str, float]) -> bool:
+def _unexpected(time: Measurement, predicted: Mapping[str, float], name: str) -> bool:
     """Whether an accepted time is further from its prediction than that is unsure."""
-    middle, std = predicted[LATENCY], predicted[OBJECTIVES[LATENCY].std_name]
+    middle, std = predicted[name], predicted[OBJECTIVES[name].std_name]
     most = max(MOST_STDS * std, LEAST_ODD * middle)
     return not time.doubtful and abs(time.value - middle) > most
 

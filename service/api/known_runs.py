@@ -68,7 +68,7 @@ class RunView:
     def weight(self) -> int:
         """How many networks it holds."""
         run = self.contents
-        timed = 0 if run.profile is None else len(run.profile)
+        timed = sum(map(len, run.profiles.values()))
         held = (run.observed, run.verified, run.population, run.failed, self.found.entries)
         return timed + sum(map(len, held))
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
-from nas.objectives import COSTS, LATENCY, QUALITIES, QUALITY
+from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown
 from nas.request.spec import SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
@@ -121,6 +121,7 @@ def _form_page(
         spaces=context.catalog.space_names(),
         controls=controls(context, space, form),
         costs=COSTS,
+        more=[name for name in COSTS if OBJECTIVES[name].maximise],
         objectives=form.get("objective") or [QUALITY, LATENCY],
         genes=rows,
         remaining=remaining,

@@ -23,6 +23,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, create_trial
 
+from nas.objectives import OBJECTIVES
 from nas.search.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
 from search_spaces.operators import sample
@@ -172,7 +173,7 @@ def write_study(
         path: the journal file; replaced if it is there.
         name: of the study.
         space: of the networks.
-        objectives: names of the values, all minimised.
+        objectives: names of the values.
         networks: with what was measured of each, every objective among it.
     """
     path.unlink(missing_ok=True)
@@ -180,7 +181,7 @@ def write_study(
     study = optuna.create_study(
         study_name=name,
         storage=JournalStorage(JournalFileBackend(str(path))),
-        directions=["minimize"] * len(objectives),
+        directions=["maximize" if OBJECTIVES[name].maximise else "minimize" for name in objectives],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # so that charts name their axes

@@ -1,0 +1,111 @@
+"""A time of networks: a sample is timed, or taken from a device profile, and the rest predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from latency.device import DeviceFingerprint
+from latency.predictor import LatencyPredictor, believed
+from latency.profile import open_profile
+from nas.objectives import Objective, base_workload
+from nas.profiling.device_profile import CarriedProfile
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.layout import predictor_file, profile_file
+from nas.search.doubts import disturbances, predictor_off
+from nas.stages.base import Run
+from search_spaces.encoding import encode_features
+from search_spaces.measurement import Measurement
+from search_spaces.space import Genotypes
+
+DOUBTFUL_WEIGHT = 0.1
+
+
+def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
+    """Time a sample of networks and fit the predictor, or take both from a profile."""
+    if run.carried is not None:
+        yield from _take_profile(run, cost, run.carried)
+        return
+    stage = cost.stage
+    meter = run.meter(cost)
+    rows = run.sampled_rows[: run.spec.budget.latency_samples]
+    networks = run.space.decode(rows)
+    fresh = [network for network in networks if not meter.known(network)]
+    yield Progress(stage, 0, len(networks), f"{len(fresh)} to time, the rest known")
+    timed = meter.measure(networks)
+    yield from disturbances(stage, timed)
+    measured, predictor = list(timed.values), _fitted(run, rows, timed.values)
+    if odd := _odd(predictor, measured):
+        again = meter.confirm([networks[i] for i in odd])
+        yield from disturbances(stage, again)
+        for i, value in zip(odd, again.values, strict=True):
+            measured[i] = value
+        predictor = _fitted(run, rows, measured)
+    path = run.folder.path / profile_file(stage)
+    path.unlink(missing_ok=True)  # of a run cut short; the device's own profile has it all
+    open_profile(path, meter.header).record(list(zip(networks, measured, strict=True)))
+    new = {network.id for network in fresh}
+    for network, value in zip(networks, measured, strict=True):
+        if network.id in new:
+            yield ArchitectureMeasured(stage, network.id, {cost.name: value.value})
+    run.folder.write_json(predictor_file(stage), predictor.to_json())
+    report = predictor.report
+    if off := predictor_off(report.mape, what=cost.label):
+        yield Note(stage, off, loud=True)
+    message = f"{report.chosen}, error {report.mape:.1%}"
+    yield Progress(stage, len(networks), len(networks), message)
+
+
+def _odd(predictor: LatencyPredictor, measured: Sequence[Measurement]) -> list[int]:
+    """Numbers of the accepted networks that take otherwise than the others let expect."""
+    fitted = np.flatnonzero(believed(measured))
+    odd = [int(number) for number in fitted[predictor.unexpected()]]
+    return [number for number in odd if not measured[number].doubtful]
+
+
+def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> LatencyPredictor:
+    """The predictor of what was timed."""
+    kept = believed(measured)
+    values = [value for value, keep in zip(measured, kept, strict=True) if keep]
+    rows = rows[kept]
+    return LatencyPredictor.fit(
+        encode_features(run.space, rows),
+        [value.value for value in values],
+        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
+        weights=[DOUBTFUL_WEIGHT if value.doubtful else 1.0 for value in values],
+        seed=run.spec.seed,
+    )
+
+
+def _take_profile(run: Run, cost: Objective, carried: CarriedProfile) -> Iterator[Event]:
+    """Leave the profile's measurements and its predictor where a timed run leaves its own."""
+    stage, known = cost.stage, carried.of(base_workload(run.space).timed_as(cost.mode))
+    path = run.folder.path / profile_file(stage)
+    path.unlink(missing_ok=True)
+    measured = [(one.architecture, one.latency) for one in known.measured]
+    open_profile(path, carried.header(known.workload)).record(measured)
+    run.folder.write_json(predictor_file(stage), known.latency.to_json())
+    if run.elsewhere is not None:
+        why = _difference(carried, run.executor.device(run.spec))
+        text = f"{cost.label} is predicted for {run.elsewhere} and not measured: {why}"
+        yield Note(stage, text)
+    report = known.latency.report
+    message = f"{len(measured)} from the profile, {report.chosen}, error {report.mape:.1%}"
+    yield Progress(stage, len(measured), len(measured), message)
+
+
+def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> str:
+    if device is None:
+        return "no worker offers its device for timing"
+    here, there = device.to_json(), carried.device.to_json()
+    names = [name for name in here | there if here.get(name) != there.get(name)]
+    return (
+        f"this device differs in {', '.join(names)} (here {_values(here, names)}; "
+        f"there {_values(there, names)})"
+    )
+
+
+def _values(device: dict[str, object], names: list[str]) -> str:
+    # A field that may be missing is the runtime, and then it is torch.
+    return ", ".join(str(device.get(name, "torch")) for name in names)
