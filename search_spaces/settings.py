@@ -109,7 +109,7 @@ class ModelSettings:
         qkv_bias: whether queries, keys and values have biases.
         output_bias: whether the projection behind attention has one.
         ffn_bias: whether the linear layers of the FFN have biases.
-        qk_norm: a root mean square norm over each head of queries and of keys.
+        qk_norm: a root mean square norm over each head of queries and of keys in self-attention.
         embedding_norm: a norm over the sum of embeddings and positions.
         token_types: rows of the table of token types, of which row 0 is added to every token; 0 is
             no table.
