@@ -78,7 +78,17 @@ NUMBERS = {
     "retrain.batch_size": "288",
 }
 
-SEARCH = ("declare", "supernet", "observe", "rank", "prune", "evolve", "verify", "front")
+SEARCH = (
+    "declare",
+    "supernet",
+    "observe",
+    "rank",
+    "prune",
+    "evolve",
+    "verify",
+    "front",
+    "exchange",
+)
 # Everything a finished run holds besides events, locks and marks, `{id}` being the winner's.
 FILES = {
     "declare": ("space.toml", "data.json"),
@@ -89,6 +99,7 @@ FILES = {
     "evolve": ("population.jsonl",),
     "verify": ("verification.jsonl", "holding.jsonl"),
     "front": ("pareto.json",),
+    "exchange": ("exchanges.jsonl",),
     "retrain-{id}": ("retrained/{id}/result.json", "retrained/{id}/weights.pt"),
     "report": ("report.html", "optuna.journal"),
 }

@@ -74,7 +74,8 @@ def fill(folder: RunFolder) -> RunFolder:
     _search(folder, pruned, np.random.default_rng([folder.spec.seed, 3]))
     for place, stage in enumerate(("declare", "supernet", "observe", "rank", "prune", "evolve")):
         folder.finish(stage, "digest", (), 1.5 * place)
-    for stage in ("verify", "front", *(["latency"] if folder.spec.needs_latency else [])):
+    timed = ("latency",) if folder.spec.needs_latency else ()
+    for stage in ("verify", "front", "exchange", *timed):
         folder.finish(stage, "digest", (), 75.0)
     return folder
 

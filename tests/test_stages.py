@@ -20,7 +20,7 @@ from service.jobs.states import Job, State
 from tests.run_fixture import empty_run, finished_run
 
 ROOT = Path(__file__).resolve().parents[1]
-ALWAYS = ["declare", "supernet", "observe", "rank", "verify", "front"]
+ALWAYS = ["declare", "supernet", "observe", "rank", "verify", "front", "exchange"]
 # A request → the stages that it has beside those of every search.
 REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, {"latency", "prune", "evolve"}),

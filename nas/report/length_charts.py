@@ -7,8 +7,11 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.markup import Html
+from search_spaces.architecture import base_kind
 
-COLOURS = {"softmax": "var(--softmax)", "linear": "var(--linear)", "omni": "var(--omni)"}
+
+def _colour(kind: str) -> str:
+    return f"var(--{base_kind(kind)})"
 
 
 def length_charts(profile: CarriedProfile) -> list[Html]:
@@ -50,7 +53,7 @@ def crossing_sentence(one: Crossing, lines: LatencyByLength) -> str:
 
 
 def _mark(one: Crossing) -> dict[str, object]:
-    line = {"color": COLOURS.get(one.kind, "var(--ink)"), "width": 1.5, "dash": "dash"}
+    line = {"color": _colour(one.kind), "width": 1.5, "dash": "dash"}
     ends = {"x0": one.length, "x1": one.length, "yref": "paper", "y0": 0, "y1": 1}
     return {"type": "line", "line": line, **ends}
 
@@ -62,6 +65,6 @@ def _line(lines: LatencyByLength, kind: str) -> Trace:
         "name": kind,
         "x": list(lines.lengths),
         "y": list(lines.latency_ms[kind]),
-        "line": {"color": COLOURS.get(kind, "var(--ink)"), "width": 2},
+        "line": {"color": _colour(kind), "width": 2},
         "hovertemplate": hover("%{y:.3g} ms at %{x} tokens", kind),
     }

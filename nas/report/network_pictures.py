@@ -9,13 +9,15 @@ from nas.report import doubtful, words
 from nas.report.markup import Html, join, missing, paragraph, section, tag
 from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
+from nas.search.uniform_networks import kinds
 from search_spaces.architecture import (
-    ATTENTION_KINDS,
     Architecture,
     AttentionKind,
     DecoderLayer,
     EncoderLayer,
+    base_kind,
 )
+from search_spaces.space import SearchSpace
 
 MOST_SHOWN = 30
 
@@ -41,7 +43,9 @@ def networks_section(run: RunContents) -> Html:
         text += f" {len(shown)} of the {len(run.front.entries)} networks are drawn."
     widest = widest_ffn(run)
     cards = [card(run, entry, widest) for entry in shown]
-    return section("networks", title, paragraph(text), key(), tag("div", cards, class_="networks"))
+    return section(
+        "networks", title, paragraph(text), key(run.space), tag("div", cards, class_="networks")
+    )
 
 
 def _spread(entries: Sequence[FrontEntry], picked: FrontEntry | None) -> list[FrontEntry]:
@@ -60,16 +64,13 @@ def widest_ffn(run: RunContents) -> int:
     return max(int(choice) for slot in slots for choice in slot.choices)
 
 
-def key() -> Html:
-    """What the colours mean."""
-    meaning = {
-        "softmax": "softmax attention (cost grows with the square of the length)",
-        "linear": "linear attention (cost grows with the length)",
-        "omni": "omnidirectional attention (looks at several lower layers at once)",
-    }
+def key(space: SearchSpace) -> Html:
+    """What the colours mean, of the kinds of attention that a space offers."""
+    offered = {base_kind(kind) for kind in kinds(space)}
     items = [
-        tag("li", tag("span", class_=f"swatch fill-{kind}"), meaning[kind])
-        for kind in ATTENTION_KINDS
+        tag("li", tag("span", class_=f"swatch fill-{kind}"), meaning)
+        for kind, meaning in words.KINDS.items()
+        if kind in offered
     ]
     return tag("ul", items, class_="key")
 
@@ -145,9 +146,10 @@ def _layer_row(
     parts = [_text(0, top + ROW / 2, str(number), "layer-number")]
     for place, (kind, heads, note) in enumerate(_attentions(layer)):
         x = LEFT + place * (box + GAP)
-        shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{kind}")
-        text = f"{words.KINDS[kind]} · {words.plural(heads, 'head')}{note}"
-        parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{kind}")]
+        base = base_kind(kind)
+        shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{base}")
+        text = f"{words.kind(kind)} · {words.plural(heads, 'head')}{note}"
+        parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{base}")]
     x = LEFT + count * (box + GAP)
     length = max(2, round(BAR_ROOM * min(1, layer.ffn_dim / widest)))
     bar = tag("rect", x=x, y=top + 7, width=length, height=ROW - 14, rx=2, class_="fill-ffn")

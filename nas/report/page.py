@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from nas.report.cost_section import time_section, training_section
+from nas.report.exchange_section import exchange_section
 from nas.report.failures_section import failures_section
 from nas.report.features_section import features_section
 from nas.report.front_section import front_section
@@ -30,6 +31,7 @@ POLICY = (
 CHAPTERS = {
     "front": "Front",
     "networks": "Networks",
+    "exchange": "Exchanges",
     "omni": "Omni layers",
     "features": "Top features",
     "importances": "What decides",
@@ -69,6 +71,7 @@ def render(run: RunContents) -> Html:
         _navigation(),
         front_section(run),
         networks_section(run),
+        exchange_section(run),
         omni_section(run),
         features_section(run),
         importances_section(run),

@@ -24,7 +24,7 @@ from nas.run.layout import (
     SPEC_FILE,
     VETOES_FILE,
 )
-from nas.run.stages import search_stages
+from nas.run.stages import stages_of_run
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
@@ -193,7 +193,11 @@ def reproduce_section(run: RunContents) -> Html:
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
     digests = {"request": run.spec.digest, "space": run.space.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
-    outputs = {name: what for one in search_stages(run.spec) for name, what in one.outputs.items()}
+    outputs = {
+        name: what
+        for one in stages_of_run(run.spec, run.seconds)
+        for name, what in one.outputs.items()
+    }
     meanings = (outputs | FILES).items()
     files = [[cell(tag("code", name)), cell(meaning)] for name, meaning in meanings]
     return section(

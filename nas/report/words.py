@@ -7,7 +7,14 @@ import re
 
 from nas.objectives import COSTS, LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
 from nas.results.contents import RunContents
-from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    EncoderLayer,
+    base_kind,
+    variant_of,
+)
 from search_spaces.counts import exponent
 from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
@@ -46,8 +53,16 @@ GENES = {
     "cross_attention": "cross-attention",
     "cross_num_heads": "cross-attention heads",
     "ende_connect": "encoder layers seen",
+    "num_kv_heads": "heads of keys and values",
+    "self_num_kv_heads": "heads of keys and values",
 }
-KINDS = {"softmax": "softmax", "linear": "linear", "omni": "omni"}
+KINDS = {
+    "softmax": "softmax attention (cost grows with the square of the length)",
+    "window": "softmax attention over a window (cost grows with the length)",
+    "linear": "linear attention (cost grows with the length)",
+    "omni": "omnidirectional attention (looks at several lower layers at once)",
+}
+"""What each kind of attention is, in the order of the legend."""
 
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 _LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
@@ -192,12 +207,25 @@ def layer_lines(architecture: Architecture) -> list[str]:
 
 def _layer(layer: EncoderLayer | DecoderLayer) -> str:
     if isinstance(layer, EncoderLayer):
-        return f"{layer.attention}, {plural(layer.num_heads, 'head')}, FFN {layer.ffn_dim}"
-    text = f"{layer.self_attention}, {plural(layer.self_num_heads, 'head')}"
+        heads = _heads(layer.num_heads, layer.num_kv_heads)
+        return f"{kind(layer.attention)}, {heads}, FFN {layer.ffn_dim}"
+    text = f"{kind(layer.self_attention)}, {_heads(layer.self_num_heads, layer.self_num_kv_heads)}"
     if layer.cross_attention is not None and layer.cross_num_heads is not None:
-        text += f"; cross {layer.cross_attention}, {plural(layer.cross_num_heads, 'head')}"
+        text += f"; cross {kind(layer.cross_attention)}, {plural(layer.cross_num_heads, 'head')}"
         text += f", sees {layer.ende_connect}"
     return f"{text}; FFN {layer.ffn_dim}"
+
+
+def kind(attention: AttentionKind) -> str:
+    """A kind of attention with its variant: ``window of 64``, ``linear (gated delta)``."""
+    base, variant = base_kind(attention), variant_of(attention)
+    if not variant:
+        return base
+    return f"window of {variant}" if base == "window" else f"{base} ({variant.replace('_', ' ')})"
+
+
+def _heads(number: int, groups: int | None) -> str:
+    return plural(number, "head") + (f" ({groups} of keys and values)" if groups else "")
 
 
 # -- genes and features -------------------------------------------------------------------------

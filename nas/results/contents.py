@@ -13,7 +13,7 @@ from nas.request.protected_choices import Vetoes
 from nas.request.spec import SearchSpec
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
-from nas.run.stages import RETRAIN, search_stages
+from nas.run.stages import RETRAIN, stages_of_run
 from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -45,6 +45,24 @@ class Retrained:
     valid_scores: Mapping[str, float]
     epochs: int
     seed: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A network in which one layer's attention is of another kind, see `nas.stages.exchange`.
+
+    Attributes:
+        of: id of the network that it was made from.
+        slot: the place, such as ``decoder.2.self_attention``.
+        kind: that stands there instead.
+        values: quality with inherited weights and costs, by objective; without quality where it
+            could not be evaluated.
+    """
+
+    of: str
+    slot: str
+    kind: str
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,7 @@ class RunContents:
         verified: networks that were measured after the evolution.
         failed: networks that could not be evaluated.
         front: the result.
+        exchanges: the picked network with one layer's kind of attention exchanged.
         card: of the ranker.
         importances: feature → share, largest first.
         features: objective → the genes that decide it most; empty before there is a ranker.
@@ -106,6 +125,7 @@ class RunContents:
     verified: tuple[FrontEntry, ...]
     failed: tuple[FailedNetwork, ...]
     front: Front | None
+    exchanges: tuple[Exchange, ...]
     card: ReportCard | None
     importances: Mapping[str, float]
     features: Mapping[str, TopFeatures]
@@ -164,7 +184,7 @@ class RunContents:
         """What is left to be done, in words and in order."""
         left = [
             stage.label[0].lower() + stage.label[1:]
-            for stage in search_stages(self.spec)
+            for stage in stages_of_run(self.spec, self.seconds)
             if stage.name not in self.seconds
         ]
         picked = self.picked

@@ -16,7 +16,7 @@ from nas.objectives.latency_limits import ConfirmedLatency
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
-from nas.results.contents import Audit, Epoch, Retrained, RunContents
+from nas.results.contents import Audit, Epoch, Exchange, Retrained, RunContents
 from nas.results.failures import failed, read_failed
 from nas.run import layout
 from nas.run.folder import RunFolder
@@ -76,6 +76,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         verified=_with_times(folder.spec, verified, held),
         failed=read_failed(folder.path),
         front=reader.json(layout.FRONT_FILE, _front),
+        exchanges=tuple(reader.journal(layout.EXCHANGES_FILE, _exchange)),
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
@@ -147,6 +148,10 @@ def _history(data: Any) -> tuple[Epoch, ...]:
         )
         for line in data
     )
+
+
+def _exchange(data: Any) -> Exchange:
+    return Exchange(str(data["of"]), str(data["slot"]), str(data["kind"]), _numbers(data["values"]))
 
 
 def _entry(data: Any) -> FrontEntry:

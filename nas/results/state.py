@@ -11,7 +11,7 @@ from nas.executors.board import WorkerState, read_workers
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
-from nas.run.stages import REPORT, RETRAIN, search_stages
+from nas.run.stages import REPORT, RETRAIN, stages_of_run
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
@@ -87,7 +87,8 @@ def find_runs(parent: Path) -> list[Path]:
 
 def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
-    wanted = [stage.name for stage in search_stages(folder.spec)]
+    ended = folder.finished("*")
+    wanted = [stage.name for stage in stages_of_run(folder.spec, ended)]
     chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
     return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 

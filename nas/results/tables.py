@@ -24,7 +24,7 @@ from nas.results.reader import read_contents
 from nas.results.state import open_run
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE
-from nas.run.stages import search_stages, stage_label
+from nas.run.stages import stage_label, stages_of_run
 from nas.search.front import FrontEntry, as_rows
 from search_spaces.architecture import Architecture
 from search_spaces.files import read_lines
@@ -111,7 +111,7 @@ class RunResults:
         ``state`` is ``done`` or ``to do``; ``started`` and ``ended`` are of the last time.
         """
         run = self.contents
-        wanted = [stage.name for stage in search_stages(run.spec)]
+        wanted = [stage.name for stage in stages_of_run(run.spec, run.seconds)]
         rows = [
             {
                 "stage": stage,

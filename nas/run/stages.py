@@ -7,7 +7,7 @@ function ``work`` of the module of `nas.stages` that is named like it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from nas.objectives import LATENCY, MEMORY, OBJECTIVES
@@ -16,6 +16,7 @@ from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BEST_SUPERNET_FILE,
     DATA_FILE,
+    EXCHANGES_FILE,
     FRONT_FILE,
     HISTORY_FILE,
     HOLDING_FILE,
@@ -37,6 +38,7 @@ from nas.run.layout import (
     predictor_file,
     profile_file,
 )
+from search_spaces.space import SearchSpace, Slot
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
@@ -45,6 +47,13 @@ OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EX
 
 def _always(_: SearchSpec) -> bool:
     return True
+
+
+def kinds_to_exchange(space: SearchSpace) -> tuple[Slot, ...]:
+    """The places of a space where several kinds of attention are offered."""
+    return tuple(
+        slot for slot in space.slots if slot.gene.endswith("attention") and len(slot.choices) > 1
+    )
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,13 @@ SEARCH_STAGES = (
         ("verify", "observe", "rank", *PREDICTING),
         {FRONT_FILE: "the result: the front"},
     ),
+    Stage(
+        "exchange",
+        "Exchange kinds of attention",
+        ("front", "verify", "observe", "supernet"),
+        {EXCHANGES_FILE: "the picked network with one layer of another kind, layer by layer"},
+        lambda spec: bool(kinds_to_exchange(spec.space)),
+    ),
 )
 # Written anew after a search and after whatever is done with its networks; `needs` follows then.
 REPORT = Stage(
@@ -188,6 +204,15 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
     and evolve in it.
     """
     return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
+
+
+def stages_of_run(spec: SearchSpec, ended: Collection[str]) -> list[Stage]:
+    """The stages of a run, of which some have ended, in order.
+
+    A run of 0.2 that has trained a network came to its end without exchanging anything.
+    """
+    old = any(name.startswith(RETRAIN) for name in ended) and "exchange" not in ended
+    return [stage for stage in search_stages(spec) if not (old and stage.name == "exchange")]
 
 
 def network_stage(

@@ -65,7 +65,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         view = known_networks(folder, [job.pick])
         with showing(folder.path):
             networks = shown.network_views(view, [job.pick])
-        return {"view": view, "networks": networks, "key": shown.colour_key()}
+        return {"view": view, "networks": networks, "key": shown.colour_key(view.contents.space)}
     view = known_run(folder)
     with showing(folder.path):
         return {
@@ -107,12 +107,13 @@ def networks(
     from service.dashboard import network_views as views
 
     folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
+    view = known_networks(folder, wanted)
     with showing(folder.path):
-        shown = views.network_views(known_networks(folder, wanted), wanted)
+        shown = views.network_views(view, wanted)
     if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
     finished = job.kind is Kind.search and job.state is State.succeeded
-    key = views.colour_key()
+    key = views.colour_key(view.contents.space)
     return page(
         request,
         "networks",

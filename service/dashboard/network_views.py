@@ -14,6 +14,7 @@ from nas.retraining.shortfall import shortfall
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
+from search_spaces.space import SearchSpace
 from service.api.known_runs import RunView
 
 
@@ -126,6 +127,6 @@ def can_be_looked_into(view: RunView, entry: FrontEntry) -> bool:
     )
 
 
-def colour_key() -> Html:
+def colour_key(space: SearchSpace) -> Html:
     """What the colours of the pictures mean."""
-    return key()
+    return key(space)

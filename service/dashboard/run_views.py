@@ -21,7 +21,7 @@ from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
 from nas.report.ranking_section import card_section, importances_section, latency_section
 from nas.results.contents import RunContents
-from nas.run.stages import OF_NETWORKS, search_stages, stage_label
+from nas.run.stages import OF_NETWORKS, stage_label, stages_of_run
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
 from service.api.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
@@ -224,7 +224,7 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
 def stages(view: RunView, job: Job) -> list[StageView]:
     """The timeline: every stage, done, going on or still to come."""
     run = view.contents
-    names = [stage.name for stage in search_stages(run.spec)]
+    names = [stage.name for stage in stages_of_run(run.spec, run.seconds)]
     names += [name for name in run.seconds if name not in names]
     now = job.summary.stage if job.state is State.running else None
     if now and now.startswith(tuple(OF_NETWORKS)) and now not in names:

@@ -1,0 +1,114 @@
+"""The stage that exchanges the kind of attention of single layers of the picked network.
+
+What the network loses, or saves, with another kind in one layer says what that layer's kind is
+good for. Weights are the supernet's; costs are predicted, or counted where a formula tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from nas.executors.base import Failure
+from nas.objectives import QUALITY
+from nas.run.events import Event, Progress
+from nas.run.layout import EXCHANGES_FILE, VERIFICATION_FILE
+from nas.run.stages import kinds_to_exchange
+from nas.search.front import pick, read_front
+from nas.stages.base import Run
+from nas.stages.outcomes import to_event
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from search_spaces.space import Genotypes, SearchSpace
+
+LEAST = 16
+"""Exchanges that are evaluated even where the budget observes fewer networks than that."""
+
+
+class Exchanged(NamedTuple):
+    """A network with one layer's attention exchanged."""
+
+    slot: str
+    kind: str
+    row: Genotypes
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Evaluate the picked network with every other kind in every layer, one layer at a time.
+
+    At most as many networks are evaluated as the budget lets the searcher observe, layers in order.
+    What the search has evaluated already is not evaluated again.
+    """
+    network = _picked(run)
+    exchanges = [] if network is None else exchanged(run.space, network)
+    exchanges = exchanges[: max(LEAST, run.spec.budget.observations)]
+    done = {(line["slot"], line["kind"]) for line in run.folder.read_journal(EXCHANGES_FILE)}
+    missing = [one for one in exchanges if (one.slot, one.kind) not in done]
+    if not missing or network is None:
+        run.folder.append(EXCHANGES_FILE, [])
+        yield Progress("exchange", len(done), len(done), _told(network))
+        return
+    # All are predicted together, for the last bits depend on how many they are.
+    predicted = run.costs.predict(np.concatenate([one.row for one in exchanges]))
+    costs = {
+        (one.slot, one.kind): {name: float(values[number]) for name, values in predicted.items()}
+        for number, one in enumerate(exchanges)
+    }
+    networks = run.space.decode(np.concatenate([one.row for one in missing]))
+    known = _known(run)
+    outcomes = run.evaluate([one for one in networks if one.id not in known])
+    for number, (one, changed) in enumerate(zip(missing, networks, strict=True), len(done) + 1):
+        values = costs[one.slot, one.kind]
+        if changed.id in known:
+            values = {**values, QUALITY: known[changed.id]}
+        else:
+            outcome = next(outcomes)
+            if not isinstance(outcome, Failure):
+                values = {**values, QUALITY: outcome[QUALITY]}
+                known[changed.id] = outcome[QUALITY]
+            yield to_event("exchange", changed, outcome)
+        line = {"of": network.id, "slot": one.slot, "kind": one.kind, "values": values}
+        run.folder.append(EXCHANGES_FILE, [line])
+        yield Progress("exchange", number, len(exchanges), _told(network))
+
+
+def exchanged(space: SearchSpace, network: Architecture) -> list[Exchanged]:
+    """A network with one layer's kind exchanged, for all layers and all kinds that they offer."""
+    row = space.encode([network])
+    active = space.active(row)[0]
+    found = []
+    for slot in kinds_to_exchange(space):
+        column = space.slot_index[slot.name]
+        for index, kind in enumerate(slot.choices):
+            if active[column] and index != row[0, column]:
+                changed = row.copy()
+                changed[0, column] = index
+                found.append(Exchanged(slot.name, str(kind), changed))
+    return found
+
+
+def _picked(run: Run) -> Architecture | None:
+    """The network that the request picks; None where the front is empty."""
+    front = read_front(run.folder)
+    if not front.entries:
+        return None
+    try:
+        return pick(front, run.spec.pick).architecture
+    except UsageError:  # of a condition that nothing on this front keeps, which retraining tells
+        return None
+
+
+def _known(run: Run) -> dict[str, float]:
+    """Qualities with inherited weights that the search has measured, by id."""
+    lines: list[Mapping[str, float]] = list(run.observations().values())
+    found = {str(line["id"]): line[QUALITY] for line in lines if QUALITY in line}
+    for line in run.folder.read_journal(VERIFICATION_FILE):
+        if QUALITY in line.get("measured", {}):
+            found[line["id"]] = line["measured"][QUALITY]
+    return found
+
+
+def _told(network: Architecture | None) -> str:
+    return "there is no picked network" if network is None else f"of {network.id}"
