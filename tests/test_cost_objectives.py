@@ -221,7 +221,8 @@ class Machine:
 
 def spec_of(limits: dict[str, float]) -> Any:
     """A request for all four."""
-    changes = {"supernet.segment_length": "32", "retrain.segment_length": "32", "supernet.epochs": "1"}
+    lengths = {f"{part}.segment_length": "32" for part in ("supernet", "retrain")}
+    changes = lengths | {"supernet.epochs": "1"}
     return build_spec(
         preset="smoke",
         objectives=("quality", *LIMITS),
