@@ -157,3 +157,9 @@ def test_a_window_is_a_whole_number(given: str) -> None:
 def test_the_setting_is_the_window() -> None:
     assert recall_window(parse_space(WINDOW, "space")) == 6
     assert recall_window(parse_space(LANGUAGE, "space")) is None
+
+
+def test_otherwise_it_is_the_largest_window_of_a_layer() -> None:
+    kinds = LANGUAGE.replace('["softmax", "linear"]', '["softmax", "window:12", "window:9"]')
+    assert recall_window(parse_space(kinds, "space")) == 12
+    assert recall_window(parse_space(kinds + "recall_window = 3\n", "space")) == 3

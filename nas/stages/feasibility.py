@@ -56,7 +56,8 @@ def check_quality(spec: SearchSpec) -> None:
     if quality.name == "recall_nats" and recall_window(spec.space) is None:
         raise UsageError(
             f"--quality recall_nats needs the window beyond which tokens count as recalled, and "
-            f"the space {spec.space.name} has none: set recall_window in its [data] table"
+            f"the space {spec.space.name} has none: set recall_window in its [data] table, or "
+            "offer layers with a window"
         )
 
 
