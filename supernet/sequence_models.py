@@ -131,20 +131,21 @@ class SequenceModel(nn.Module):
             UsageError: beyond the model's `max_length`.
         """
         x_BND, state = self._read(tokens_BN, state, mask_BN)
-        return self._logits(x_BND), state
+        return self.tell(x_BND), state
 
     def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `step`, with the logits of what follows the last token alone, ``(B, 1, V)``."""
         x_BND, state = self._read(tokens_BN, state)
-        return self._logits(x_BND[:, -1:]), state
+        return self.tell(x_BND[:, -1:]), state
 
-    def _logits(self, x_BND: Tensor) -> Tensor:
+    def tell(self, x_BND: Tensor) -> Tensor:
+        """The output layer: states ``(…, D)`` → logits of what follows each, ``(…, V)``."""
         if self.output is not None:
             logits: Tensor = self.output(x_BND, self.vocab_size)
             return logits
         table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
-        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2]))
+        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[-1]))
 
     def _read(
         self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
@@ -191,7 +192,11 @@ class TranslationModel(SequenceModel):
             target_BN: target tokens, from the start symbol on.
             architecture: the network.
         """
-        return self.step(target_BN, self.start(source_BM, architecture))[0]
+        return self.tell(self.read(source_BM, target_BN, architecture))
+
+    def read(self, source_BM: Tensor, target_BN: Tensor, architecture: Architecture) -> Tensor:
+        """As `forward`, without the output layer: ``(B, N, D)``."""
+        return self._read(target_BN, self.start(source_BM, architecture))[0]
 
     def start(self, source_BM: Tensor, architecture: Architecture) -> DecodingState:
         """Encode sources ``(B, M)``: the state before the first target token."""
@@ -232,7 +237,17 @@ class LanguageModel(SequenceModel):
             context_BC: as for `start`.
             mask_BN: as for `step`.
         """
-        return self.step(tokens_BN, self.start(architecture, context_BC), mask_BN)[0]
+        return self.tell(self.read(tokens_BN, architecture, context_BC, mask_BN))
+
+    def read(
+        self,
+        tokens_BN: Tensor,
+        architecture: Architecture,
+        context_BC: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+    ) -> Tensor:
+        """As `forward`, without the output layer: ``(B, N, D)``."""
+        return self._read(tokens_BN, self.start(architecture, context_BC), mask_BN)[0]
 
     def start(self, architecture: Architecture, context_BC: Tensor | None = None) -> DecodingState:
         """The state before the first token of a segment.
