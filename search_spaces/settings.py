@@ -38,7 +38,10 @@ class ImageInput:
 
 @dataclass(frozen=True, slots=True)
 class TokenInput:
-    """Sequences of token numbers; 0 is padding.
+    """Sequences of token numbers.
+
+    In translation and in encoders 0 is padding. In a language model it is a token like others, which
+    checkpoints' vocabularies need: there places tell what is padding, see `supernet.sequence_models`.
 
     Attributes:
         vocab_size: source (or only) vocabulary, padding included.
