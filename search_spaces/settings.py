@@ -40,8 +40,8 @@ class ImageInput:
 class TokenInput:
     """Sequences of token numbers.
 
-    In translation and in encoders 0 is padding. In a language model it is a token like others, which
-    checkpoints' vocabularies need: there places tell what is padding, see `supernet.sequence_models`.
+    In translation and in encoders 0 is padding. In a language model it is a token like others, as
+    vocabularies of checkpoints need it: there places tell what is padding, not numbers.
 
     Attributes:
         vocab_size: source (or only) vocabulary, padding included.
