@@ -11,6 +11,8 @@ that a busy machine slows both sides:
 * Decoding: beam search against a decoder out of torch's layers, and whether a token takes longer
   the later it comes (`experiments.network_speed`).
 * Causal linear attention against softmax: time and memory (`experiments.network_speed`).
+* Every attention operator by itself, and where linear ones overtake softmax, for information
+  (`experiments.operator_speed`).
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from experiments.network_speed import (
     step_ratio,
     translation_step_ratio,
 )
+from experiments.operator_speed import operator_numbers, operator_tables
 from latency.predictor import LatencyPredictor
 from nas.objectives import LATENCY, QUALITY
 from nas.objectives.size import network_costs
@@ -177,6 +180,7 @@ def measure(options: Options) -> dict[str, Any]:
     try:
         steps = [step_ratio(space, kind, options.seconds) for kind in ATTENTION]
         rows = sequence_rows(options.seconds)
+        operators = operator_numbers()
     finally:
         torch.set_num_threads(before)
     return {
@@ -184,6 +188,7 @@ def measure(options: Options) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": options.threads,
         **numbers_of(steps, evolutions, rows),
+        "operators": operators,
     }
 
 
@@ -253,6 +258,8 @@ def show(speed: dict[str, Any]) -> Iterator[Table | str]:
             for row in speed["rows"]
         ],
     )
+    if "operators" in speed:  # results from before there were several have none
+        yield from operator_tables(speed["operators"])
 
 
 def _verdict(kept: bool) -> str:

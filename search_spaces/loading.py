@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,15 @@ def dump_space(space: SearchSpace) -> str:
     return tomli_w.dumps(document)
 
 
-def model_table(model: ModelSettings) -> dict[str, Any]:
-    """The ``[model]`` table of a space file, as `space_form.model_from_source` reads it."""
-    values = {key: value for key, value in model.stated().items() if value is not None}
+def model_table(model: ModelSettings, every: bool = False) -> dict[str, Any]:
+    """The ``[model]`` table of a space file, as `space_form.model_from_source` reads it.
+
+    Args:
+        model: the settings.
+        every: name every setting, as programs that know no defaults need them.
+    """
+    stated = asdict(model) if every else model.stated()
+    values = {key: value for key, value in stated.items() if value is not None}
     kind = "image" if isinstance(model.input, ImageInput) else "tokens"
     inputs = {key: value for key, value in values.pop("input").items() if value is not None}
     return {**values, "input": {"kind": kind, **inputs}}

@@ -24,10 +24,18 @@ from supernet.rotary import Rotation
 
 
 class Projections(nn.Module):
-    """Queries, keys, values and output of one attention block, and norms of queries and keys."""
+    """Queries, keys, values and output of one attention block.
+
+    With ``qk_norm`` self-attention has norms of queries and keys besides.
+    """
 
     def __init__(
-        self, settings: ModelSettings, max_dim: int, plan: AttentionPlan, max_key_dim: int
+        self,
+        settings: ModelSettings,
+        max_dim: int,
+        plan: AttentionPlan,
+        place: Place,
+        max_key_dim: int,
     ) -> None:
         super().__init__()
         bias = settings.qkv_bias
@@ -37,7 +45,7 @@ class Projections(nn.Module):
         self.output = ElasticLinear(plan.width, max_dim, settings.output_bias)
         self.query_norm: ElasticRMSNorm | None = None
         self.key_norm: ElasticRMSNorm | None = None
-        if settings.qk_norm:
+        if settings.qk_norm and place != "cross":
             self.query_norm = ElasticRMSNorm(plan.head_dim, settings.norm_eps)
             self.key_norm = ElasticRMSNorm(plan.head_dim, settings.norm_eps)
 
@@ -66,7 +74,10 @@ class ElasticAttention(nn.Module):
         self.place: Place = place
         names = dict.fromkeys(self._projections(kind) for kind in plan.kinds)
         self.projections = nn.ModuleDict(
-            {name: Projections(settings, max_dim, plan, max_key_dim or max_dim) for name in names}
+            {
+                name: Projections(settings, max_dim, plan, place, max_key_dim or max_dim)
+                for name in names
+            }
         )
         sizes = plan.width, plan.span, place, max_dim, plan.num_heads, plan.head_dim
         self.kernels = nn.ModuleDict(

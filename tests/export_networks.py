@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.architecture import (
+    LINEAR_KERNELS,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -16,6 +17,7 @@ from search_spaces.architecture import (
     EncoderLayer,
     EncoderStack,
 )
+from search_spaces.attention import operator_of
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
@@ -23,7 +25,14 @@ from supernet.export.weights import bare_network
 from supernet.extraction import StandAlone
 
 TASKS: tuple[TaskName, ...] = ("classification", "translation", "language_modelling")
-KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
+KINDS: tuple[AttentionKind, ...] = (
+    "softmax",
+    "linear",
+    "omni",
+    "window",
+    "window:3",
+    *(f"linear:{kernel}" for kernel in LINEAR_KERNELS),
+)
 WORDS, LENGTH = 30, 40
 
 
@@ -33,27 +42,56 @@ def random_blueprint(seed: int) -> Blueprint:
     task = TASKS[seed % 3]
     if task == "language_modelling" and rng.random() < 0.3:
         return Blueprint(task, *_with_memory(rng))
-    return Blueprint(task, _settings(rng, task), _architecture(rng, task))
+    settings = _settings(rng, task)
+    return Blueprint(task, settings, _architecture(rng, task, settings))
 
 
 def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
     omni = ["performer", "bigbird", "full", *(["linformer"] if task == "classification" else [])]
     values: dict[str, Any] = {
         "norm": rng.choice(["pre", "post"]),
-        "activation": rng.choice(["relu", "gelu"]),
-        "positions": rng.choice(["none", "sinusoidal", "learned"]),
-        "linear_kernel": rng.choice(["cosformer", "norm"]),
+        "positions": rng.choice(["none", "sinusoidal", "learned", "rotary"]),
+        "linear_kernel": rng.choice(LINEAR_KERNELS),
         "omni_kernel": rng.choice(omni),
         "omni_span": rng.choice([1, 2, 3]),
         "linformer_rank": 4,
         "bigbird_block": rng.choice([2, 3]),
         "relative_positions": rng.choice([0, 0, 4]),
+        "window": rng.choice([1, 5, 100]),
         rng.choice(["head_dim", "qkv_dim"]): 8,
+        **_blocks(rng),
     }
+    if values["positions"] == "rotary":
+        values["relative_positions"] = 0
     if task == "classification":
         values |= {"num_classes": 5, "class_token": rng.random() < 0.5}
         values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"
     return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
+
+
+def _blocks(rng: random.Random) -> dict[str, Any]:
+    """What a block is made of, each part drawn by itself."""
+    return {
+        "norm_kind": rng.choice(["layer", "rms"]),
+        "norm_eps": rng.choice([1e-5, 1e-12, 0.1]),
+        "ffn_form": rng.choice(["plain", "gated"]),
+        "activation": rng.choice(["relu", "gelu", "gelu_tanh", "silu"]),
+        "rotary_theta": rng.choice([50.0, 10_000.0]),
+        "rotary_share": rng.choice([0.5, 1.0]),
+        "token_types": rng.choice([0, 0, 2]),
+        **{name: rng.random() < 0.5 for name in SWITCHES},
+    }
+
+
+SWITCHES = (
+    "qkv_bias",
+    "output_bias",
+    "ffn_bias",
+    "qk_norm",
+    "embedding_norm",
+    "tied_output",
+    "scale_embeddings",
+)
 
 
 def _input(rng: random.Random, task: TaskName) -> ImageInput | TokenInput:
@@ -64,29 +102,41 @@ def _input(rng: random.Random, task: TaskName) -> ImageInput | TokenInput:
     return TokenInput(WORDS, WORDS - 4 if task == "translation" else None)
 
 
-def _architecture(rng: random.Random, task: TaskName) -> Architecture:
+def _architecture(rng: random.Random, task: TaskName, settings: ModelSettings) -> Architecture:
     encoder = decoder = None
     if task != "language_modelling":
-        encoder = EncoderStack(rng.choice([8, 12]), tuple(_layers(rng, EncoderLayer, lambda: {})))
+        layers = _layers(rng, EncoderLayer, "num_kv_heads", lambda: {})
+        encoder = EncoderStack(rng.choice([8, 12]), tuple(layers))
     if task != "classification":
         depth = len(encoder.layers) if encoder else 0
-        layers = _layers(rng, DecoderLayer, lambda: _cross(rng, depth))
+        layers = _layers(
+            rng, DecoderLayer, "self_num_kv_heads", lambda: _cross(rng, depth, settings)
+        )
         decoder = DecoderStack(rng.choice([8, 12]), tuple(layers))
     return Architecture(encoder, decoder)
 
 
-def _layers(rng: random.Random, cls: Any, more: Any) -> list[Any]:
+def _layers(rng: random.Random, cls: Any, groups: str, more: Any) -> list[Any]:
+    heads = rng.choice([1, 2, 4])
     return [
-        cls(rng.choice(KINDS), rng.choice([1, 2]), rng.choice([8, 16]), **more())
+        cls(
+            rng.choice(KINDS),
+            heads,
+            rng.choice([8, 16]),
+            **{groups: rng.choice([None, 1, max(1, heads // 2)])},
+            **more(),
+        )
         for _ in range(rng.randint(1, 4))
     ]
 
 
-def _cross(rng: random.Random, depth: int) -> dict[str, Any]:
+def _cross(rng: random.Random, depth: int, settings: ModelSettings) -> dict[str, Any]:
     if not depth:
         return {}
     return {
-        "cross_attention": rng.choice(KINDS),
+        "cross_attention": rng.choice(
+            [kind for kind in KINDS if operator_of(settings, kind, "cross").crosses]
+        ),
         "cross_num_heads": rng.choice([1, 2]),
         "ende_connect": rng.randint(1, depth),
     }

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from search_spaces.architecture import ATTENTION_KINDS
+from search_spaces.attention import OPERATORS
 from search_spaces.errors import DataError
 from search_spaces.settings import LinearKernel, OmniKernel
 from supernet.export.blueprint import Blueprint
@@ -76,13 +77,17 @@ def test_every_kernel_has_its_class(cross: bool) -> None:
     for kernel in (*get_args(LinearKernel), *get_args(OmniKernel)):
         model = {"linear_kernel": kernel, "omni_kernel": kernel, "relative_positions": 4}
         assert {kernel_name(model, kind, cross) for kind in ATTENTION_KINDS} <= KERNELS.keys()
+    assert KERNELS.keys() - {"full"} == OPERATORS.keys()
 
 
 def test_only_the_parts_in_use_are_there() -> None:
     for seed in range(30):
         blueprint = random_blueprint(seed)
         text, used = modeling_source(blueprint), kernels_of(blueprint)
-        assert ("class LinearAttention" in text) == bool(used & {"performer", "cosformer", "norm"})
+        sums = {"performer", "cosformer", "norm", "elu", "hedgehog"}
+        assert ("class LinearAttention" in text) == bool(used & sums)
+        assert ("class WindowAttention" in text) == ("window" in used)
+        assert ("class GatedAttention" in text) == bool(used & {"decay", "gated_delta"})
         assert ("class BigBirdAttention" in text) == bool(used & {"linformer", "bigbird"})
         assert ("class Encoder" in text) == (blueprint.task != "language_modelling")
         assert ("class Decoder" in text) == (blueprint.task != "classification")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments import speed
+from experiments import operator_speed, speed
 from experiments.network_speed import Row, StepRatio, largest_network, step_ratio
+from experiments.operator_speed import KINDS, OperatorTime, crossings, operations_crossing
 from experiments.speed import EvolutionSpeed, evolution_speed, rankers
 from search_spaces.architecture import AttentionKind, EncoderLayer
 from search_spaces.loading import load_space
@@ -64,3 +65,35 @@ def test_evolution_is_timed_as_a_search_runs_it(objectives: tuple[str, ...]) -> 
     result = evolution_speed(load_space("digits"), rankers()[0], objectives, population=8)
     assert result.candidates == 8 * 41 and result.per_second > 0
     assert result.objectives == ",".join(objectives)
+
+
+class TestOperators:
+    def test_all_are_timed_and_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(operator_speed, "ROUNDS", 1)
+        monkeypatch.setattr(operator_speed, "TOKEN_CALLS", 1)
+        monkeypatch.setattr(operator_speed.importlib.util, "find_spec", lambda _: None)
+        numbers = operator_speed.operator_numbers((2, 3))
+        assert {one["operator"] for one in numbers["times"]} == {*KINDS, operator_speed.RULE}
+        assert all(one["forward_ms"] > 0 < one["token_ms"] for one in numbers["times"])
+        measured = {"space": "digits", "cores": 2, "threads": 1, **speed.numbers_of(*FAST)}
+        text = printed(speed.show({**measured, "operators": numbers}))
+        assert "linear:gated_delta" in text and "Length from which" in text
+        assert "Length from which" not in printed(speed.show(measured))
+
+    def test_a_crossing_is_compared_with_that_of_the_operations(self) -> None:
+        def forward_ms(kind: str, length: int) -> float:
+            return length**2 / 200 if kind == "softmax" else float(length)
+
+        times = [
+            OperatorTime(kind, length, forward_ms(kind, length), None)
+            for kind in KINDS
+            for length in (64, 128, 256, 512)
+        ]
+        found = {one.operator: one for one in crossings(times)}
+        assert set(found) == {kind for kind in KINDS if kind.startswith("linear")}
+        assert all(one.measured == pytest.approx(200) for one in found.values())
+        # Two products with D by D + 1 numbers, against half of two with N.
+        assert found["linear:elu"].by_operations == 2 * 65 == operations_crossing("linear:elu")
+        assert found["linear:cosformer"].by_operations == 4 * 65
+        # And two more within chunks of 64: with 64 features, and with 65 columns.
+        assert found["linear:elu"].computed == 2 * 65 + 64 + 65

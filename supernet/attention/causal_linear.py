@@ -7,7 +7,8 @@ with N alone. A single position is a step of the recurrent form.
 Source: Katharopoulos et al., Transformers are RNNs (2020), eq. 18 to 20; the chunked form is that
 of Hua et al., Transformer Quality in Linear Time (2022), section 3.3.
 
-Shapes: B batch, H heads, N states, C features, V value columns, G chunks, L states of a chunk.
+Shapes: B batch, H heads, N states, C features, V value columns, L states of a chunk, b batch
+times heads, c chunks of all of them.
 """
 
 from __future__ import annotations
@@ -46,14 +47,23 @@ def causal_sums(
         return q_BHNC @ sums_BHCV, sums_BHCV
     if flash_takes(q_BHNC.device, q_BHNC.dtype, span):
         return flash_causal_sums(q_BHNC, k_BHNC, v_BHNV, past_BHCV)
+    batch, heads = q_BHNC.shape[:2]
     length = min(max(1, CHUNK_STATES // span) * span, states)
-    q, k, v = (_in_chunks(x, length) for x in (q_BHNC, k_BHNC, v_BHNV))
-    own_BHGCV = k.mT @ v
-    first = torch.zeros_like(own_BHGCV[:, :, :1]) if past_BHCV is None else past_BHCV[:, :, None]
-    before_BHGCV = torch.cat((first, own_BHGCV[:, :, :-1]), dim=2).cumsum(dim=2)
-    weights_BHGLL = _past_only(q @ k.mT, span)
-    out_BHNV = (weights_BHGLL @ v + q @ before_BHGCV).flatten(2, 3)[:, :, :states]
-    return out_BHNV, before_BHGCV[:, :, -1] + own_BHGCV[:, :, -1]
+    q, k, v = (in_chunks(x, length) for x in (q_BHNC, k_BHNC, v_BHNV))
+    own_cCV = k.mT @ v
+    weights_cLL = _past_only(q @ k.mT, span)
+    past_bCV = None if past_BHCV is None else past_BHCV.flatten(0, 1)
+    if len(q) == batch * heads and past_bCV is None:
+        out_cLV, sums_bCV = weights_cLL @ v, own_cCV
+    else:
+        before, sums_bCV = [], torch.zeros_like(own_cCV[:1]) if past_bCV is None else past_bCV
+        # Added up in a loop, for torch's cumulative sum along this dimension takes longer.
+        for own_bCV in own_cCV.unflatten(0, (batch * heads, -1)).unbind(1):
+            before.append(sums_bCV.expand_as(own_bCV))
+            sums_bCV = sums_bCV + own_bCV
+        before_cCV = torch.stack(before, dim=1).flatten(0, 1)
+        out_cLV = torch.baddbmm(q @ before_cCV, weights_cLL, v)
+    return from_chunks(out_cLV, batch, heads, states), sums_bCV.unflatten(0, (batch, heads))
 
 
 def causal_mean(
@@ -82,17 +92,21 @@ def divided(out_BHNV: Tensor) -> Tensor:
     return out_BHNV[..., :-1] / out_BHNV[..., -1:].clamp(min=DENOMINATOR_FLOOR)
 
 
-def _in_chunks(x_BHNC: Tensor, length: int) -> Tensor:
-    """``(B, H, N, C)`` → ``(B, H, G, L, C)``, the last chunk filled up with zeros."""
+def in_chunks(x_BHNC: Tensor, length: int) -> Tensor:
+    """``(B, H, N, C)`` → ``(c, L, C)`` in one piece of memory, filled up with zeros."""
     missing = -x_BHNC.shape[2] % length
     x_BHNC = F.pad(x_BHNC, (0, 0, 0, missing)) if missing else x_BHNC
-    chunks: Tensor = x_BHNC.unflatten(2, (-1, length))
-    return chunks
+    return x_BHNC.reshape(-1, length, x_BHNC.shape[-1])
 
 
-def _past_only(weights_BHGLL: Tensor, span: int) -> Tensor:
+def from_chunks(x_cLC: Tensor, batch: int, heads: int, states: int) -> Tensor:
+    """What `in_chunks` was given, ``(B, H, N, C)``."""
+    return x_cLC.reshape(batch, heads, -1, x_cLC.shape[-1])[:, :, :states]
+
+
+def _past_only(weights_cLL: Tensor, span: int) -> Tensor:
     """The weights, in place, without those of keys at a later position than the query's."""
     if span == 1:
-        return weights_BHGLL.tril_()
-    position_L = torch.arange(weights_BHGLL.shape[-1], device=weights_BHGLL.device) // span
-    return weights_BHGLL.masked_fill_(position_L[:, None] < position_L[None, :], 0.0)
+        return weights_cLL.tril_()
+    position_L = torch.arange(weights_cLL.shape[-1], device=weights_cLL.device) // span
+    return weights_cLL.masked_fill_(position_L[:, None] < position_L[None, :], 0.0)

@@ -14,16 +14,16 @@ Parallelizing Linear Transformers with the Delta Rule (2024), section 3; Yang et
 Networks (2025), section 3. Gates are logarithms and only differences that are not positive are
 raised to a power, so that no product overflows; see `_channel_products` for the one exception.
 
-Shapes: B batch, H heads, N states, C features, V value columns, G gates of a state (1 or C), n
-chunks, L states of a chunk, b batch times heads.
+Shapes: B batch, H heads, N states, C features, V value columns, G gates of a state (1 or C), L
+states of a chunk, b batch times heads, n chunks of one of them, c chunks of all.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from supernet.attention.causal_linear import from_chunks, in_chunks
 from supernet.attention.flash_gated import flash_gated_sums, flash_gated_takes
 
 CHUNK_STATES = 32
@@ -93,51 +93,54 @@ def _in_chunks(
 ) -> tuple[Tensor, Tensor]:
     batch, heads, states, features = q_BHNC.shape
     columns, gates = v_BHNV.shape[-1], log_gate_BHNG.shape[-1]
-    length = min(CHUNK_STATES, states)
-    q, k, v, log_gate = (_chunked(x, length) for x in (q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG))
+    length, rows = min(CHUNK_STATES, states), batch * heads
+    q, k, v, log_gate = (in_chunks(x, length) for x in (q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG))
     # From the chunk's start to state i, that state's own gate included: at most 0 and falling.
-    fallen_bnLG = log_gate.cumsum(dim=2)
-    total_bn1G = fallen_bnLG[:, :, -1:]
-    past_bCV = (
-        q.new_zeros(batch * heads, features, columns)
-        if past_BHCV is None
-        else past_BHCV.flatten(0, 1)
-    )
-    queries_bnLC, keys_bnLC = q * fallen_bnLG.exp(), k * (total_bn1G - fallen_bnLG).exp()
-    keep_bnG1 = total_bn1G.exp().mT
+    fallen_cLG = log_gate.cumsum(dim=1)
+    total_c1G = fallen_cLG[:, -1:]
+    fell_cLG = fallen_cLG.exp()
+    keys_cLC = k * (total_c1G - fallen_cLG).exp()
+    keep_bnG1 = fell_cLG[:, -1, :, None].unflatten(0, (rows, -1))
+    if past_BHCV is None:
+        past_bCV = q.new_zeros(rows, features, columns)
+    else:
+        past_bCV = past_BHCV.flatten(0, 1)
     if beta_BHN is None:
         products = _head_products if gates == 1 else _channel_products
-        weights_bnLL = products(q, k, fallen_bnLG)
-        before_bnCV, state_bCV = _carried(keys_bnLC.mT @ v, keep_bnG1, past_bCV)
+        weights_cLL = products(q, k, fallen_cLG)
+        own_bnCV = (keys_cLC.mT @ v).unflatten(0, (rows, -1))
+        before_cCV, state_bCV = _carried(own_bnCV, keep_bnG1, past_bCV)
     else:
-        beta_bnL1 = _chunked(beta_BHN[..., None], length)
-        seen_bnLL, weights_bnLL = _head_products(
-            torch.cat((k * beta_bnL1, q), dim=2), k, fallen_bnLG
-        ).split(length, dim=2)
+        beta_cL1 = in_chunks(beta_BHN[..., None], length)
+        seen_cLL, weights_cLL = _head_products(
+            torch.cat((k * beta_cL1, q), dim=1), k, fallen_cLG
+        ).split(length, dim=1)
         # What is written if each key first takes out what the chunk's earlier ones wrote there.
-        mixed_bnLL = _unit_inverse(seen_bnLL) * beta_bnL1.mT
-        columns_bnLW = mixed_bnLL @ torch.cat((v, k * fallen_bnLG.exp()), dim=3)
-        own_bnLV, taken_bnLC = columns_bnLW.split((columns, features), dim=3)
-        v, before_bnCV, state_bCV = _corrected(own_bnLV, taken_bnLC, keys_bnLC, keep_bnG1, past_bCV)
-    out_bnLV = weights_bnLL @ v + queries_bnLC @ before_bnCV
-    out_BHNV = out_bnLV.reshape(batch, heads, -1, columns)[:, :, :states]
+        mixed_cLL = _unit_inverse(seen_cLL) * beta_cL1.mT
+        own_bnLV, taken_bnLC, keys_bnLC = (
+            part.unflatten(0, (rows, -1))
+            for part in (mixed_cLL @ v, mixed_cLL @ (k * fell_cLG), keys_cLC)
+        )
+        v, before_cCV, state_bCV = _corrected(own_bnLV, taken_bnLC, keys_bnLC, keep_bnG1, past_bCV)
+    out_cLV = torch.baddbmm((q * fell_cLG) @ before_cCV, weights_cLL, v)
+    out_BHNV = from_chunks(out_cLV, batch, heads, states)
     return out_BHNV, state_bCV.unflatten(0, (batch, heads))
 
 
 def _carried(own_bnCV: Tensor, keep_bnG1: Tensor, past_bCV: Tensor) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, ``(b, n, C, V)``, and after the last one."""
+    """The state before each chunk, ``(c, C, V)``, and after the last one."""
     state_bCV, before = past_bCV, []
     # Unbound at once: the gradient of an index would be as large as all chunks, for each of them.
     for own_bCV, keep_bG1 in zip(own_bnCV.unbind(1), keep_bnG1.unbind(1), strict=True):
         before.append(state_bCV)
         state_bCV = torch.addcmul(own_bCV, state_bCV, keep_bG1)
-    return torch.stack(before, dim=1), state_bCV
+    return torch.stack(before, dim=1).flatten(0, 1), state_bCV
 
 
 def _corrected(
     own_bnLV: Tensor, taken_bnLC: Tensor, keys_bnLC: Tensor, keep_bn11: Tensor, past_bCV: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the delta rule writes, ``(b, n, L, V)``, the state before each chunk, and the last one.
+    """What the delta rule writes, ``(c, L, V)``, the state before each chunk, and the last one.
 
     Args:
         own_bnLV: what is written where the state before the chunk is zero.
@@ -153,49 +156,42 @@ def _corrected(
         before.append(state_bCV)
         written.append(torch.baddbmm(own_bLV, taken_bLC, state_bCV, alpha=-1))
         state_bCV = torch.baddbmm(state_bCV * keep_b11, keys_bLC.mT, written[-1])
-    return torch.stack(written, dim=1), torch.stack(before, dim=1), state_bCV
+    written_cLV, before_cCV = (torch.stack(x, dim=1).flatten(0, 1) for x in (written, before))
+    return written_cLV, before_cCV, state_bCV
 
 
-def _unit_inverse(lower_bnLL: Tensor) -> Tensor:
+def _unit_inverse(lower_cLL: Tensor) -> Tensor:
     """Inverse of the identity plus what stands below the diagonal.
 
     Solving for the identity and one product after it take half the time of solving for wide right
     sides, which torch copies into another order first.
     """
-    length = lower_bnLL.shape[-1]
-    identity_LL = torch.eye(length, dtype=lower_bnLL.dtype, device=lower_bnLL.device)
+    length = lower_cLL.shape[-1]
+    identity_LL = torch.eye(length, dtype=lower_cLL.dtype, device=lower_cLL.device)
     solved: Tensor = torch.linalg.solve_triangular(
-        lower_bnLL, identity_LL.expand_as(lower_bnLL), upper=False, unitriangular=True
+        lower_cLL, identity_LL.expand_as(lower_cLL), upper=False, unitriangular=True
     )
     return solved
 
 
-def _head_products(q_bnQC: Tensor, k_bnLC: Tensor, fallen_bnL1: Tensor) -> Tensor:
+def _head_products(q_cQC: Tensor, k_cLC: Tensor, fallen_cL1: Tensor) -> Tensor:
     """``q_i · k_j`` decayed from j to i, zero for later keys; Q is L or a multiple of it."""
-    length = k_bnLC.shape[2]
-    later_LL = torch.ones(length, length, dtype=torch.bool, device=q_bnQC.device).triu(1)
+    length = k_cLC.shape[1]
+    later_LL = torch.ones(length, length, dtype=torch.bool, device=q_cQC.device).triu(1)
     # Filled before the exponential, which would overflow there, and its gradient with it.
-    decay_bnLL = (fallen_bnL1 - fallen_bnL1.mT).masked_fill(later_LL, -torch.inf).exp()
-    products_bnQL = q_bnQC @ k_bnLC.mT
-    if q_bnQC.shape[2] == length:
-        return products_bnQL * decay_bnLL
-    both: Tensor = products_bnQL.unflatten(2, (-1, length)) * decay_bnLL[:, :, None]
-    return both.flatten(2, 3)
+    decay_cLL = (fallen_cL1 - fallen_cL1.mT).masked_fill(later_LL, -torch.inf).exp()
+    products_cQL = q_cQC @ k_cLC.mT
+    if q_cQC.shape[1] == length:
+        return products_cQL * decay_cLL
+    both: Tensor = products_cQL.unflatten(1, (-1, length)) * decay_cLL[:, None]
+    return both.flatten(1, 2)
 
 
-def _channel_products(q_bnLC: Tensor, k_bnLC: Tensor, fallen_bnLC: Tensor) -> Tensor:
+def _channel_products(q_cLC: Tensor, k_cLC: Tensor, fallen_cLC: Tensor) -> Tensor:
     """The same with a gate per feature, which has to be taken into the features.
 
     Queries are decayed from the middle of the chunk and keys to it, backwards where they lie on the
     other side; `LEAST_LOG_GATE` and the short chunk keep that within fp32.
     """
-    middle_bnLC = fallen_bnLC - fallen_bnLC[:, :, fallen_bnLC.shape[2] // 2, None]
-    return ((q_bnLC * middle_bnLC.exp()) @ (k_bnLC * (-middle_bnLC).exp()).mT).tril()
-
-
-def _chunked(x_BHNC: Tensor, length: int) -> Tensor:
-    """``(B, H, N, C)`` → ``(b, n, L, C)``, the last chunk filled up with zeros."""
-    missing = -x_BHNC.shape[2] % length
-    x_BHNC = F.pad(x_BHNC, (0, 0, 0, missing)) if missing else x_BHNC
-    chunks: Tensor = x_BHNC.flatten(0, 1).unflatten(1, (-1, length))
-    return chunks
+    middle_cLC = fallen_cLC - fallen_cLC[:, fallen_cLC.shape[1] // 2, None]
+    return ((q_cLC * middle_cLC.exp()) @ (k_cLC * (-middle_cLC).exp()).mT).tril()

@@ -82,10 +82,19 @@ class GatedDeltaKernel(GatedKernel):
         """See `GatedKernel.run`; what is carried is S and the convolutions' last inputs."""
         log_gate_BHN1, beta_BHN1 = gates
         past_BHCV, inputs_BFTD = past if past else (None, None)
-        q, k, v, inputs_BFTD = self._convolved(q_BHND, k_BHND, v_BHND, inputs_BFTD)
-        q = _of_length_one(q) * q.shape[-1] ** -0.5
+        heads = q_BHND.shape[1]
+        mixed_BFND, inputs_BFTD = self._convolved(q_BHND, k_BHND, v_BHND, inputs_BFTD)
+        qk_BFND, v = mixed_BFND.split((2 * heads, heads), dim=1)
+        length_BFN1 = torch.linalg.vector_norm(qk_BFND, dim=-1, keepdim=True)
+        q_rate, k_rate = (length_BFN1.square() + KEY_EPSILON).rsqrt().chunk(2, dim=1)
+        q, k = qk_BFND.chunk(2, dim=1)
         out_BHND, past_BHCV = gated_sums(
-            q, _of_length_one(k), v, log_gate_BHN1, beta_BHN1[..., 0], past_BHCV
+            q * (q_rate * q.shape[-1] ** -0.5),
+            k * k_rate,
+            v,
+            log_gate_BHN1,
+            beta_BHN1[..., 0],
+            past_BHCV,
         )
         return out_BHND, (past_BHCV, inputs_BFTD)
 
@@ -98,8 +107,8 @@ class GatedDeltaKernel(GatedKernel):
 
     def _convolved(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, past_BFTD: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Convolved queries, keys and values, and the last inputs: F is 3 H, T is 3."""
+    ) -> tuple[Tensor, Tensor]:
+        """Convolved queries, keys and values, one behind the other, and the last inputs."""
         _, heads, states, head_dim = q_BHND.shape
         inputs_BFND = torch.cat((q_BHND, k_BHND, v_BHND), dim=1)
         if past_BFTD is None:
@@ -110,15 +119,10 @@ class GatedDeltaKernel(GatedKernel):
         last_BFTD = inputs_BFND[:, :, states:].clone()
         (inputs_BFND,) = in_full_precision(inputs_BFND)
         taps_3WT = self.taps_3WT[:, : heads * head_dim]
-        taps_F1DT = taps_3WT.reshape(3 * heads, 1, head_dim, self.TAPS)
-        sums_BFND = inputs_BFND[:, :, :states] * taps_F1DT[..., 0]
+        # A tap's channels next to each other in memory: three times as fast as every fourth number.
+        taps_TF1D = taps_3WT.movedim(-1, 0).contiguous().view(-1, 3 * heads, 1, head_dim)
+        sums_BFND = inputs_BFND[:, :, :states] * taps_TF1D[0]
         for tap in range(1, self.TAPS):
             shifted_BFND = inputs_BFND[:, :, tap : tap + states]
-            sums_BFND = torch.addcmul(sums_BFND, shifted_BFND, taps_F1DT[..., tap])
-        q, k, v = F.silu(sums_BFND).chunk(3, dim=1)
-        return q, k, v, last_BFTD
-
-
-def _of_length_one(x_BHND: Tensor) -> Tensor:
-    """Divided by its length, which a floor keeps from 0."""
-    return x_BHND * (x_BHND.square().sum(dim=-1, keepdim=True) + KEY_EPSILON).rsqrt()
+            sums_BFND = torch.addcmul(sums_BFND, shifted_BFND, taps_TF1D[tap])
+        return F.silu(sums_BFND), last_BFTD

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from search_spaces.errors import UsageError
 from supernet.attention.base import AttentionKernel, State, first_position
-from supernet.attention.softmax import appended, fused_attention, packed, unpacked
+from supernet.attention.softmax import (
+    appended,
+    fused_attention,
+    packed,
+    past_attention,
+    unpacked,
+)
 
 LEAST_BLOCK, LARGEST_BLOCK = 32, 128
 """Queries of a block, of which there are a quarter as many as keys that a query sees, within these
@@ -96,6 +102,8 @@ class WindowKernel(AttentionKernel):
         k_BHMD, v_BHMD, mask_BM = appended(past, k_BHND, v_BHND, key_mask_BN)
         if mask_BM is None and q_BHND.shape[2] == span:
             out_BHND = grouped_attention(q_BHND, k_BHMD, v_BHMD, None)
+        elif k_BHMD.shape[2] <= self.window * span:
+            out_BHND = past_attention(q_BHND, k_BHMD, v_BHMD, mask_BM, span)
         else:
             band = Band(self.window - 1, 0, span)
             out_BHND = banded_attention(q_BHND, k_BHMD, v_BHMD, mask_BM, band)

@@ -41,19 +41,19 @@ class Blueprint:
         return params(self.settings, self.task, self.architecture)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``architecture.json``."""
+        """The content of ``architecture.json``, which names every setting there is."""
         return {
             "format": FORMAT,
             "id": self.architecture.id,
             "task": self.task,
             "params": self.params,
             "architecture": self.architecture.to_json(),
-            "model": model_table(self.settings),
+            "model": model_table(self.settings, every=True),
         }
 
     @classmethod
     def from_json(cls, data: object, name: str = ARCHITECTURE_FILE) -> Self:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote; settings that were not there yet are as they were then.
 
         Args:
             data: the parsed JSON.

@@ -21,11 +21,23 @@ from search_spaces.tasks import TASKS, TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
-from supernet.export.template import attention, linear_attention, state_attention
+from supernet.export.template import (
+    attention,
+    gated_attention,
+    linear_attention,
+    state_attention,
+    window_attention,
+)
 from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 
 TEMPLATE = Path(__file__).parent / "template"
-ATTENTION_PARTS = (attention, linear_attention, state_attention)
+ATTENTION_PARTS = (
+    attention,
+    window_attention,
+    linear_attention,
+    gated_attention,
+    state_attention,
+)
 TASK_PARTS: dict[TaskName, tuple[str, ...]] = {
     "classification": ("layers", "encoder", "classifier"),
     "translation": ("layers", "encoder", "decoder", "translator"),

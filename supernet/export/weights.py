@@ -24,13 +24,22 @@ from supernet.extraction import StandAlone
 from supernet.training.checkpoint import load, save
 
 _RENAMED = (
-    (re.compile(r"\.projections\.\w+\."), "."),
-    (re.compile(r"\.kernels\.\w+\."), "."),
+    (re.compile(r"\.projections\.[^.]+\."), "."),
+    # Kernels lose their name, so their gates have to say what they are.
+    (re.compile(r"\.kernels\.[^.]+\.output_WE$"), ".output_gate"),
+    (re.compile(r"\.kernels\.[^.]+\.gates_2HE$"), ".gate_weights"),
+    (re.compile(r"\.kernels\.[^.]+\.weight_GE$"), ".gate_weight"),
+    (re.compile(r"\.kernels\.[^.]+\.bias_G$"), ".gate_bias"),
+    (re.compile(r"\.kernels\.[^.]+\."), "."),
     (re.compile(r"\.blocks\."), ".layers."),
-    (re.compile(r"_([A-Z]+)$"), ""),  # shapes are suffixes of parameters
+    (re.compile(r"_(\d?[A-Z]+)$"), ""),  # shapes are suffixes of parameters
     (re.compile(r"^embedding\.(class_token|positions)$"), r"\1"),
+    (re.compile(r"^embedding\.extras\.types$"), "types"),
+    (re.compile(r"^embedding\.extras\.norm\."), "embedding_norm."),
     (re.compile(r"^embedding\.tokens\."), "embedding."),
     (re.compile(r"_positions\.learned$"), "_positions"),
+    (re.compile(r"_positions\.extras\.types$"), "_types"),
+    (re.compile(r"_positions\.extras\.norm\."), "_embedding_norm."),
 )
 _TABLES = {1: ("embedding",), 2: ("source_embedding", "target_embedding")}
 

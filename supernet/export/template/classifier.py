@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from supernet.export.template.encoder import Encoder
-from supernet.export.template.layers import learned_positions, placed
+from supernet.export.template.layers import (
+    embedding_norm_of,
+    learned_positions,
+    placed,
+    token_types,
+)
 
 
 class Network(nn.Module):
@@ -27,6 +32,8 @@ class Network(nn.Module):
         if model["class_token"]:
             self.class_token = nn.Parameter(torch.zeros(width))
         self.positions = learned_positions(model, width)
+        self.types = token_types(model, width)
+        self.embedding_norm = embedding_norm_of(model, width)
         self.encoder = Encoder(description)
         self.classifier = nn.Linear(width, model["num_classes"])
 
@@ -45,7 +52,7 @@ class Network(nn.Module):
             x = x.flatten(2).transpose(1, 2)
         if self.model["class_token"]:
             x = torch.cat((self.class_token.expand(len(x), 1, -1), x), dim=1)
-        return placed(x, 0, self.model, self.positions)
+        return self.embedding_norm(placed(x, 0, self.model, self.positions, self.types))
 
     def pool(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, D)``."""

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from supernet.export.template.attention import Carried, Settings
 from supernet.export.template.layers import (
     FeedForward,
-    attention_of,
+    cross_attention_of,
     final_norm,
     highest,
     layer_spans,
+    norm_of,
+    self_attention_of,
     side_by_side,
 )
 
@@ -29,17 +31,13 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.pre_norm = model["norm"] == "pre"
-        self.self_norm = nn.LayerNorm(width)
-        self.self_attention = attention_of(
-            model, layer["self_attention"], width, layer["self_num_heads"], span
-        )
+        self.self_norm = norm_of(model, width)
+        self.self_attention = self_attention_of(model, layer, "self_", width, span)
         if source is not None:
-            self.cross_norm = nn.LayerNorm(width)
-            self.cross_attention = attention_of(
-                model, layer["cross_attention"], width, layer["cross_num_heads"], source=source
-            )
+            self.cross_norm = norm_of(model, width)
+            self.cross_attention = cross_attention_of(model, layer, width, source)
             self.joined = layer["ende_connect"]  # outputs of the encoder that are seen
-        self.ffn_norm = nn.LayerNorm(width)
+        self.ffn_norm = norm_of(model, width)
         self.ffn = FeedForward(model, width, layer["ffn_dim"])
 
     def forward(

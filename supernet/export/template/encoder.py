@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from supernet.export.template.attention import Settings
 from supernet.export.template.layers import (
     FeedForward,
-    attention_of,
     final_norm,
     highest,
     layer_spans,
+    norm_of,
+    self_attention_of,
     side_by_side,
 )
 
@@ -24,9 +25,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, model: Settings, width: int, layer: dict[str, Any], span: int) -> None:
         super().__init__()
         self.pre_norm = model["norm"] == "pre"
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = attention_of(model, layer["attention"], width, layer["num_heads"], span)
-        self.ffn_norm = nn.LayerNorm(width)
+        self.attention_norm = norm_of(model, width)
+        self.attention = self_attention_of(model, layer, "", width, span)
+        self.ffn_norm = norm_of(model, width)
         self.ffn = FeedForward(model, width, layer["ffn_dim"])
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:

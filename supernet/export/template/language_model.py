@@ -10,11 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supernet.export.template.decoder import PAD, Decoder, State
-from supernet.export.template.layers import learned_positions, placed
+from supernet.export.template.layers import (
+    embedding_norm_of,
+    learned_positions,
+    placed,
+    scaled,
+    token_types,
+)
 
 
 class Network(nn.Module):
-    """A decoder over tokens; its embeddings are the output layer too."""
+    """A decoder over tokens; its embeddings are the output layer too, unless it has its own."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         super().__init__()
@@ -24,6 +30,10 @@ class Network(nn.Module):
         self.num_words = description.get("num_words") or words  # that the tokenizer knows
         self.embedding = nn.Embedding(words, stack["embed_dim"])
         self.decoder_positions = learned_positions(model, stack["embed_dim"])
+        self.decoder_types = token_types(model, stack["embed_dim"])
+        self.decoder_embedding_norm = embedding_norm_of(model, stack["embed_dim"])
+        if not model["tied_output"]:
+            self.output = nn.Linear(stack["embed_dim"], words, bias=False)
         self.decoder = Decoder(description)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -38,11 +48,13 @@ class Network(nn.Module):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """New tokens ``(B, N)`` -> logits of what follows each ``(B, N, V)``, and next state."""
         start, end = state.position, state.position + tokens.shape[1]
-        x = self.embedding(tokens) * self.embedding.embedding_dim**0.5
-        x = placed(x, start, self.model, self.decoder_positions)
-        positions = torch.arange(start, end, device=x.device)
+        x = scaled(self.embedding(tokens), self.model)
+        x = placed(x, start, self.model, self.decoder_positions, self.decoder_types)
+        x, positions = self.decoder_embedding_norm(x), torch.arange(start, end, device=x.device)
         x, layers = self.decoder(x, state.layers, state.memories, positions)
-        return F.linear(x, self.embedding.weight), replace(state, position=end, layers=layers)
+        tied = self.model["tied_output"]
+        logits = F.linear(x, self.embedding.weight) if tied else self.output(x)
+        return logits, replace(state, position=end, layers=layers)
 
     def remember(self, tokens: Tensor, state: State) -> State:
         """Read earlier tokens ``(B, C)``; what follows sees the last of them."""

@@ -8,7 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supernet.export.template.attention import KERNELS, Attention, Carried, Settings, past_mask
+from supernet.export.template.attention import (
+    KERNELS,
+    Attention,
+    Carried,
+    Settings,
+    Sizes,
+    past_mask,
+)
 
 
 def causal_sums(
@@ -57,7 +64,7 @@ class LinearAttention(Attention):
 
     def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
-        q, k, v = self.project(x)
+        q, k, v = self.project(x, positions)
         q, k = self.features(q, positions), self.features(k, positions)
         before = None if past is None else past[0]
         sums, after = causal_sums(q, k, with_ones(v), before, self.span)
@@ -78,10 +85,8 @@ class LinearAttention(Attention):
 class CosformerAttention(LinearAttention):
     """Linear attention whose weights fall off with the distance like a cosine (cosFormer, 2022)."""
 
-    def __init__(
-        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
-    ) -> None:
-        super().__init__(model, width, key_width, heads, span)
+    def __init__(self, model: Settings, sizes: Sizes) -> None:
+        super().__init__(model, sizes)
         self.max_length = model["max_length"]
 
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -92,14 +97,37 @@ class CosformerAttention(LinearAttention):
         return torch.cat((x * sine, x * cosine), dim=-1)
 
 
+class EluAttention(LinearAttention):
+    """Linear attention whose features are ``1 + elu`` (Katharopoulos et al., 2020)."""
+
+    rotates = True
+
+    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Positive and smooth, as wide as the head."""
+        return F.elu(x) + 1.0
+
+
+class HedgehogAttention(LinearAttention):
+    """Linear attention with learned features that are spiky like a softmax (Hedgehog, 2024)."""
+
+    rotates = True
+
+    def __init__(self, model: Settings, sizes: Sizes) -> None:
+        super().__init__(model, sizes)
+        self.map = nn.Parameter(torch.zeros(self.heads * self.head_width, self.head_width))
+
+    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+        """A softmax over features and their opposites: ``(B, H, N, 2 * W)``."""
+        x = x + x @ self.map.unflatten(0, (self.heads, self.head_width))
+        return torch.cat((x, -x), dim=-1).softmax(dim=-1) + 1e-6
+
+
 class NormLinearAttention(Attention):
     """Linear attention with a norm in place of the denominator (TransNormer, 2022)."""
 
-    def __init__(
-        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
-    ) -> None:
-        super().__init__(model, width, key_width, heads, span)
-        self.gain = nn.Parameter(torch.ones(heads * self.head_width))
+    def __init__(self, model: Settings, sizes: Sizes) -> None:
+        super().__init__(model, sizes)
+        self.gain = nn.Parameter(torch.ones(self.heads * self.head_width))
 
     def normed(self, x: Tensor) -> Tensor:
         """Each head ``(B, H, N, W)`` by itself."""
@@ -139,5 +167,7 @@ class NormLinearAttention(Attention):
 KERNELS |= {
     "performer": LinearAttention,
     "cosformer": CosformerAttention,
+    "elu": EluAttention,
+    "hedgehog": HedgehogAttention,
     "norm": NormLinearAttention,
 }

@@ -13,6 +13,7 @@ from supernet.export.template.attention import (
     Attention,
     Carried,
     Settings,
+    Sizes,
     past_mask,
     with_past,
 )
@@ -21,12 +22,10 @@ from supernet.export.template.attention import (
 class LinformerAttention(Attention):
     """Scaled dot products with a few learned mixtures of all states (Linformer, 2020)."""
 
-    def __init__(
-        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
-    ) -> None:
-        super().__init__(model, width, key_width, heads, span)
+    def __init__(self, model: Settings, sizes: Sizes) -> None:
+        super().__init__(model, sizes)
         rank, length = model["linformer_rank"], model["max_length"]
-        self.projection = nn.Parameter(torch.zeros(rank, length, span))
+        self.projection = nn.Parameter(torch.zeros(rank, length, self.span))
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, all states seeing the mixtures."""
@@ -60,10 +59,8 @@ class BigBirdAttention(Attention):
     What is not seen is masked here, not left out, so this is exact but saves no time.
     """
 
-    def __init__(
-        self, model: Settings, width: int, key_width: int, heads: int, span: int = 1
-    ) -> None:
-        super().__init__(model, width, key_width, heads, span)
+    def __init__(self, model: Settings, sizes: Sizes) -> None:
+        super().__init__(model, sizes)
         self.block = model["bigbird_block"]
         self.blocks = -(-model["max_length"] // self.block)
 

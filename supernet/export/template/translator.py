@@ -11,11 +11,20 @@ from torch import Tensor, nn
 
 from supernet.export.template.decoder import BOS, EOS, PAD, Decoder, State
 from supernet.export.template.encoder import Encoder
-from supernet.export.template.layers import learned_positions, placed
+from supernet.export.template.layers import (
+    embedding_norm_of,
+    learned_positions,
+    placed,
+    scaled,
+    token_types,
+)
 
 
 class Network(nn.Module):
-    """An encoder and a decoder over tokens; the target's embeddings are the output layer too."""
+    """An encoder and a decoder over tokens.
+
+    The target's embeddings are the output layer too, unless there is one of its own.
+    """
 
     def __init__(self, description: dict[str, Any]) -> None:
         super().__init__()
@@ -34,6 +43,12 @@ class Network(nn.Module):
             self.target_embedding = nn.Embedding(self.words, self.widths[1])
         self.encoder_positions = learned_positions(model, self.widths[0])
         self.decoder_positions = learned_positions(model, self.widths[1])
+        self.encoder_types = token_types(model, self.widths[0])
+        self.decoder_types = token_types(model, self.widths[1])
+        self.encoder_embedding_norm = embedding_norm_of(model, self.widths[0])
+        self.decoder_embedding_norm = embedding_norm_of(model, self.widths[1])
+        if not model["tied_output"]:
+            self.output = nn.Linear(self.widths[1], self.words, bias=False)
         self.encoder = Encoder(description)
         self.decoder = Decoder(description)
 
@@ -48,9 +63,9 @@ class Network(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Sources ``(B, M)`` -> the encoder's output ``(B, M, D)``, or several outputs."""
         table, width = self.embedding if self.shared else self.source_embedding, self.widths[0]
-        x = table(source)[..., :width] * width**0.5
-        x = placed(x, 0, self.model, self.encoder_positions)
-        return self.encoder(x, source != PAD)
+        x = scaled(table(source)[..., :width], self.model)
+        x = placed(x, 0, self.model, self.encoder_positions, self.encoder_types)
+        return self.encoder(self.encoder_embedding_norm(x), source != PAD)
 
     def begin(self, encoded: Tensor, real: Tensor) -> State:
         """The state before the first target token; `real` ``(B, M)`` is False at padding."""
@@ -61,11 +76,14 @@ class Network(nn.Module):
         """New target tokens ``(B, N)`` -> logits of what follows each ``(B, N, V)``, next state."""
         table, width = self.embedding if self.shared else self.target_embedding, self.widths[1]
         start, end = state.position, state.position + tokens.shape[1]
-        x = table(tokens)[..., :width] * width**0.5
-        x = placed(x, start, self.model, self.decoder_positions)
-        positions = torch.arange(start, end, device=x.device)
+        x = scaled(table(tokens)[..., :width], self.model)
+        x = placed(x, start, self.model, self.decoder_positions, self.decoder_types)
+        x, positions = self.decoder_embedding_norm(x), torch.arange(start, end, device=x.device)
         x, layers = self.decoder(x, state.layers, state.memories, positions)
-        logits = F.linear(x, table.weight[: self.words, :width])
+        if self.model["tied_output"]:
+            logits = F.linear(x, table.weight[: self.words, :width])
+        else:
+            logits = self.output(x)
         return logits, replace(state, position=end, layers=layers)
 
 
