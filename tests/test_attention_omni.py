@@ -164,5 +164,5 @@ class TestBuildKernel:
         assert len(list(build_kernel("softmax", settings, 16, 1).parameters())) == 1
 
     def test_unknown_kind(self) -> None:
-        with pytest.raises(ArchitectureError, match="'sparse'; there are softmax, linear, omni"):
-            build_kernel("sparse", SETTINGS, 16, 1)  # type: ignore[arg-type]
+        with pytest.raises(ArchitectureError, match="'sparse'; allowed are softmax, linear, omni"):
+            build_kernel("sparse", SETTINGS, 16, 1)
