@@ -166,6 +166,7 @@ WORDS = {
         "perplexity per token",
         "perplexity per word",
         "bits per character",
+        "accuracy",
         "loss",
     ],
 }
