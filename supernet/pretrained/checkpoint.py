@@ -138,7 +138,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     config.finish()
     sentence = read_sentence_modules(folder)
     if family.task == "embedding":
-        settings = _pooled(settings, sentence)
+        settings = pooled_settings(settings, sentence)
     elif sentence is not None:
         raise DataError(
             f"{folder} makes embeddings of texts (modules.json) with a network of the family "
@@ -209,7 +209,7 @@ def _family(file: Path, values: Mapping[str, Any]) -> Family:
     return family
 
 
-def _pooled(settings: ModelSettings, sentence: SentenceModules | None) -> ModelSettings:
+def pooled_settings(settings: ModelSettings, sentence: SentenceModules | None) -> ModelSettings:
     """The settings of an encoder with the pooling of its folder; without one it is the mean."""
     if sentence is None:
         return settings
