@@ -18,6 +18,7 @@ from supernet.attention.base import (
     in_full_precision,
     without_autocast,
 )
+from supernet.attention.gated_chunks import gated_sums
 from supernet.attention.linear_features import mask_features
 
 EPSILON = 1e-6
@@ -55,6 +56,18 @@ class GatedKernel(AttentionKernel):
             gates: see `gates`.
             past: what is carried; empty at the start.
         """
+
+    def sums(
+        self,
+        q_BHND: Tensor,
+        k_BHND: Tensor,
+        v_BHND: Tensor,
+        log_gate_BHNG: Tensor,
+        beta_BHN: Tensor | None,
+        past_BHCV: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """`gated_sums`, or another way to the same sums."""
+        return gated_sums(q_BHND, k_BHND, v_BHND, log_gate_BHNG, beta_BHN, past_BHCV)
 
     @abstractmethod
     def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:

@@ -235,7 +235,7 @@ def traced(graph: Graph) -> Any:
         {axis: dims.setdefault(name, torch.export.Dim(name)) for axis, name in one.axes.items()}
         for one in graph.inputs
     ]
-    with _quiet(), PlainAttention():
+    with torch.no_grad(), _quiet(), PlainAttention():  # a gradient would want more of a loop
         return torch.onnx.export(
             graph.module.eval(),
             graph.grouped([one.example for one in graph.inputs]),
