@@ -104,7 +104,9 @@ class GatedKernel(AttentionKernel):
             parts = [mask_features(part, key_mask_BM) for part in given]
             # Both directions at once, as samples of one batch.
             q, k, v, *both = (torch.cat((part, part.flip(2))) for part in parts)
-            onward_BHND, back_BHND = self.run(q, k, v, tuple(both), ())[0].chunk(2)
+            # Not `chunk`, which would fix the batch in an exported graph.
+            out_2BHND = self.run(q, k, v, tuple(both), ())[0].unflatten(0, (2, -1))
+            onward_BHND, back_BHND = out_2BHND.unbind(0)
             out_BHND = self.finished(onward_BHND + back_BHND.flip(2), x_BNE)
             return out_BHND.to(v_BHMD.dtype)
 

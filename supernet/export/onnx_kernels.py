@@ -119,7 +119,9 @@ class TraceableWindow(WindowKernel):
         """Attend; see `AttentionKernel.forward`."""
         states, device, side = q_BHND.shape[2], q_BHND.device, self.window * span
         length = max(1, LEAST_BLOCK // span) * span
-        blocks_n = torch.arange((states + length - 1) // length, device=device)[:, None] * length
+        # One block more than there are: of a single one a trace would make a constant.
+        count = (states + length - 1) // length + 1
+        blocks_n = torch.arange(count, device=device)[:, None] * length
         query_nL = blocks_n + torch.arange(length, device=device)
         key_nJ = blocks_n + torch.arange(length + 2 * side, device=device) - side
         there_BnJ = ((key_nJ >= 0) & (key_nJ < states))[None]
