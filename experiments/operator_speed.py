@@ -7,7 +7,8 @@ convolutions and gates around it. What needs N × N numbers is left out where th
 
 A linear operator overtakes fused softmax where the lines of the two cross. It is compared with the
 length at which both need the same multiply-adds by the formulas of `search_spaces.attention`, of
-which causal softmax needs one half (it skips what is in the future).
+which causal softmax needs one half (it skips what is in the future); and with that at which both
+compute as many, for the products within chunks, which no formula of the operator has, are made too.
 
 Shapes: B batch, H heads, N positions, D width of a head, E width of the layer's input.
 """
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from rich.table import Table
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.harness import table_of
 from latency.heap import steady_heap
@@ -84,12 +86,14 @@ class Crossing:
 
     Attributes:
         operator: the kind with its variant.
-        by_operations: length from which it needs fewer multiply-adds.
+        by_operations: length from which it needs fewer multiply-adds by its formula.
+        computed: the same with those that are computed, chunks included.
         measured: length from which it is faster; None where lines do not cross.
     """
 
     operator: str
     by_operations: int
+    computed: int
     measured: float | None
 
 
@@ -120,6 +124,7 @@ def crossings(times: Sequence[OperatorTime]) -> list[Crossing]:
         Crossing(
             kind,
             operations_crossing(kind),
+            computed_crossing(kind),
             crossing_length(
                 lengths, [softmax[n] for n in lengths], [lines[kind][n] for n in lengths]
             ),
@@ -135,6 +140,21 @@ def operations_crossing(kind: str) -> int:
     while _operations(kind, length) > _operations("softmax", length) / 2:
         length += 1
     return length
+
+
+def computed_crossing(kind: str) -> int:
+    """Length from which an operator computes fewer multiply-adds than causal softmax."""
+    length = 256  # the cost of a position is the same at all that are whole chunks
+    q, k, v = (torch.ones(1, HEADS, length, HEAD_DIM) for _ in range(3))
+    kernel = _kernel(kind)
+    call = partial(kernel.causal, q, k, v)
+    if kernel.reads_input:
+        call = partial(call, x_BND=torch.ones(1, length, EMBED_DIM))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        call()
+    # Causal softmax: two products of D with N / 2 keys, for each head.
+    per_position: float = counter.get_total_flops() / 2 / length
+    return round(per_position / WIDTH)
 
 
 def _operations(kind: str, length: int) -> int:
@@ -257,13 +277,14 @@ def operator_tables(numbers: dict[str, Any]) -> Iterator[Table]:
         )
     yield table_of(
         "Length from which a linear operator is below fused softmax",
-        ("operator", "in multiply-adds", "in time", "ratio"),
+        ("operator", "in multiply-adds", "as computed", "in time", "ratio to computed"),
         [
             (
                 one["operator"],
                 f"{one['by_operations']:,}",
+                f"{one['computed']:,}",
                 f"{one['measured']:,.0f}" if one["measured"] else "",
-                f"{one['measured'] / one['by_operations']:.2f}" if one["measured"] else "",
+                f"{one['measured'] / one['computed']:.2f}" if one["measured"] else "",
             )
             for one in numbers["crossings"]
         ],

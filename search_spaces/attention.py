@@ -84,6 +84,8 @@ class AttentionOperator:
 
     Attributes:
         name: as `supernet.attention.kernels` and the exports know it.
+        kept: numbers that a position keeps for the gradients, queries, keys and values among them,
+            in widths of the layer's attention; measured with heads of 64, more with narrower ones.
         cost: parameters and multiply-adds, see `Tally`.
         state: bytes that it carries for one sequence; 0 where it is not causal.
         causal: whether it can stand in a decoder, where later positions have to be left out.
@@ -93,6 +95,7 @@ class AttentionOperator:
     """
 
     name: str
+    kept: int
     cost: Callable[[ModelSettings, AttentionSizes], Tally]
     state: StateBytes
     causal: bool = True
@@ -341,17 +344,17 @@ def _bigbird(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 OPERATORS: dict[str, AttentionOperator] = {
     operator.name: operator
     for operator in (
-        AttentionOperator("softmax", _softmax, _keys_and_values, rotates=True, grows=True),
-        AttentionOperator("relative", _relative, _keys_and_values, grows=True),
-        AttentionOperator("window", _window, _last_keys_and_values, crosses=False, rotates=True),
-        AttentionOperator("cosformer", _cosformer, _sums(1, features=2)),
-        AttentionOperator("norm", _norm, _sums(0)),
-        AttentionOperator("elu", _elu, _sums(1), rotates=True),
-        AttentionOperator("hedgehog", _hedgehog, _sums(1, features=2), rotates=True),
-        AttentionOperator("decay", _decay, _sums(0, seen=False), crosses=False),
-        AttentionOperator("gated_delta", _gated_delta, _delta_state, crosses=False),
-        AttentionOperator("performer", _performer, _sums(1)),
-        AttentionOperator("linformer", _linformer, _nothing, causal=False, crosses=False),
-        AttentionOperator("bigbird", _bigbird, _repeated_keys_and_values, grows=True),
+        AttentionOperator("softmax", 6, _softmax, _keys_and_values, rotates=True, grows=True),
+        AttentionOperator("relative", 6, _relative, _keys_and_values, grows=True),
+        AttentionOperator("window", 8, _window, _last_keys_and_values, crosses=False, rotates=True),
+        AttentionOperator("cosformer", 14, _cosformer, _sums(1, features=2)),
+        AttentionOperator("norm", 12, _norm, _sums(0)),
+        AttentionOperator("elu", 11, _elu, _sums(1), rotates=True),
+        AttentionOperator("hedgehog", 19, _hedgehog, _sums(1, features=2), rotates=True),
+        AttentionOperator("decay", 16, _decay, _sums(0, seen=False), crosses=False),
+        AttentionOperator("gated_delta", 36, _gated_delta, _delta_state, crosses=False),
+        AttentionOperator("performer", 11, _performer, _sums(1)),
+        AttentionOperator("linformer", 6, _linformer, _nothing, causal=False, crosses=False),
+        AttentionOperator("bigbird", 12, _bigbird, _repeated_keys_and_values, grows=True),
     )
 }

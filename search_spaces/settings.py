@@ -38,7 +38,10 @@ class ImageInput:
 
 @dataclass(frozen=True, slots=True)
 class TokenInput:
-    """Sequences of token numbers; 0 is padding.
+    """Sequences of token numbers.
+
+    In translation and in encoders 0 is padding. In a language model it is a token like others, as
+    vocabularies of checkpoints need it: there places tell what is padding, not numbers.
 
     Attributes:
         vocab_size: source (or only) vocabulary, padding included.
@@ -92,7 +95,8 @@ class ModelSettings:
         relative_positions: largest distance of Shaw's relative keys in softmax layers; 0 is off.
             One table of ``2 * distance + 1`` rows by the attention's width in each layer.
         class_token: a learned token before the patches or tokens (classification).
-        pooling: what the classifier reads: the class token, or the mean over the other tokens.
+        pooling: what the classifier reads, or an embedding is: the class token, the mean over the
+            other tokens, or the first real token of a text that begins with one for it.
         linear_kernel: what a layer of kind ``linear`` computes.
         omni_kernel: what a layer of kind ``omni`` computes over the layers below it.
         omni_span: the most layer outputs an omni layer looks at.
@@ -119,6 +123,7 @@ class ModelSettings:
         window: positions that a layer of kind ``window`` sees; 0 where each says so itself
             (``window:64``). In a decoder those up to the query's own, in an encoder so many on
             either side, and the query's own.
+        unit_length: whether embeddings of texts are scaled to length 1.
     """
 
     input: ImageInput | TokenInput
@@ -131,7 +136,7 @@ class ModelSettings:
     positions: Positions = "learned"
     relative_positions: int = 0
     class_token: bool = False
-    pooling: Literal["class", "mean"] = "mean"
+    pooling: Literal["class", "mean", "first"] = "mean"
     linear_kernel: LinearKernel = "cosformer"
     omni_kernel: OmniKernel = "performer"
     omni_span: int = 4
@@ -152,6 +157,7 @@ class ModelSettings:
     tied_output: bool = True
     scale_embeddings: bool = True
     window: int = 0
+    unit_length: bool = False
 
     def stated(self) -> dict[str, Any]:
         """The fields, without those added since 0.2 that have their default.
@@ -213,6 +219,8 @@ class ModelSettings:
                 return f"max_length {self.max_length} is less than the {needed} tokens of an image"
         if self.pooling == "class" and not self.class_token:
             return "pooling is 'class', but class_token is false"
+        if self.pooling == "first" and (image or self.class_token):
+            return "pooling is 'first', which is for texts without a class token: write 'class'"
         if image and self.num_classes is None:
             return "an image space needs num_classes"
         return self._number_problem()

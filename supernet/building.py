@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
@@ -36,6 +38,13 @@ BUILDERS: dict[TaskName, Builders] = {
 def build_supernet(space: SearchSpace, dropout: float = 0.0) -> Supernet:
     """A model with the largest size of every gene, in which every network of the space lies."""
     return BUILDERS[space.task].supernet(space, dropout)
+
+
+def supernet_params(space: SearchSpace) -> int:
+    """Parameters of the supernet of a space, which is not really built."""
+    with torch.device("meta"):
+        model = build_supernet(space)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_network(

@@ -9,6 +9,8 @@ layers, D width.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from search_spaces.architecture import DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import State
 from supernet.blocks import ElasticAttention
-from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm
+from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
 from supernet.rotary import Rotation, rotation_of
 
@@ -127,6 +129,7 @@ class ElasticDecoder(nn.Module):
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float) -> None:
         super().__init__()
         self.settings = settings
+        self.checkpoints = False  # see `TrainingSettings.recompute`
         self.blocks = nn.ModuleList(
             ElasticDecoderBlock(settings, plan.embed_dim, plan.encoder_dim, layer, dropout)
             for layer in plan.layers
@@ -172,7 +175,8 @@ class ElasticDecoder(nn.Module):
         rotation = rotation_of(self.settings, positions_1N[0])
         outputs, after = [x_BND], []
         for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
-            x_BND, state = omni_step(
+            step = partial(
+                omni_step,
                 self.blocks[number],
                 outputs[-span:],
                 layer,
@@ -182,6 +186,7 @@ class ElasticDecoder(nn.Module):
                 mask_BN,
                 rotation,
             )
+            x_BND, state = recomputed(step) if self.checkpoints and self.training else step()
             after.append(state)
             outputs = [*outputs, x_BND][-self.settings.omni_span :]
         return x_BND if self.final_norm is None else self.final_norm(x_BND), tuple(after)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from search_spaces.architecture import EncoderLayer, EncoderStack, omni_spans
 from search_spaces.settings import ModelSettings
 from supernet.blocks import ElasticEncoderBlock
-from supernet.layers import build_norm
+from supernet.layers import build_norm, recomputed
 from supernet.plan import StackPlan
 from supernet.rotary import Rotation, rotation_of
 
@@ -19,6 +21,7 @@ class ElasticEncoder(nn.Module):
     def __init__(self, settings: ModelSettings, plan: StackPlan, dropout: float) -> None:
         super().__init__()
         self.settings = settings
+        self.checkpoints = False  # see `TrainingSettings.recompute`
         self.blocks = nn.ModuleList(
             ElasticEncoderBlock(settings, plan.embed_dim, layer, dropout) for layer in plan.layers
         )
@@ -42,10 +45,8 @@ class ElasticEncoder(nn.Module):
         rotation = rotation_of(self.settings, torch.arange(x_BND.shape[1], device=x_BND.device))
         outputs = [x_BND]
         for block, layer, span in zip(self.blocks, encoder.layers, spans, strict=False):
-            if span == 1:
-                x_BND = block(x_BND, layer, key_mask_BN, 1, rotation)
-            else:
-                x_BND = omni_block(block, outputs[-span:], layer, key_mask_BN, rotation)
+            step = partial(omni_block, block, outputs[-span:], layer, key_mask_BN, rotation)
+            x_BND = recomputed(step) if self.checkpoints and self.training else step()
             outputs = [*outputs, x_BND][-kept:]
         last = outputs[-count:]
         return last if self.final_norm is None else [self.final_norm(x) for x in last]
@@ -58,7 +59,7 @@ def omni_block(
     key_mask_BN: Tensor | None,
     rotation: Rotation | None = None,
 ) -> Tensor:
-    """One omnidirectional layer over the outputs of several layers, each ``(B, N, D)``.
+    """One layer over the outputs of one or, omnidirectional, several layers, each ``(B, N, D)``.
 
     The states are sorted position by position (IndexSort), pass attention and feed-forward, and
     the largest value of each feature among the states of a position is kept.
@@ -66,6 +67,8 @@ def omni_block(
     Source: OmniNet, equations 4 and 5 and section 3.2.4: the block replaces the layer.
     """
     span = len(outputs)
+    if span == 1:
+        return block(outputs[0], layer, key_mask_BN, 1, rotation)  # type: ignore[no-any-return]
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
     mask = None if key_mask_BN is None else key_mask_BN.repeat_interleave(span, dim=1)
     attended = block(states_BND, layer, mask, span, rotation)

@@ -8,7 +8,7 @@ import torch
 
 from search_spaces.architecture import Architecture
 from supernet.layers import prefix
-from supernet.models import EncoderClassifier, FixedNetwork
+from supernet.models import EncoderClassifier, EncoderEmbedder, FixedEmbedder, FixedNetwork
 from supernet.sequence_models import (
     FixedLanguageModel,
     FixedTranslation,
@@ -16,12 +16,14 @@ from supernet.sequence_models import (
     TranslationModel,
 )
 
-Supernet = EncoderClassifier | TranslationModel | LanguageModel
-StandAlone = FixedNetwork | FixedTranslation | FixedLanguageModel
+Supernet = EncoderClassifier | EncoderEmbedder | TranslationModel | LanguageModel
+StandAlone = FixedNetwork | FixedEmbedder | FixedTranslation | FixedLanguageModel
 
 
 @overload
 def extract(supernet: EncoderClassifier, architecture: Architecture) -> FixedNetwork: ...
+@overload
+def extract(supernet: EncoderEmbedder, architecture: Architecture) -> FixedEmbedder: ...
 @overload
 def extract(supernet: TranslationModel, architecture: Architecture) -> FixedTranslation: ...
 @overload
@@ -51,4 +53,6 @@ def _stand_alone(supernet: Supernet, architecture: Architecture) -> StandAlone:
         return FixedTranslation(supernet.settings, architecture)
     if isinstance(supernet, LanguageModel):
         return FixedLanguageModel(supernet.settings, architecture)
+    if isinstance(supernet, EncoderEmbedder):
+        return FixedEmbedder(supernet.settings, architecture)
     return FixedNetwork(supernet.settings, architecture)

@@ -11,12 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from search_spaces.settings import Activation, ModelSettings
+
+T = TypeVar("T")
 
 
 def prefix(parameter: Tensor, *sizes: int) -> Tensor:
@@ -181,6 +185,15 @@ class ElasticFeedForward(nn.Module):
         else:
             hidden = self.activation(self.gate(x_BND, ffn_dim)) * hidden
         return self.outer(self.dropout(hidden), x_BND.shape[-1])  # type: ignore[no-any-return]
+
+
+def recomputed(step: Callable[[], T]) -> T:
+    """What a step of the network gives, of whose inside nothing is kept for the gradients.
+
+    It is computed once more when they are; dropout draws the same numbers then.
+    """
+    result: T = checkpoint(step, use_reentrant=False)
+    return result
 
 
 class ScaledDropout(nn.Module):

@@ -6,9 +6,11 @@ Shapes: B batch, N positions, D width, C classes.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.encoder import ElasticEncoder
@@ -55,25 +57,14 @@ class InputEmbedding(nn.Module):
         return self.extras(x_BND)  # type: ignore[no-any-return]
 
 
-class EncoderClassifier(nn.Module):
-    """An encoder and a linear classifier over its class token or its mean."""
+class PooledEncoder(nn.Module):
+    """An encoder and its pooling: what models that say one thing of an input have in common."""
 
     def __init__(self, settings: ModelSettings, plan: StackPlan, dropout: float = 0.0) -> None:
         super().__init__()
-        assert settings.num_classes is not None, "a classifier needs num_classes"
         self.settings = settings
-        self.num_classes = settings.num_classes
         self.embedding = InputEmbedding(settings, plan.embed_dim)
         self.encoder = ElasticEncoder(settings, plan, dropout)
-        self.classifier = ElasticLinear(plan.embed_dim, settings.num_classes)
-
-    def forward(self, inputs: Tensor, architecture: Architecture) -> Tensor:
-        """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
-        encoder = encoder_of(architecture)
-        x_BND = self.embedding(inputs, encoder.embed_dim)
-        mask_BN = self._real_positions(inputs)
-        x_BND = self.encoder(x_BND, encoder, mask_BN)
-        return self.classifier(self._pool(x_BND, mask_BN), self.num_classes)  # type: ignore[no-any-return]
 
     def _real_positions(self, inputs: Tensor) -> Tensor | None:
         """True at positions that are not padding, class token included; None for images."""
@@ -87,6 +78,11 @@ class EncoderClassifier(nn.Module):
     def _pool(self, x_BND: Tensor, mask_BN: Tensor | None) -> Tensor:
         if self.settings.pooling == "class":
             return x_BND[:, 0]
+        if self.settings.pooling == "first":
+            if mask_BN is None:
+                return x_BND[:, 0]
+            first_B1D = mask_BN.int().argmax(dim=1)[:, None, None].expand(-1, 1, x_BND.shape[2])
+            return x_BND.gather(1, first_B1D)[:, 0]
         if self.settings.class_token:
             x_BND = x_BND[:, 1:]
             mask_BN = None if mask_BN is None else mask_BN[:, 1:]
@@ -94,6 +90,55 @@ class EncoderClassifier(nn.Module):
             return x_BND.mean(dim=1)
         weight_BN1 = mask_BN.unsqueeze(-1).to(x_BND.dtype)
         return (x_BND * weight_BN1).sum(dim=1) / weight_BN1.sum(dim=1).clamp(min=1.0)
+
+
+class EncoderClassifier(PooledEncoder):
+    """An encoder and a linear classifier over its class token or its mean."""
+
+    def __init__(self, settings: ModelSettings, plan: StackPlan, dropout: float = 0.0) -> None:
+        super().__init__(settings, plan, dropout)
+        assert settings.num_classes is not None, "a classifier needs num_classes"
+        self.num_classes = settings.num_classes
+        self.classifier = ElasticLinear(plan.embed_dim, settings.num_classes)
+
+    def forward(self, inputs: Tensor, architecture: Architecture) -> Tensor:
+        """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
+        encoder = encoder_of(architecture)
+        x_BND = self.embedding(inputs, encoder.embed_dim)
+        mask_BN = self._real_positions(inputs)
+        x_BND = self.encoder(x_BND, encoder, mask_BN)
+        return self.classifier(self._pool(x_BND, mask_BN), self.num_classes)  # type: ignore[no-any-return]
+
+
+class EncoderEmbedder(PooledEncoder):
+    """An encoder of texts whose pooled states are their embeddings."""
+
+    def forward(
+        self, tokens_BN: Tensor, architecture: Architecture, mask_BN: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Padded tokens ``(B, N)`` → last hidden states ``(B, N, D)`` and embeddings ``(B, D)``.
+
+        Args:
+            tokens_BN: 0 is padding, on either side, unless a mask is given.
+            architecture: the network.
+            mask_BN: True at real tokens.
+
+        Raises:
+            UsageError: for texts that are longer than the model's learned positions.
+        """
+        length = tokens_BN.shape[1]
+        if self.settings.positions == "learned" and length > self.settings.max_length:
+            raise UsageError(
+                f"a text has {length} tokens, but the model has {self.settings.max_length} "
+                "positions: cut texts to that, or split them"
+            )
+        encoder = encoder_of(architecture)
+        real_BN = self._real_positions(tokens_BN) if mask_BN is None else mask_BN
+        x_BND = self.encoder(self.embedding(tokens_BN, encoder.embed_dim), encoder, real_BN)
+        pooled_BD = self._pool(x_BND, real_BN)
+        if self.settings.unit_length:
+            pooled_BD = F.normalize(pooled_BD, dim=-1)
+        return x_BND, pooled_BD
 
 
 class FixedNetwork(nn.Module):
@@ -110,6 +155,27 @@ class FixedNetwork(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
         return self.network(inputs, self.architecture)  # type: ignore[no-any-return]
+
+
+class FixedEmbedder(nn.Module):
+    """One encoder of texts on its own: exactly its parameters, called with tokens alone."""
+
+    def __init__(
+        self, settings: ModelSettings, architecture: Architecture, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        plan = encoder_plan_of_network(settings, encoder_of(architecture))
+        self.network = EncoderEmbedder(settings, plan, dropout)
+
+    def forward(self, tokens_BN: Tensor, mask_BN: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `EncoderEmbedder.forward`."""
+        return self.network(tokens_BN, self.architecture, mask_BN)  # type: ignore[no-any-return]
+
+
+def build_embedder_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderEmbedder:
+    """An encoder of texts with the largest size of every gene."""
+    return EncoderEmbedder(space.model, encoder_plan_of_space(space), dropout)
 
 
 def build_classifier_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderClassifier:

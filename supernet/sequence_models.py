@@ -4,8 +4,10 @@ Both decode whole sequences and single tokens with one call: `step` takes any nu
 and what the last call returned, so that training and decoding cannot differ. A supernet and a
 stand-alone network are one class, built from two plans.
 
-Token 0 is padding. Sources may be padded on either side, targets at their end only, contexts of a
-language model in front.
+In translation token 0 is padding: sources may be padded on either side, targets at their end. In a
+language model it is a token like others, for some vocabularies of checkpoints have it: what is
+padding is told by places (the end of the text, a mask), and only contexts of a model with a memory
+have 0 in front.
 
 Shapes: B batch, N new target positions, M source positions, C positions of a context, D width,
 V target vocabulary.
@@ -112,29 +114,38 @@ class SequenceModel(nn.Module):
         self.decoder_positions = Positions(settings, plan.embed_dim, dropout)
         self.decoder = ElasticDecoder(settings, plan, dropout)
 
-    def step(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    def step(
+        self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
+    ) -> tuple[Tensor, DecodingState]:
         """New target tokens ``(B, N)`` → logits of what follows each, ``(B, N, V)``, and the state.
 
         B may be a multiple of the number of sources, neighbouring rows sharing one.
 
+        Args:
+            tokens_BN: tokens; positions are counted from the first column, padding included.
+            state: what `start` or the last call returned.
+            mask_BN: True at tokens; None when there is no padding before one. Padding may stand
+                in front at the start of a text, and behind at its end.
+
         Raises:
             UsageError: beyond the model's `max_length`.
         """
-        x_BND, state = self._read(tokens_BN, state)
-        return self._logits(x_BND), state
+        x_BND, state = self._read(tokens_BN, state, mask_BN)
+        return self.tell(x_BND), state
 
     def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `step`, with the logits of what follows the last token alone, ``(B, 1, V)``."""
         x_BND, state = self._read(tokens_BN, state)
-        return self._logits(x_BND[:, -1:]), state
+        return self.tell(x_BND[:, -1:]), state
 
-    def _logits(self, x_BND: Tensor) -> Tensor:
+    def tell(self, x_BND: Tensor) -> Tensor:
+        """The output layer: states ``(…, D)`` → logits of what follows each, ``(…, V)``."""
         if self.output is not None:
             logits: Tensor = self.output(x_BND, self.vocab_size)
             return logits
         table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
-        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[2]))
+        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[-1]))
 
     def _read(
         self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
@@ -181,7 +192,11 @@ class TranslationModel(SequenceModel):
             target_BN: target tokens, from the start symbol on.
             architecture: the network.
         """
-        return self.step(target_BN, self.start(source_BM, architecture))[0]
+        return self.tell(self.read(source_BM, target_BN, architecture))
+
+    def read(self, source_BM: Tensor, target_BN: Tensor, architecture: Architecture) -> Tensor:
+        """As `forward`, without the output layer: ``(B, N, D)``."""
+        return self._read(target_BN, self.start(source_BM, architecture))[0]
 
     def start(self, source_BM: Tensor, architecture: Architecture) -> DecodingState:
         """Encode sources ``(B, M)``: the state before the first target token."""
@@ -208,7 +223,11 @@ class LanguageModel(SequenceModel):
         super().__init__(settings, plan, vocab_size, [(vocab_size, plan.embed_dim)], dropout)
 
     def forward(
-        self, tokens_BN: Tensor, architecture: Architecture, context_BC: Tensor | None = None
+        self,
+        tokens_BN: Tensor,
+        architecture: Architecture,
+        context_BC: Tensor | None = None,
+        mask_BN: Tensor | None = None,
     ) -> Tensor:
         """Tokens ``(B, N)`` → logits ``(B, N, V)`` of the token after each.
 
@@ -216,8 +235,19 @@ class LanguageModel(SequenceModel):
             tokens_BN: a segment of the text.
             architecture: the network.
             context_BC: as for `start`.
+            mask_BN: as for `step`.
         """
-        return self.step(tokens_BN, self.start(architecture, context_BC))[0]
+        return self.tell(self.read(tokens_BN, architecture, context_BC, mask_BN))
+
+    def read(
+        self,
+        tokens_BN: Tensor,
+        architecture: Architecture,
+        context_BC: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+    ) -> Tensor:
+        """As `forward`, without the output layer: ``(B, N, D)``."""
+        return self._read(tokens_BN, self.start(architecture, context_BC), mask_BN)[0]
 
     def start(self, architecture: Architecture, context_BC: Tensor | None = None) -> DecodingState:
         """The state before the first token of a segment.
@@ -285,17 +315,24 @@ class FixedLanguageModel(nn.Module):
         plan = decoder_plan_of_network(settings, architecture)
         self.network = LanguageModel(settings, plan, dropout)
 
-    def forward(self, tokens_BN: Tensor, context_BC: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_BN: Tensor,
+        context_BC: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+    ) -> Tensor:
         """As `LanguageModel.forward`."""
-        return self.network(tokens_BN, self.architecture, context_BC)  # type: ignore[no-any-return]
+        return self.network(tokens_BN, self.architecture, context_BC, mask_BN)  # type: ignore[no-any-return]
 
     def start(self, context_BC: Tensor | None = None) -> DecodingState:
         """As `LanguageModel.start`."""
         return self.network.start(self.architecture, context_BC)
 
-    def step(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    def step(
+        self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
+    ) -> tuple[Tensor, DecodingState]:
         """As `SequenceModel.step`."""
-        return self.network.step(tokens_BN, state)
+        return self.network.step(tokens_BN, state, mask_BN)
 
     def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `SequenceModel.prefill`."""

@@ -57,6 +57,11 @@ class TrainingSettings:
             what decides the weights.
         num_probes: networks in that check.
         bfloat16: autocast to bfloat16 (on by itself on CUDA).
+        loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
+            vocabularies need more memory for logits than for all else, and the loss is the same;
+            tasks that write tokens only.
+        recompute: activation checkpointing: keep the input of each layer only, and compute the rest
+            once more for its gradients: less memory, a third more time, the same result.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -88,3 +93,5 @@ class TrainingSettings:
     checkpoint_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     num_probes: Count = 32
     bfloat16: bool = False
+    loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
+    recompute: bool = False

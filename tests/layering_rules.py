@@ -66,7 +66,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "moocore": ("nas.search.pareto",),
     "tensorboard": ("nas.cli.listeners.tensorboard",),
     "mlflow": ("nas.cli.listeners.mlflow",),
-    "safetensors": ("supernet.export.*",),
+    "safetensors": ("supernet.export.*", "supernet.pretrained.*"),
     "transformers": ("supernet.export.*",),
 }
 

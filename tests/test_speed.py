@@ -70,6 +70,7 @@ def test_evolution_is_timed_as_a_search_runs_it(objectives: tuple[str, ...]) -> 
 class TestOperators:
     def test_all_are_timed_and_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operator_speed, "ROUNDS", 1)
+        monkeypatch.setattr(operator_speed, "TOKEN_CALLS", 1)
         monkeypatch.setattr(operator_speed.importlib.util, "find_spec", lambda _: None)
         numbers = operator_speed.operator_numbers((2, 3))
         assert {one["operator"] for one in numbers["times"]} == {*KINDS, operator_speed.RULE}
@@ -94,3 +95,5 @@ class TestOperators:
         # Two products with D by D + 1 numbers, against half of two with N.
         assert found["linear:elu"].by_operations == 2 * 65 == operations_crossing("linear:elu")
         assert found["linear:cosformer"].by_operations == 4 * 65
+        # And two more within chunks of 64: with 64 features, and with 65 columns.
+        assert found["linear:elu"].computed == 2 * 65 + 64 + 65

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -21,6 +22,7 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from supernet.training_costs import A100_OPS, USED_SHARE, training_costs
 from supernet.training_settings import TrainingSettings
 
 NAME: Any = typer.Argument(
@@ -60,6 +62,57 @@ def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     out().print(_preset_table(space))
 
 
+def estimate_training(
+    name: str = NAME,
+    preset: str = typer.Option(
+        "quick", metavar="NAME", help=f"Whose numbers: {', '.join(PRESETS)}."
+    ),
+    gpus: int = typer.Option(1, min=1, max=1024, help="GPUs that share the training."),
+    ops: float = typer.Option(
+        A100_OPS / 1e12, min=0.001, help="Tera-operations a second of one, in bf16; an A100's."
+    ),
+    used: float = typer.Option(USED_SHARE, min=0.01, max=1.0, help="Share of them that is used."),
+    as_json: bool = options.JSON,
+) -> None:
+    """Tell by arithmetic what training the supernet needs of GPUs: memory, operations, hours."""
+    from supernet.building import supernet_params  # imports torch
+
+    space = checked_space(name)
+    settings = budget_for(space, preset, {}).supernet
+    costs = training_costs(space, supernet_params(space), settings, gpus)
+    hours = costs.hours(gpus, ops * 1e12, used) if costs.updates else None
+    if as_json:
+        print_json(
+            {
+                "space": space.name,
+                "preset": preset,
+                "gpus": gpus,
+                "hours": hours,
+                "memory_gb": costs.memory_bytes / 1e9,
+                **asdict(costs),
+            }
+        )
+        return
+    say(f"{space.name}, preset {preset}, {gpus} GPU{'s' * (gpus > 1)}: the supernet's training")
+    made = table("", ["what", "each GPU", ""], right=["each GPU"])
+    parts = {
+        "weights, gradients, optimiser": (costs.weight_bytes, f"{costs.params:,} parameters"),
+        "activations": (costs.activation_bytes, f"{costs.tokens:,} tokens an update in all"),
+        "logits": (costs.logit_bytes, ""),
+        "together": (costs.memory_bytes, "and 5 to 10 % that the allocator loses"),
+    }
+    for what, (size, note) in parts.items():
+        made.add_row(what, f"{size / 1e9:.1f} GB", note)
+    out().print(made)
+    if hours is None:
+        say("how long it takes follows from the data: the preset counts in passes over them")
+    else:
+        say(
+            f"about {hours:.1f} hours for {costs.updates:,} updates of {costs.operations:.3g} "
+            f"operations, where {used:.0%} of {ops:g} tera-operations a second are used"
+        )
+
+
 def check_space(
     file: str = typer.Argument(
         ..., metavar="FILE", help="The TOML file.", autocompletion=options.complete_space
@@ -78,6 +131,21 @@ def check_space(
         print_json({"ok": True, **_summary(space)})
     else:
         say(f"{file} is fine: {space.name}, {space.task}, {space.size:,} different networks")
+
+
+def space_from(
+    folder: str = typer.Argument(
+        ...,
+        metavar="DIR",
+        help="A checkpoint of Hugging Face's form: bert, gpt2, llama, mistral, qwen2, qwen3, vit.",
+    ),
+) -> None:
+    """Print the space around a checkpoint as TOML, to be kept in a file and edited."""
+    from supernet.pretrained.checkpoint import read_checkpoint
+    from supernet.pretrained.space import space_text
+
+    for line in space_text(read_checkpoint(folder)).splitlines():
+        say(line)
 
 
 def cost(

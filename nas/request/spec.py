@@ -352,10 +352,15 @@ class SearchSpec(SearchTerms):
         if self.device_profile is None:
             del values["device_profile"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
-            if not training["checkpoint_updates"]:
-                del training["checkpoint_updates"]
+            for name in LATER_SETTINGS:
+                if not training[name]:
+                    del training[name]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Of a training, none of which older versions had; all are off where they are 0.
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute")
 
 
 def build_spec(**values: Any) -> SearchSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nas.run.evaluator import check_data
-from nas.run.events import Event, Progress
+from nas.run.events import Event, Note, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.stages import feasibility
@@ -14,6 +14,9 @@ from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
+from supernet.building import supernet_params
+from supernet.training_costs import training_costs
+from supernet.training_settings import TrainingSettings
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -34,7 +37,18 @@ def work(run: Run) -> Iterator[Event]:
             **task.describe(),
         },
     )
+    if run.computes_on.startswith("cuda"):
+        yield Note("declare", training_told(run.space, run.spec.budget.supernet))
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
+
+
+def training_told(space: SearchSpace, settings: TrainingSettings) -> str:
+    """What training the supernet needs of a GPU, in a sentence."""
+    costs = training_costs(space, supernet_params(space), settings)
+    told = f"training the supernet needs about {costs.memory_bytes / 1e9:.1f} GB on a GPU"
+    if costs.updates:
+        told += f" and {costs.hours():.1f} hours of one A100"
+    return f"{told}, see nas space estimate"
 
 
 def _check_size(space: SearchSpace) -> None:

@@ -135,9 +135,9 @@ def rounded_up(value: float) -> str:
 
 
 def rounded_down(value: float) -> str:
-    """Three digits that are no more than a positive value: 0.4691 → ``0.469``."""
+    """Three digits that are no more than a positive value: 0.4691 → ``0.469``, 2667 → ``2660``."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.3g}"
+    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.10g}"
 
 
 def _check(name: str, limit: float, best: float) -> None:

@@ -111,6 +111,7 @@ def graphs_of(network: StandAlone) -> list[Graph]:
         with torch.no_grad():
             memories = source.module(source.inputs[0].example)
         return [source, _step(prepared, list(zip(source.outputs, memories, strict=True)))]
+    assert isinstance(prepared, FixedLanguageModel)  # no run has networks of another kind
     return [_step(prepared, [])]
 
 

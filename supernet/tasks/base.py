@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from supernet.beam_search import BeamSettings
@@ -37,6 +38,20 @@ class Predictions(NamedTuple):
     logits: Tensor
     labels: Tensor
     recalled: Tensor | None = None
+
+
+class States(NamedTuple):
+    """`Predictions` before the output layer.
+
+    Attributes:
+        states: ``(P, D)``.
+        tell: the output layer: states ``(K, D)`` → logits ``(K, C)``.
+        labels: as of `Predictions`.
+    """
+
+    states: Tensor
+    tell: Callable[[Tensor], Tensor]
+    labels: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,17 @@ class Task(ABC, Generic[BatchT, SplitT]):
     @abstractmethod
     def predict(self, model: Any, batch: BatchT, architecture: Architecture) -> Predictions:
         """What a network of the model says about a batch."""
+
+    def states(self, model: Any, batch: BatchT, architecture: Architecture) -> States:
+        """What a network of the model says about a batch, without the output layer.
+
+        Raises:
+            UsageError: for a task whose networks have few outcomes.
+        """
+        raise UsageError(
+            f"loss_chunk is for networks that write tokens; those of {self.kind} tell few classes: "
+            "set it to 0"
+        )
 
     @abstractmethod
     def evaluation(

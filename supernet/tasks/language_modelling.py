@@ -29,7 +29,7 @@ from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
-from supernet.tasks.base import Evaluation, Predictions, Scores, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
 from supernet.training_settings import TrainingSettings
 
@@ -183,6 +183,13 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
     ) -> Predictions:
         """One prediction for each token."""
         return _predictions(model(batch.inputs, architecture, batch.context), batch)
+
+    def states(self, model: Supernet, batch: StreamBatch, architecture: Architecture) -> States:
+        """See `Task.states`."""
+        assert isinstance(model, LanguageModel)
+        x_BND = model.read(batch.inputs, architecture, batch.context)
+        labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
+        return States(x_BND.flatten(0, 1), model.tell, labels_BN.flatten())
 
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: StreamSplit, device: str

@@ -19,7 +19,7 @@ from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.sequence_models import TranslationModel
-from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, Task
+from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
@@ -119,6 +119,13 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         logits_BNV = model(batch.source, batch.inputs, architecture)
         labels_BN = batch.targets.masked_fill(~batch.target_mask, IGNORED)
         return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten())
+
+    def states(self, model: Supernet, batch: PairBatch, architecture: Architecture) -> States:
+        """See `Task.states`."""
+        assert isinstance(model, TranslationModel)
+        x_BND = model.read(batch.source, batch.inputs, architecture)
+        labels_BN = batch.targets.masked_fill(~batch.target_mask, IGNORED)
+        return States(x_BND.flatten(0, 1), model.tell, labels_BN.flatten())
 
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: PairSplit, device: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,16 +39,92 @@ def add_gradients(
     Returns:
         The loss of each network on the share, times the share's weight.
     """
+    way = _in_chunks if settings.loss_chunk else _at_once
     losses, teacher = list[float](), None
     for number, network in enumerate(networks):
-        with _autocast(device, settings):
-            logits, labels, _ = task.predict(model, share.batch, network)
-        loss = _loss(logits, labels, teacher, settings) * share.weight
-        (loss / len(networks)).backward()
-        losses.append(loss.item())
+        part = Part(share.batch, share.weight, len(networks))
+        loss, taught = way(task, model, part, network, settings, teacher, device)
+        losses.append(loss)
         if number == 0 and _distils(settings, len(networks)):
-            teacher = logits.detach().float().softmax(dim=-1)
+            teacher = taught
     return losses
+
+
+class Part(NamedTuple):
+    """A share of a batch, for one of several networks.
+
+    Attributes:
+        batch: the examples.
+        weight: of their mean loss among all examples of the update.
+        networks: of the update, how many.
+    """
+
+    batch: Any
+    weight: float
+    networks: int
+
+
+Taught = Callable[[int, int], Tensor]
+"""Probabilities ``(K, C)`` that the teacher gives to the predictions from one number to another."""
+
+
+def _at_once(
+    task: Task[Any, Any],
+    model: Supernet,
+    part: Part,
+    network: Architecture,
+    settings: TrainingSettings,
+    teacher: Taught | None,
+    device: str,
+) -> tuple[float, Taught]:
+    """One network's gradients; its loss, times the part's weight; and what it teaches."""
+    with _autocast(device, settings):
+        logits, labels, _ = task.predict(model, part.batch, network)
+    soft = None if teacher is None else teacher(0, len(labels))
+    loss = _loss(logits, labels, soft, settings) * part.weight
+    (loss / part.networks).backward()
+    told = logits.detach()
+    return loss.item(), lambda start, end: told[start:end].float().softmax(dim=-1)
+
+
+def _in_chunks(
+    task: Task[Any, Any],
+    model: Supernet,
+    part: Part,
+    network: Architecture,
+    settings: TrainingSettings,
+    teacher: Taught | None,
+    device: str,
+) -> tuple[float, Taught]:
+    """As `_at_once`, with the logits of `loss_chunk` predictions at a time.
+
+    The gradients of the states are added up chunk by chunk and then go back through the network.
+    """
+    with _autocast(device, settings):
+        states_PD, tell, labels_P = task.states(model, part.batch, network)
+    before_PD = states_PD.detach().requires_grad_()
+    total = 0.0
+    real = int((labels_P != IGNORED).sum())
+    size = settings.loss_chunk
+    for start in range(0, len(labels_P), size):
+        labels = labels_P[start : start + size]
+        share = int((labels != IGNORED).sum()) / max(real, 1)
+        if not share:
+            continue
+        with _autocast(device, settings):
+            logits = tell(before_PD[start : start + size])
+        soft = None if teacher is None else teacher(start, start + size)
+        loss = _loss(logits, labels, soft, settings) * (share * part.weight)
+        (loss / part.networks).backward()
+        total += loss.item()
+    if before_PD.grad is not None:
+        states_PD.backward(before_PD.grad)
+
+    def taught(start: int, end: int) -> Tensor:
+        with torch.no_grad(), _autocast(device, settings):
+            return tell(before_PD[start:end]).float().softmax(dim=-1)
+
+    return total, taught
 
 
 def _distils(settings: TrainingSettings, num_networks: int) -> bool:

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, UsageError
 from search_spaces.turns import give_way
+from supernet.decoder import ElasticDecoder
+from supernet.encoder import ElasticEncoder
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
@@ -91,6 +93,9 @@ class Trainer:
         group: Group | None = None,
     ) -> None:
         self._raw = model.to(device)
+        for part in model.modules():
+            if isinstance(part, ElasticEncoder | ElasticDecoder):
+                part.checkpoints = settings.recompute
         self._sampler = sampler
         self._probes = probes
         self._task = task

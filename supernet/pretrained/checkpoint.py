@@ -1,0 +1,280 @@
+"""A checkpoint: what a folder of Hugging Face's form holds, as settings, architecture and weights.
+
+`read_checkpoint` looks at everything but the numbers: settings, names, shapes and types of tensors,
+tokenizer. `Checkpoint.network` reads those. Nothing is written, and nothing in a folder is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from search_spaces.architecture import Architecture
+from search_spaces.errors import ArchitectureError, DataError
+from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.toml_source import shown
+from supernet.building import build_network
+from supernet.extraction import StandAlone
+from supernet.models import FixedEmbedder
+from supernet.pretrained.config import Config
+from supernet.pretrained.families import FAMILIES
+from supernet.pretrained.families.base import CheckpointTask, Family
+from supernet.pretrained.json_files import read_object, refuse_code
+from supernet.pretrained.names import NamePair
+from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
+from supernet.pretrained.tensors import StoredTensor, check_types, read_tensors, stored_tensors
+from supernet.pretrained.tokenizer_files import tokenizer_files
+
+CONFIG_FILE = "config.json"
+# Of tables of older writers, whose layer norms had a gamma and a beta.
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+OUTPUT = "lm_head.weight"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds, apart from the numbers of its weights.
+
+    Attributes:
+        folder: where it is.
+        family: ``model_type``, for example ``llama``.
+        task: what its network does; ``embedding`` is an encoder without a classifier.
+        settings: of its network, and of a space around it.
+        architecture: its network.
+        config: the content of ``config.json``.
+        tensors: those of the folder, by their names there.
+        tokenizer_files: with which inputs are made, relative to the folder.
+        sentence: how embeddings are made of states, in folders of sentence-transformers.
+    """
+
+    folder: Path
+    family: str
+    task: CheckpointTask
+    settings: ModelSettings
+    architecture: Architecture
+    config: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, StoredTensor] = field(repr=False)
+    tokenizer_files: tuple[str, ...]
+    sentence: SentenceModules | None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, in order; empty where there are none."""
+        names = self.config.get("id2label")
+        if self.task != "classification" or not isinstance(names, dict):
+            return ()
+        return tuple(str(names.get(str(n), f"class {n}")) for n in range(len(names)))
+
+    def network(self) -> StandAlone:
+        """The network with the checkpoint's weights, on the CPU, in fp32, in evaluation mode.
+
+        Raises:
+            DataError: for a damaged file, and for a weight that is no finite number.
+        """
+        network = bare_network(self.task, self.settings, self.architecture)
+        network.network.load_state_dict(self.weights(), assign=True)
+        return network.eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters of `network` by their names in ``network.network``, in fp32.
+
+        Raises:
+            DataError: as `network`.
+        """
+        family = FAMILIES[self.family]
+        pairs = {pair.theirs: pair for pair in family.pairs(self.settings, self.architecture)}
+        shapes = parameter_shapes(self.task, self.settings, self.architecture)
+        found: dict[str, Tensor] = {}
+        known = named_tensors(family, self.tensors)
+        wanted = {name: known[name] for name in pairs}
+        doubled = self.settings.tied_output and OUTPUT in known and OUTPUT not in pairs
+        if doubled:
+            wanted[OUTPUT] = known[OUTPUT]
+        outputs: Tensor | None = None
+        for name, tensor in read_tensors(wanted):
+            if name not in pairs:
+                outputs = tensor
+                continue
+            found |= dict(pairs[name].to_ours(tensor, shapes))
+        if outputs is not None and not torch.equal(outputs, found["tables.0.weight"]):
+            raise DataError(
+                f"{self.folder} says tie_word_embeddings, but its {OUTPUT} differs from its "
+                "embeddings: set tie_word_embeddings to what the network was trained with"
+            )
+        return found
+
+
+def read_checkpoint(folder: str | Path) -> Checkpoint:
+    """Look at a folder of Hugging Face's form.
+
+    Args:
+        folder: with ``config.json``, safetensors in one file or in shards with their index and,
+            for texts, a tokenizer; a folder of sentence-transformers has ``modules.json`` too.
+
+    Raises:
+        DataError: when something is missing, damaged, asks for code, or is not known here; the
+            sentence names it.
+        UsageError: when safetensors is not installed.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder: give the folder that holds {CONFIG_FILE}")
+    file = folder / CONFIG_FILE
+    values = read_object(file)
+    refuse_code(file, values)
+    family = _family(file, values)
+    config = Config(file, values)
+    try:
+        settings, architecture = family.read(config)
+    except ArchitectureError as error:
+        raise DataError(f"{file} describes no network: {error}") from error
+    config.finish()
+    sentence = read_sentence_modules(folder)
+    if family.task == "embedding":
+        settings = pooled_settings(settings, sentence)
+    elif sentence is not None:
+        raise DataError(
+            f"{folder} makes embeddings of texts (modules.json) with a network of the family "
+            f"{family.model_type}; known for that is bert"
+        )
+    if (problem := settings.problem()) is not None:
+        raise DataError(f"{file} describes no network: {problem}")
+    tensors = stored_tensors(folder)
+    _check_tensors(folder, family, settings, architecture, tensors)
+    rows = None if isinstance(settings.input, ImageInput) else settings.input.vocab_size
+    return Checkpoint(
+        folder=folder,
+        family=family.model_type,
+        task=family.task,
+        settings=settings,
+        architecture=architecture,
+        config=values,
+        tensors=tensors,
+        tokenizer_files=tokenizer_files(folder, rows),
+        sentence=sentence,
+    )
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the drawing of first weights, for which the device ``meta`` loads a compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_"):
+            return args[0] if args else named["tensor"]
+        if func.__name__ in ("mul", "__mul__") and isinstance(args[1], float):
+            return args[0]
+        if func is torch.randn:
+            return torch.empty(*args, **{key: v for key, v in named.items() if key != "generator"})
+        return func(*args, **named)
+
+
+def bare_network(
+    task: CheckpointTask, settings: ModelSettings, architecture: Architecture
+) -> StandAlone:
+    """A network of these sizes whose parameters have no memory yet (torch's device ``meta``)."""
+    with torch.device("meta"), _Undrawn():
+        if task == "embedding":
+            return FixedEmbedder(settings, architecture)
+        return build_network(settings, task, architecture)
+
+
+def parameter_shapes(
+    task: CheckpointTask, settings: ModelSettings, architecture: Architecture
+) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of a network, by its name in ``network.network``."""
+    state = bare_network(task, settings, architecture).network.state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def named_tensors(family: Family, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors under the names of the family's table, which a bare model's folder shortens."""
+    whole = any(name.startswith(family.base) for name in tensors)
+    named = {}
+    for name, tensor in tensors.items():
+        for old, new in RENAMED.items():
+            name = name.replace(old, new)
+        head = whole or name == OUTPUT
+        named[name if head else f"{family.base}{name}"] = tensor
+    return named
+
+
+def _family(file: Path, values: Mapping[str, Any]) -> Family:
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise DataError(
+            f"{file}: model_type is {shown(kind)}; known families are {', '.join(FAMILIES)}"
+        )
+    family, classes = FAMILIES[kind], values.get("architectures")
+    if classes:
+        unknown = [one for one in classes if one not in family.classes]
+        if not isinstance(classes, list) or unknown:
+            raise DataError(
+                f"{file}: architectures is {shown(classes)}; of the family {kind} known are "
+                f"{', '.join(family.classes)}"
+            )
+    return family
+
+
+def pooled_settings(settings: ModelSettings, sentence: SentenceModules | None) -> ModelSettings:
+    """The settings of an encoder with the pooling of its folder; without one it is the mean."""
+    if sentence is None:
+        return settings
+    return replace(settings, pooling=sentence.pooling, unit_length=sentence.unit_length)
+
+
+def _check_tensors(
+    folder: Path,
+    family: Family,
+    settings: ModelSettings,
+    architecture: Architecture,
+    tensors: Mapping[str, StoredTensor],
+) -> None:
+    """See that all tensors are there, have their shapes, and that none is of no use known here."""
+    depth = len((architecture.decoder or architecture.encoder).layers)  # type: ignore[union-attr]
+    if depth > len(tensors):  # before anything is built: a layer has several
+        raise DataError(f"{folder} has {len(tensors)} tensors, too few for {depth} layers")
+    pairs: list[NamePair] = list(family.pairs(settings, architecture))
+    shapes = parameter_shapes(family.task, settings, architecture)
+    assert sorted(shapes) == sorted(name for pair in pairs for name in pair.ours)
+    named = named_tensors(family, tensors)
+    for pair in pairs:
+        tensor = named.get(pair.theirs)
+        if tensor is None:
+            raise DataError(
+                f"{folder} has no tensor {pair.theirs}, which its {CONFIG_FILE} asks for: it is "
+                "not whole, or the two are of different networks"
+            )
+        right = pair.their_shape(shapes)
+        if tensor.shape != right:
+            raise DataError(
+                f"{tensor.file}: {tensor.name} is {tensor.shape}, but by {CONFIG_FILE} it is "
+                f"{right}: the two are of different networks"
+            )
+    known = {pair.theirs for pair in pairs}
+    check_types(named[name] for name in known)
+    for name, tensor in named.items():
+        tied = name == OUTPUT and settings.tied_output
+        if name not in known and not tied and not _unused(family, name):
+            raise DataError(
+                f"{tensor.file} has the tensor {tensor.name}, which is not known of the family "
+                f"{family.model_type}: outputs could depend on it"
+            )
+
+
+def _unused(family: Family, name: str) -> bool:
+    return family.is_unused(name) or family.is_unused(name.removeprefix(family.base))

@@ -1,0 +1,27 @@
+"""The families whose checkpoints are known, by ``model_type``."""
+
+from __future__ import annotations
+
+from supernet.pretrained.families.base import Family
+from supernet.pretrained.families.bert import BertFamily
+from supernet.pretrained.families.gpt2 import GPT2Family
+from supernet.pretrained.families.llama import (
+    LlamaFamily,
+    MistralFamily,
+    Qwen2Family,
+    Qwen3Family,
+)
+from supernet.pretrained.families.vit import ViTFamily
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        BertFamily(),
+        GPT2Family(),
+        LlamaFamily(),
+        MistralFamily(),
+        Qwen2Family(),
+        Qwen3Family(),
+        ViTFamily(),
+    )
+}

@@ -1,0 +1,204 @@
+"""What training a supernet needs of a GPU, by arithmetic: memory, operations, time.
+
+Memory is that of the largest network of an update, which trains alone: one network after the other
+adds to the gradients. It is counted in fp32 or, under autocast, with what matrix products take and
+give in bf16; norms, the residual stream, weights, gradients and AdamW's moments stay in fp32. What
+the allocator loses between tensors comes on top, 5 to 10 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from search_spaces.architecture import (
+    Architecture,
+    AttentionKind,
+    DecoderLayer,
+    EncoderLayer,
+    omni_spans,
+)
+from search_spaces.attention import operator_of
+from search_spaces.costs import cost
+from search_spaces.operators import largest
+from search_spaces.settings import ImageInput
+from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
+from supernet.training_settings import TrainingSettings
+
+OPTIMISER_BYTES = 8
+"""Of AdamW's two moments, for each parameter."""
+A100_OPS = 312e12
+"""bf16 multiplications and additions a second of an A100. Source: NVIDIA's data sheet (2020)."""
+USED_SHARE = 0.3
+"""Of them that a training is expected to use; a guess that a run of one's own replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCosts:
+    """What a training needs of each GPU.
+
+    Attributes:
+        params: of the model.
+        weight_bytes: weights, gradients, AdamW's moments, and an average where one is kept.
+        activation_bytes: what the largest network keeps for its gradients.
+        logit_bytes: of the output layer's scores, at their largest.
+        tokens: positions of an update, on all GPUs.
+        operations: floating-point operations of an update, on all GPUs.
+        updates: planned; 0 where an epoch's length is not known before the data are read.
+    """
+
+    params: int
+    weight_bytes: int
+    activation_bytes: int
+    logit_bytes: int
+    tokens: int
+    operations: float
+    updates: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.activation_bytes + self.logit_bytes
+
+    def hours(self, gpus: int = 1, ops: float = A100_OPS, used: float = USED_SHARE) -> float:
+        """Hours of the whole training on so many GPUs of so many operations a second."""
+        return self.operations * self.updates / (ops * used * gpus) / 3600
+
+
+def training_costs(
+    space: SearchSpace,
+    params: int,
+    settings: TrainingSettings,
+    gpus: int = 1,
+    autocast: bool = True,
+) -> TrainingCosts:
+    """What training the supernet of a space needs.
+
+    Args:
+        space: what is trained.
+        params: of its supernet.
+        settings: the numbers.
+        gpus: that share an update.
+        autocast: whether matrix products are in bf16.
+    """
+    (network,) = space.decode(largest(space))
+    per_batch, length = batch_positions(space, settings)
+    on_one = math.ceil(per_batch * settings.accumulate / gpus / settings.accumulate)
+    states = activation_bytes(space, network, settings, autocast) * on_one
+    copies = 4 + 4 + OPTIMISER_BYTES + (4 if settings.ema_decay else 0)
+    products = 2 if autocast else 4
+    cast = products * params if autocast else 0  # of the weights that an update uses
+    networks = 1 if settings.sampling == "fair" else settings.num_random
+    networks += 2 if settings.sampling == "sandwich" else 0
+    passes = 4 if settings.recompute else 3
+    counted = cost(space.model, space.task, network, "true", *_lengths(space, length))
+    tokens = per_batch * settings.accumulate
+    return TrainingCosts(
+        params,
+        copies * params + cast,
+        states,
+        logit_bytes(space, settings, on_one, autocast),
+        tokens,
+        passes * networks * counted.flops / length * tokens,
+        settings.max_updates or settings.epochs * settings.epoch_updates,
+    )
+
+
+def batch_positions(space: SearchSpace, settings: TrainingSettings) -> tuple[int, int]:
+    """Positions of a batch, and of one sequence of it."""
+    source = space.model.input
+    if isinstance(source, ImageInput):
+        length = source.num_tokens + (space.model.class_token and TASKS[space.task].classifies)
+        return settings.batch_size * length, length
+    longest = min(settings.segment_length, space.model.max_length)
+    if TASKS[space.task].classifies:
+        return settings.batch_size * space.model.max_length, space.model.max_length
+    return max(settings.max_tokens, longest), longest
+
+
+def activation_bytes(
+    space: SearchSpace, network: Architecture, settings: TrainingSettings, autocast: bool
+) -> int:
+    """Bytes that a position of a network keeps for its gradients.
+
+    Each block keeps the input and the output of its norms (of embedding size, in fp32 and as the
+    matrix products take it), what attention keeps (`AttentionOperator.kept`) and the hidden units
+    before and after the activation, with a gate both factors besides. With recomputed activations
+    a layer keeps its input alone, and one layer at a time all of the rest.
+    """
+    every = _layers(space, network)
+    layers = [_layer_bytes(space, dim, layer, span, autocast) for dim, layer, span in every]
+    dims = [dim for dim, _, _ in every]
+    if not settings.recompute:
+        return sum(layers)
+    return sum(4 * dim for dim in dims) + max(layers)
+
+
+def _layers(
+    space: SearchSpace, network: Architecture
+) -> list[tuple[int, EncoderLayer | DecoderLayer, int]]:
+    """Embedding size, layer and states a position, of every layer."""
+    found: list[tuple[int, EncoderLayer | DecoderLayer, int]] = []
+    largest_span = space.model.omni_span
+    if network.encoder is not None:
+        kinds = [layer.attention for layer in network.encoder.layers]
+        spans = omni_spans(kinds, largest_span)
+        dim = network.encoder.embed_dim
+        found += [(dim, layer, s) for layer, s in zip(network.encoder.layers, spans, strict=True)]
+    if network.decoder is not None:
+        kinds = [layer.self_attention for layer in network.decoder.layers]
+        spans = omni_spans(kinds, largest_span)
+        dim = network.decoder.embed_dim
+        found += [(dim, step, s) for step, s in zip(network.decoder.layers, spans, strict=True)]
+    return found
+
+
+def _layer_bytes(
+    space: SearchSpace, dim: int, layer: EncoderLayer | DecoderLayer, span: int, autocast: bool
+) -> int:
+    model, products = space.model, 2 if autocast else 4
+    attentions: list[tuple[AttentionKind, int]] = []
+    if isinstance(layer, EncoderLayer):
+        attentions.append((_costliest(space, "attention"), layer.num_heads))
+    else:
+        attentions.append((_costliest(space, "self_attention"), layer.self_num_heads))
+        if layer.cross_attention is not None and layer.cross_num_heads is not None:
+            attentions.append((layer.cross_attention, layer.cross_num_heads))
+    hidden = (4 if model.ffn_form == "gated" else 2) * layer.ffn_dim
+    norms = (len(attentions) + 1) * dim * (4 + products)
+    inside = sum(
+        operator_of(model, kind, "encoder").kept * model.attention_dim(heads)
+        for kind, heads in attentions
+    )
+    return span * (norms + products * (inside + hidden))
+
+
+def _costliest(space: SearchSpace, gene: str) -> AttentionKind:
+    """The kind that keeps most, of those that a space offers."""
+    kinds = {str(c) for slot in space.slots if slot.gene == gene for c in slot.choices}
+    return max(sorted(kinds), key=lambda kind: operator_of(space.model, kind).kept)
+
+
+def logit_bytes(
+    space: SearchSpace, settings: TrainingSettings, positions: int, autocast: bool
+) -> int:
+    """Of the scores of `positions` tokens at their largest.
+
+    They are held as the output layer gives them, as log-probabilities and as gradients, in fp32 but
+    for the first under autocast.
+    """
+    source = space.model.input
+    if isinstance(source, ImageInput) or TASKS[space.task].classifies:
+        return 0
+    vocab = source.vocab_size
+    if TASKS[space.task].crosses:
+        vocab = source.target_vocab_size or vocab
+    held = min(positions, settings.loss_chunk) if settings.loss_chunk else positions
+    return held * vocab * ((2 + 4 if autocast else 4) + 4 + 4)
+
+
+def _lengths(space: SearchSpace, length: int) -> tuple[int | None, int | None]:
+    if isinstance(space.model.input, ImageInput):
+        return None, None
+    return length, length if TASKS[space.task].crosses else None

@@ -1,0 +1,181 @@
+"""Arithmetic of a training against what torch keeps, at a thousandth of the size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
+
+from nas.cli.app import app
+from nas.stages.declare import training_told
+from search_spaces.architecture import Architecture
+from search_spaces.loading import dump_space, load_space, parse_space
+from search_spaces.operators import largest
+from search_spaces.space import SearchSpace
+from supernet.building import build_supernet, supernet_params
+from supernet.decoder import ElasticDecoder
+from supernet.sequence_models import LanguageModel
+from supernet.training_costs import (
+    A100_OPS,
+    activation_bytes,
+    batch_positions,
+    logit_bytes,
+    training_costs,
+)
+from supernet.training_settings import TrainingSettings
+
+ROWS, LENGTH, VOCAB = 4, 256, 1024
+SETTINGS = TrainingSettings(
+    max_tokens=ROWS * LENGTH,
+    segment_length=LENGTH,
+    max_updates=100,
+    sampling="uniform",
+    num_random=1,
+)
+
+
+def small(kind: str = "linear") -> SearchSpace:
+    """`lm-small` with a thousandth of its parameters, of one kind of attention."""
+    text = dump_space(load_space("lm-small"))
+    for old, new in (
+        ("max_length = 4096", f"max_length = {LENGTH}"),
+        ("vocab_size = 32768", f"vocab_size = {VOCAB}"),
+        ("window = 512", "window = 32"),
+        ("head_dim = 64", "head_dim = 32"),
+        ("source = 4096", f"source = {LENGTH}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    head, _ = text.split("[decoder]")
+    genes = {
+        "embed_dim": [48, 64],
+        "num_layers": [2, 3],
+        "self_attention": [kind],
+        "self_num_heads": [2],
+        "self_num_kv_heads": [1],
+        "ffn_dim": [96, 160],
+    }
+    lines = "\n".join(f"{name} = {json.dumps(values)}" for name, values in genes.items())
+    return parse_space(f"{head}[decoder]\n{lines}\n", "small")
+
+
+def largest_of(space: SearchSpace) -> Architecture:
+    return space.decode(largest(space))[0]
+
+
+def kept_bytes(space: SearchSpace, recompute: bool) -> int:
+    """What torch keeps of the layers for the gradients, in fp32, weights left out."""
+    model = build_supernet(space).train()
+    assert isinstance(model, LanguageModel)
+    for part in model.modules():
+        if isinstance(part, ElasticDecoder):
+            part.checkpoints = recompute
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    tokens = torch.randint(1, VOCAB, (ROWS, LENGTH))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = model.read(tokens, largest_of(space))
+    assert states.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("kind", ["softmax", "window", "linear", "linear:hedgehog", "linear:decay"])
+def test_activations_are_those_that_torch_keeps(kind: str) -> None:
+    space = small(kind)
+    told = activation_bytes(space, largest_of(space), SETTINGS, autocast=False) * ROWS * LENGTH
+    assert told == pytest.approx(kept_bytes(space, recompute=False), rel=0.2)
+
+
+def test_recomputing_keeps_the_inputs_of_layers() -> None:
+    space = small()
+    settings = replace(SETTINGS, recompute=True)
+    told = activation_bytes(space, largest_of(space), settings, autocast=False) * ROWS * LENGTH
+    whole = activation_bytes(space, largest_of(space), SETTINGS, autocast=False) * ROWS * LENGTH
+    inputs = kept_bytes(space, recompute=True)
+    layers = len(largest_of(space).decoder.layers)  # type: ignore[union-attr]
+    assert told == pytest.approx(inputs + whole / layers, rel=0.2)
+
+
+def test_weights_and_moments_are_counted_to_the_byte() -> None:
+    space = small()
+    model = build_supernet(space)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moments = sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if value.dim()
+    )
+    sizes = [p.nbytes for p in model.parameters()]
+    params = supernet_params(space)
+    costs = training_costs(space, params, SETTINGS, autocast=False)
+    assert params == sum(p.numel() for p in model.parameters())
+    assert costs.weight_bytes == 2 * sum(sizes) + moments
+    averaged = training_costs(space, params, replace(SETTINGS, ema_decay=0.9), autocast=False)
+    assert averaged.weight_bytes == costs.weight_bytes + sum(sizes)
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    space = small("softmax")
+    model = build_supernet(space)
+    tokens = torch.randint(1, VOCAB, (ROWS, LENGTH))
+    # The fused kernel for CPUs is not counted.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens, largest_of(space)).sum().backward()
+    costs = training_costs(space, supernet_params(space), SETTINGS)
+    assert costs.operations == pytest.approx(counter.get_total_flops(), rel=0.1)
+
+
+def test_logits_are_three_copies_of_the_scores() -> None:
+    space = small()
+    scores = ROWS * LENGTH * VOCAB * 4
+    assert logit_bytes(space, SETTINGS, ROWS * LENGTH, autocast=False) == 3 * scores
+    chunked = replace(SETTINGS, loss_chunk=LENGTH)
+    assert logit_bytes(space, chunked, ROWS * LENGTH, autocast=False) == 3 * scores / ROWS
+
+
+def test_gpus_share_the_tokens_and_not_the_weights() -> None:
+    space = small()
+    one, four = (training_costs(space, 10**6, SETTINGS, gpus) for gpus in (1, 4))
+    assert four.weight_bytes == one.weight_bytes
+    assert four.activation_bytes == one.activation_bytes / 4
+    assert four.hours(4) == pytest.approx(one.hours() / 4)
+    assert one.hours(ops=A100_OPS, used=1.0) * 3600 * A100_OPS == pytest.approx(
+        100 * one.operations
+    )
+
+
+@pytest.mark.parametrize("name", ["lm-small", "vit-small"])
+@pytest.mark.parametrize(("preset", "gpus"), [("quick", 1), ("standard", 8)])
+def test_shipped_presets_fit_into_an_a100(name: str, preset: str, gpus: int) -> None:
+    args = ["space", "estimate", name, "--preset", preset, "--gpus", str(gpus), "--json"]
+    told = json.loads(CliRunner().invoke(app, args).stdout)
+    assert 5 < told["memory_gb"] * 1.1 < 80
+    assert 0.1 < told["hours"] < 24
+
+
+def test_positions_of_a_batch() -> None:
+    assert batch_positions(small(), SETTINGS) == (ROWS * LENGTH, LENGTH)
+    images = replace(SETTINGS, batch_size=2)
+    assert batch_positions(load_space("vit-small"), images) == (2 * 197, 197)
+
+
+def test_a_search_on_a_gpu_is_told_before_it_starts() -> None:
+    told = training_told(small(), SETTINGS)
+    assert "needs about 0." in told and "hours of one A100" in told
+    assert "hours" not in training_told(load_space("digits"), TrainingSettings())
