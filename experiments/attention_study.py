@@ -32,7 +32,7 @@ from rich.table import Table
 
 from experiments.harness import Options, Study, table_of
 from experiments.search_efficiency import FIRST, SIZES, Floats, Measure
-from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained, write_known
+from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
@@ -118,7 +118,9 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
     return LatencyPredictor.from_json(json.loads(file.read_text(encoding="utf-8")))
 
 
-def searched(asked: Oracle, space: SearchSpace, costs: Costs, seed: int) -> Genotypes:
+def searched(
+    asked: Oracle, space: SearchSpace, costs: Costs, seed: int, budget: int = BUDGET
+) -> Genotypes:
     """The rows, of the whole space, that a search of a part of it evaluated."""
     whole = asked.space
 
@@ -129,9 +131,9 @@ def searched(asked: Oracle, space: SearchSpace, costs: Costs, seed: int) -> Geno
     problem = Problem(space, priced, np.array([asked.problem.reference[0], *most]))
     rows = sample_distinct(space, np.random.default_rng([seed, 5]), FIRST)
     start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
-    searcher = RankEvolve(problem, start, RankEvolveSettings(BUDGET, patience=0), seed)
+    searcher = RankEvolve(problem, start, RankEvolveSettings(budget, patience=0), seed)
     for _ in search(searcher, lambda rows: asked(space.translate(rows, whole))):
-        pass
+        asked.keep()
     return space.translate(searcher.rows, whole)
 
 
@@ -260,7 +262,6 @@ def measure(options: Options) -> dict[str, Any]:
         for name, kinds in KINDS.items():
             part = restricted(asked.space, kinds)
             found.setdefault(cost, {})[name] = searched(asked, part, price, seed=0)
-            write_known(work, asked.known)
     fronts = fronts_table(asked, found, costs)
     epochs = options.epochs or RunFolder.open(work / "run").spec.budget.retrain.epochs
     trained = trained_table(asked, found["FLOPs"], work, epochs, options.workers)

@@ -25,6 +25,7 @@ from rich.table import Table
 from experiments import (
     attention_study,
     decoder_linear,
+    hybrid_study,
     latency_predictors,
     limits_hold,
     rank_fidelity,
@@ -40,6 +41,7 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
     for study in (
         attention_study.STUDY,
         decoder_linear.STUDY,
+        hybrid_study.STUDY,
         latency_predictors.STUDY,
         rank_fidelity.STUDY,
         retrained_twins.STUDY,

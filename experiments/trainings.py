@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nas.executors.base import Failure, judged
-from nas.objectives import QUALITY
+from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
@@ -57,12 +57,13 @@ class Oracle:
     def __init__(self, work: Path) -> None:
         torch.set_num_threads(1)
         threadpool_limits(1)  # several oracles share the cores
-        self._run = Run(RunFolder.open(work / RUN))
+        self._work, self._run = work, Run(RunFolder.open(work / RUN))
         self.space = self._run.space
         self.known = read_known(work)
         self.fresh: dict[bytes, float] = {}
         largest_flops = float(network_costs(self.space, largest(self.space))[0, 1])
-        reference = np.array([np.log(self._run.task.num_outcomes), largest_flops])
+        guessing = QUALITIES[self._run.spec.quality].of_guessing(self._run.task.num_outcomes)
+        reference = np.array([guessing, largest_flops])
         self.problem = Problem(self.space, self._costs, reference)
 
     def _costs(self, rows: Genotypes) -> Scores:
@@ -71,6 +72,10 @@ class Oracle:
     def __call__(self, rows: Genotypes) -> Floats:
         """Qualities ``(N,)`` of rows ``(N, S)``."""
         return np.array([self._quality(row) for row in rows])
+
+    def keep(self) -> None:
+        """Write what was evaluated so far, for `read_known`."""
+        write_known(self._work, self.known)
 
     def _quality(self, row: Genotypes) -> float:
         key = row.tobytes()
@@ -94,25 +99,31 @@ def oracle(work: str) -> Oracle:
 
 
 def train_supernet(
-    space: str,
+    space: str | SearchSpace,
     settings: Mapping[str, str],
     work: Path,
     preset: str = "quick",
     dataset: str | None = None,
+    data: str | None = None,
+    quality: QualityMetric = "loss",
 ) -> Run:
-    """The run of a shipped space whose supernet is trained, now or earlier.
+    """The run of a space whose supernet is trained, now or earlier.
 
     Args:
-        space: its name.
+        space: of the networks, or the name of a shipped one.
         settings: numbers that are other ones than the preset's.
         work: the folder to leave it in.
         preset: whose training it is.
         dataset: in place of the space's own.
+        data: a folder of prepared data.
+        quality: what networks are compared by.
     """
-    chosen = load_space(space)
+    chosen = load_space(space) if isinstance(space, str) else space
     spec = build_spec(
         space_toml=dump_space(chosen),
         dataset=dataset or str(chosen.data["dataset"]),
+        data=data,
+        quality=quality,
         objectives=("quality", "flops"),
         preset=preset,
         budget=budget_for(chosen, preset, settings),

@@ -38,7 +38,10 @@ class ImageInput:
 
 @dataclass(frozen=True, slots=True)
 class TokenInput:
-    """Sequences of token numbers; 0 is padding.
+    """Sequences of token numbers.
+
+    In translation and in encoders 0 is padding. In a language model it is a token like others, as
+    vocabularies of checkpoints need it: there places tell what is padding, not numbers.
 
     Attributes:
         vocab_size: source (or only) vocabulary, padding included.

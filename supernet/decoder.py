@@ -129,7 +129,7 @@ class ElasticDecoder(nn.Module):
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float) -> None:
         super().__init__()
         self.settings = settings
-        self.checkpoints = False  # see `TrainingSettings.checkpoint_activations`
+        self.checkpoints = False  # see `TrainingSettings.recompute`
         self.blocks = nn.ModuleList(
             ElasticDecoderBlock(settings, plan.embed_dim, plan.encoder_dim, layer, dropout)
             for layer in plan.layers

@@ -21,7 +21,7 @@ class ElasticEncoder(nn.Module):
     def __init__(self, settings: ModelSettings, plan: StackPlan, dropout: float) -> None:
         super().__init__()
         self.settings = settings
-        self.checkpoints = False  # see `TrainingSettings.checkpoint_activations`
+        self.checkpoints = False  # see `TrainingSettings.recompute`
         self.blocks = nn.ModuleList(
             ElasticEncoderBlock(settings, plan.embed_dim, layer, dropout) for layer in plan.layers
         )

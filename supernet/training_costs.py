@@ -91,7 +91,7 @@ def training_costs(
     cast = products * params if autocast else 0  # of the weights that an update uses
     networks = 1 if settings.sampling == "fair" else settings.num_random
     networks += 2 if settings.sampling == "sandwich" else 0
-    passes = 4 if settings.checkpoint_activations else 3
+    passes = 4 if settings.recompute else 3
     counted = cost(space.model, space.task, network, "true", *_lengths(space, length))
     tokens = per_batch * settings.accumulate
     return TrainingCosts(
@@ -130,7 +130,7 @@ def activation_bytes(
     every = _layers(space, network)
     layers = [_layer_bytes(space, dim, layer, span, autocast) for dim, layer, span in every]
     dims = [dim for dim, _, _ in every]
-    if not settings.checkpoint_activations:
+    if not settings.recompute:
         return sum(layers)
     return sum(4 * dim for dim in dims) + max(layers)
 

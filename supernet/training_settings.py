@@ -60,8 +60,8 @@ class TrainingSettings:
         loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
             vocabularies need more memory for logits than for all else, and the loss is the same;
             tasks that write tokens only.
-        checkpoint_activations: keep the input of each layer only, and compute the layer once more
-            for its gradients: less memory, a third more time, the same result.
+        recompute: activation checkpointing: keep the input of each layer only, and compute the rest
+            once more for its gradients: less memory, a third more time, the same result.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -94,4 +94,4 @@ class TrainingSettings:
     num_probes: Count = 32
     bfloat16: bool = False
     loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
-    checkpoint_activations: bool = False
+    recompute: bool = False

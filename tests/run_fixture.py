@@ -29,6 +29,7 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept, PrunedSpace
 from nas.search.ranking import PairwiseLinear, choose_ranker
+from nas.stages.exchange import exchanged
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space
@@ -177,7 +178,14 @@ def _search(folder: RunFolder, pruned: SearchSpace, rng: np.random.Generator) ->
     objectives = [OBJECTIVES[name] for name in names]
     front = build_front(entries, objectives, [1e7] * len(names), folder.spec.limits)
     folder.write_json("pareto.json", front.to_json())
-    retrain(folder, pick(front, folder.spec.pick))
+    picked = pick(front, folder.spec.pick)
+    exchanges = exchanged(space, picked.architecture)
+    values = _values(space, np.concatenate([one.row for one in exchanges]), 1.0)
+    for number, one in enumerate(exchanges):
+        there = {name: float(value[number]) for name, value in values.items()}
+        line = {"of": picked.id, "slot": one.slot, "kind": one.kind, "values": there}
+        folder.append("exchanges.jsonl", [line])
+    retrain(folder, picked)
 
 
 def _entries(folder: RunFolder, rows: Genotypes) -> list[FrontEntry]:

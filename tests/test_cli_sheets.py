@@ -17,7 +17,7 @@ from nas.cli.settings import settings_table
 from nas.console.formatting import main_score
 from nas.console.output import out
 from nas.console.tables import Folding, front_table, gene_table, retrained_table, stage_table, table
-from nas.objectives import OBJECTIVES
+from nas.objectives import objective
 from nas.request.presets import setting_names
 from nas.search.front import Front, FrontEntry, build_front
 from search_spaces.architecture import (
@@ -51,7 +51,7 @@ def front() -> Front:
         measured = {**costs, **quality, "params": 9.87e6, "valid_bleu": 20.0}
         predicted = {"quality": 119.8765 / number, "latency_ms": 23456.7}
         entries.append(FrontEntry(network(dim).id, network(dim), measured, predicted))
-    goals = [OBJECTIVES[name] for name in ("quality", "latency_ms", "flops")]
+    goals = [objective(name, "bleu") for name in ("quality", "latency_ms", "flops")]
     return build_front(entries, goals, (200.0, 1e6, 1e13), {})
 
 

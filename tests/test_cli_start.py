@@ -173,9 +173,13 @@ def test_completions_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert options.complete_run("") == ["runs/one", "two"]
     assert options.complete_run("t") == ["two"]
     assert options.complete_setting("supernet.em") == ["supernet.ema_decay="]
-    assert options.complete_limit("p") == ["params=", "peak_memory_mb="]
+    assert options.complete_limit("p") == [
+        "prefill_ms=",
+        "params=",
+        "peak_memory_mb=",
+    ]
     assert "quality,flops" in options.complete_objectives("q")
-    assert options.complete_pick("k") == ["knee"]
+    assert options.complete_pick("kn") == ["knee"]
 
 
 # -- plug-ins -------------------------------------------------------------------------------------

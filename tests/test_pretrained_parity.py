@@ -20,6 +20,7 @@ from supernet.models import FixedEmbedder
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.sequence_models import FixedLanguageModel
 from tests.export_cases import hub_without_net
+from tests.layering_rules import loaded
 from tests.pretrained_cases import (
     CLASSES,
     DECODERS,
@@ -282,3 +283,11 @@ def test_every_family_has_its_case() -> None:
     from supernet.pretrained.families import FAMILIES as KNOWN
 
     assert sorted(KNOWN) == sorted(FAMILIES) == sorted(CLASSES)
+
+
+@pytest.mark.slow
+def test_looking_at_a_folder_loads_no_compiler(hub: Any, tmp_path: Path) -> None:
+    """The device ``meta`` would load torch's for the first weights of a network: seconds."""
+    write_model(hub, tmp_path, "gpt2")
+    code = f"from supernet.pretrained.checkpoint import read_checkpoint as r; r({str(tmp_path)!r})"
+    assert "torch._dynamo" not in loaded("-c", code)

@@ -29,7 +29,8 @@ from tests.report_cases import charts, trace, words_of
 from tests.run_fixture import empty_run, retrain, rewrite
 
 SECTIONS = (
-    "front networks omni features importances ranker latency pruning time training reproduce"
+    "front networks exchange omni features importances ranker latency pruning time training "
+    "reproduce"
 ).split()
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 

@@ -100,7 +100,7 @@ def test_activations_are_those_that_torch_keeps(kind: str) -> None:
 
 def test_recomputing_keeps_the_inputs_of_layers() -> None:
     space = small()
-    settings = replace(SETTINGS, checkpoint_activations=True)
+    settings = replace(SETTINGS, recompute=True)
     told = activation_bytes(space, largest_of(space), settings, autocast=False) * ROWS * LENGTH
     whole = activation_bytes(space, largest_of(space), SETTINGS, autocast=False) * ROWS * LENGTH
     inputs = kept_bytes(space, recompute=True)

@@ -27,7 +27,7 @@ def gradients(kind: str, settings: TrainingSettings) -> tuple[list[float], dict[
     model = build_supernet(space, dropout=settings.dropout).train()
     for part in model.modules():
         if isinstance(part, ElasticEncoder | ElasticDecoder):
-            part.checkpoints = settings.checkpoint_activations
+            part.checkpoints = settings.recompute
     networks = space.decode(sample(space, np.random.default_rng(0), 3))
     torch.manual_seed(1)
     share = Share(first_batch(task, settings), 0.5)
@@ -58,7 +58,7 @@ def test_classes_are_too_few_for_chunks() -> None:
 def test_recomputed_activations_give_the_same_gradients(kind: str, dropout: float) -> None:
     settings = replace(SETTINGS, dropout=dropout)
     losses, wanted = gradients(kind, settings)
-    again, found = gradients(kind, replace(settings, checkpoint_activations=True))
+    again, found = gradients(kind, replace(settings, recompute=True))
     assert again == losses
     for key, value in wanted.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=0)

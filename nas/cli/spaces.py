@@ -133,6 +133,21 @@ def check_space(
         say(f"{file} is fine: {space.name}, {space.task}, {space.size:,} different networks")
 
 
+def space_from(
+    folder: str = typer.Argument(
+        ...,
+        metavar="DIR",
+        help="A checkpoint of Hugging Face's form: bert, gpt2, llama, mistral, qwen2, qwen3, vit.",
+    ),
+) -> None:
+    """Print the space around a checkpoint as TOML, to be kept in a file and edited."""
+    from supernet.pretrained.checkpoint import read_checkpoint
+    from supernet.pretrained.space import space_text
+
+    for line in space_text(read_checkpoint(folder)).splitlines():
+        say(line)
+
+
 def cost(
     space: str = options.SPACE,
     arch: str = typer.Option(

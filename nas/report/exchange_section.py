@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nas.objectives import QUALITY
 from nas.report import words
-from nas.report.markup import Html, cell, join, paragraph, section, table, tag
+from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.results.contents import RunContents
+from nas.run.stages import kinds_to_exchange
 from nas.search.front import FrontEntry
 from search_spaces.architecture import base_kind
 
@@ -13,11 +14,13 @@ TITLE = "Another kind in one layer"
 
 
 def exchange_section(run: RunContents) -> Html:
-    """The exchange table; nothing where a space offers one kind of attention."""
+    """The exchange table, or why there is none."""
+    if not kinds_to_exchange(run.space):
+        return section("exchange", TITLE, paragraph("This space offers one kind of attention."))
     of = run.exchanges[0].of if run.exchanges else ""
     entry = run.network(of)
     if entry is None:
-        return Html("")
+        return section("exchange", TITLE, missing("No layer's kind was exchanged in this run yet."))
     intro = paragraph(
         "The picked network ",
         tag("code", of),

@@ -360,7 +360,7 @@ class SearchSpec(SearchTerms):
 
 
 # Of a training, none of which older versions had; all are off where they are 0.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "checkpoint_activations")
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute")
 
 
 def build_spec(**values: Any) -> SearchSpec:

@@ -6,13 +6,14 @@ tokenizer. `Checkpoint.network` reads those. Nothing is written, and nothing in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DataError
@@ -138,7 +139,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     config.finish()
     sentence = read_sentence_modules(folder)
     if family.task == "embedding":
-        settings = _pooled(settings, sentence)
+        settings = pooled_settings(settings, sentence)
     elif sentence is not None:
         raise DataError(
             f"{folder} makes embeddings of texts (modules.json) with a network of the family "
@@ -162,11 +163,31 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     )
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the drawing of first weights, for which the device ``meta`` loads a compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_"):
+            return args[0] if args else named["tensor"]
+        if func.__name__ in ("mul", "__mul__") and isinstance(args[1], float):
+            return args[0]
+        if func is torch.randn:
+            return torch.empty(*args, **{key: v for key, v in named.items() if key != "generator"})
+        return func(*args, **named)
+
+
 def bare_network(
     task: CheckpointTask, settings: ModelSettings, architecture: Architecture
 ) -> StandAlone:
     """A network of these sizes whose parameters have no memory yet (torch's device ``meta``)."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         if task == "embedding":
             return FixedEmbedder(settings, architecture)
         return build_network(settings, task, architecture)
@@ -209,7 +230,7 @@ def _family(file: Path, values: Mapping[str, Any]) -> Family:
     return family
 
 
-def _pooled(settings: ModelSettings, sentence: SentenceModules | None) -> ModelSettings:
+def pooled_settings(settings: ModelSettings, sentence: SentenceModules | None) -> ModelSettings:
     """The settings of an encoder with the pooling of its folder; without one it is the mean."""
     if sentence is None:
         return settings

@@ -1,4 +1,4 @@
-"""The files of a checkpoint's tokenizer: which there are, and whether they fit the embeddings."""
+"""The files of a checkpoint's tokenizer, which go with its network: whether they fit it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "tokenizer.model",
     "chat_template.jinja",
+    "generation_config.json",
 )
 IMAGE_FILES = ("preprocessor_config.json",)
 
@@ -36,7 +37,7 @@ def tokenizer_files(folder: Path, vocab_size: int | None) -> tuple[str, ...]:
     """
     names = IMAGE_FILES if vocab_size is None else TOKENIZER_FILES
     found = tuple(name for name in names if (folder / name).is_file())
-    for name in ("tokenizer_config.json", *IMAGE_FILES):
+    for name in ("tokenizer_config.json", "generation_config.json", *IMAGE_FILES):
         if name in found:
             refuse_code(folder / name, read_object(folder / name))
     if vocab_size is not None:

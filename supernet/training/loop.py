@@ -95,7 +95,7 @@ class Trainer:
         self._raw = model.to(device)
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):
-                part.checkpoints = settings.checkpoint_activations
+                part.checkpoints = settings.recompute
         self._sampler = sampler
         self._probes = probes
         self._task = task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from search_spaces.architecture import (
@@ -18,8 +18,11 @@ from search_spaces.architecture import (
 )
 from search_spaces.settings import Activation, ModelSettings
 from search_spaces.tasks import TaskName
+from supernet.extraction import StandAlone
+from supernet.models import FixedEmbedder, FixedNetwork
 from supernet.pretrained.config import Config
 from supernet.pretrained.names import NamePair
+from supernet.sequence_models import FixedLanguageModel
 
 CheckpointTask = TaskName | Literal["embedding"]
 
@@ -71,6 +74,8 @@ class Family(ABC):
         base: what names of tensors begin with, but for those of an output layer; a bare model's
             folder leaves it out.
         unused: tensors that change no output, by full match of their name without `base`.
+        carried: those of them that are written again, where their width is still that of the
+            network, so that the library finds all it looks for.
     """
 
     model_type: ClassVar[str]
@@ -78,6 +83,7 @@ class Family(ABC):
     classes: ClassVar[tuple[str, ...]]
     base: ClassVar[str]
     unused: ClassVar[tuple[str, ...]] = ()
+    carried: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:
@@ -103,6 +109,15 @@ class Family(ABC):
     def is_unused(self, name: str) -> bool:
         """Whether a tensor, named without `base`, changes no output."""
         return any(re.fullmatch(pattern, name) for pattern in self.unused)
+
+
+def network_task(network: StandAlone) -> CheckpointTask | None:
+    """What a network does, as tasks of checkpoints go; None for one that no family does."""
+    if isinstance(network, FixedEmbedder):
+        return "embedding"
+    if isinstance(network, FixedLanguageModel):
+        return "language_modelling"
+    return "classification" if isinstance(network, FixedNetwork) else None
 
 
 def sizes_of(architecture: Architecture) -> Sizes | str:
@@ -165,6 +180,7 @@ def num_layers(config: Config, key: str) -> int:
     return found
 
 
-def same_network(one: ModelSettings, other: ModelSettings) -> bool:
-    """Whether two settings mean the same for networks of softmax and windows."""
-    return one == replace(other, **{name: getattr(one, name) for name in UNREAD})
+def differing(one: ModelSettings, other: ModelSettings) -> list[str]:
+    """Names of the settings in which networks of softmax and windows differ."""
+    names = (field.name for field in fields(ModelSettings))
+    return [n for n in names if n not in UNREAD and getattr(one, n) != getattr(other, n)]

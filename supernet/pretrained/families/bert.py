@@ -27,6 +27,7 @@ class BertFamily(Family):
     task = "embedding"
     classes = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
     base = "bert."
+    carried = (r"pooler\..*",)
     unused = (r"embeddings\.position_ids", r"pooler\..*", r"cls\..*")
 
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:

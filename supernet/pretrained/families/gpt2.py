@@ -84,7 +84,7 @@ class GPT2Family(Family):
         return {
             "vocab_size": settings.input.vocab_size,
             "n_positions": settings.max_length,
-            "n_ctx": None,
+            "n_ctx": settings.max_length,
             "n_embd": sizes.embed_dim,
             "n_layer": len(sizes.kinds),
             "n_head": sizes.num_heads,

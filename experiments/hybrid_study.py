@@ -1,0 +1,616 @@
+"""Where the kind of attention decides, does a search find the mix of kinds that pays?
+
+``python -m experiments.hybrid_study --space recall --length 512``
+
+On a task that needs recall, one supernet of the whole space is trained, with weights of their own
+for each kind of attention. Four spaces are searched with it, by the same number of real
+evaluations: softmax only, windows only, linear only, and all kinds mixed; for quality against the
+size of the cache, and against the times of a token and of a prompt, predicted from 60 networks that
+are timed. Two winners of each space, the best and the cheapest that is as good within a tolerance,
+are trained from scratch, all with the same updates and several seeds, and tested. More networks,
+spread over all inherited qualities, are trained once, to see how well the search ranks them.
+
+The marks: a winner of the mixed space, of more than one kind, is no worse than the best of the pure
+spaces, beyond the deviation of the seeds, with at most 0.6 of its cache and 0.75 of its time; and
+Kendall's tau of inherited qualities with those from scratch is 0.7 or more.
+
+Evaluations, timings and trainings are kept in the work folder and not repeated.
+
+Shapes: N networks, S slots of a genotype.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from scipy.stats import kendalltau
+
+from experiments.attention_study import (
+    ROUNDS,
+    Costs,
+    Training,
+    predicted_ms,
+    searched,
+    train,
+)
+from experiments.harness import Options, Study, note, table_of
+from experiments.search_efficiency import Measure
+from experiments.trainings import RUN, Oracle, oracle, train_supernet
+from latency.timer import time_calls
+from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted
+from nas.profiling.timed_work import timed_call
+from nas.request.presets import budget_for
+from nas.run.folder import RunFolder
+from nas.search.pareto import non_dominated
+from nas.search.ranking.agreement import tau_interval
+from search_spaces.architecture import Architecture, base_kind
+from search_spaces.errors import UsageError
+from search_spaces.loading import load_space
+from search_spaces.operators import distinct
+from search_spaces.space import Genotypes, SearchSpace
+from supernet.data.recall import NAME as RECALL
+
+# Of each task its quality: that which asks for recall.
+QUALITY_OF: Mapping[str, QualityMetric] = {"recall": "accuracy", "python-source": "recall_nats"}
+KINDS = ("softmax", "window", "linear")
+MIXED = "mixed"
+CACHE = "kv_cache_mb"
+COSTS = (CACHE, "decode_ms", "prefill_ms")
+UNTIMED = (CACHE, "flops")
+TIMES = COSTS[1:]
+
+TOLERANCE = 0.02  # of a quality, inherited: share of right answers, or nats
+MOST_CACHE, MOST_TIME, LEAST_TAU = 0.6, 0.75, 0.7
+LEAST_RANKED = 10
+
+
+# -- the spaces -----------------------------------------------------------------------------------
+
+
+def space_at(name: str, length: int) -> SearchSpace:
+    """A shipped space whose texts have a length in tokens, and whose networks write behind it.
+
+    Raises:
+        UsageError: for a length below 1, or too short for the data.
+    """
+    space = load_space(name)
+    if length < 1:
+        raise UsageError(f"the length of texts is at least 1 token; given {length}")
+    data = {**space.data, "length": length} if space.data["dataset"] == RECALL else space.data
+    return replace(
+        space,
+        model=replace(space.model, max_length=length + 1),
+        data=data,
+        workload={**space.workload, "source": length},
+    )
+
+
+def numbers_at(space: SearchSpace, preset: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Numbers of the budget of a space of `space_at` that are other ones than the preset's.
+
+    An update reads as many sequences as it does at the shipped length, whatever their length.
+
+    Args:
+        space: with the length as its workload's source.
+        preset: of it.
+        given: numbers by name that go before all others.
+    """
+    budget, shipped = budget_for(space, preset, {}), load_space(space.name)
+    length, usual = int(space.workload["source"]), int(shipped.workload["source"])
+    numbers = {}
+    for name, settings in (("supernet", budget.supernet), ("retrain", budget.retrain)):
+        numbers[f"{name}.segment_length"] = str(length)
+        numbers[f"{name}.max_tokens"] = str(max(1, settings.max_tokens // usual) * length)
+    return {**numbers, **given}
+
+
+def parts_of(space: SearchSpace) -> dict[str, SearchSpace]:
+    """The pure spaces of the kinds that its layers offer, and the whole."""
+    choices = space.slot("decoder.0.self_attention").choices
+    parts = {}
+    for kind in KINDS:
+        of_kind = [choice for choice in choices if base_kind(str(choice)) == kind]
+        if of_kind:
+            parts[kind] = space.restrict({"decoder.self_attention": of_kind})
+    return {**parts, MIXED: space}
+
+
+def kinds_of(network: Architecture) -> list[str]:
+    """The kind of each layer, from the first."""
+    assert network.decoder is not None
+    return [layer.self_attention for layer in network.decoder.layers]
+
+
+# -- what networks cost ---------------------------------------------------------------------------
+
+
+def costs_of(space: SearchSpace, work: Path, names: Sequence[str]) -> dict[str, Costs]:
+    """What networks cost, rows ``(N, S)`` → ``(N, 1)``, by name of the objective."""
+
+    def one(name: str) -> Costs:
+        if OBJECTIVES[name].timed:
+            workload = base_workload(space).timed_as(OBJECTIVES[name].mode)
+            return predicted_ms(space, workload, work)
+        return lambda rows: counted(space, rows, [name])[name][:, None]
+
+    return {name: one(name) for name in names}
+
+
+def timed_ms(
+    space: SearchSpace, networks: Sequence[Architecture], name: str, work: Path
+) -> list[float]:
+    """Milliseconds of networks, timed beside each other; once for all."""
+    workload = base_workload(space).timed_as(OBJECTIVES[name].mode)
+    file = work / f"timed-{name}.json"
+    known: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    # Times of different sessions are not compared: all are taken anew where one is missing.
+    if any(network.id not in known for network in networks):
+        calls = [timed_call(space, network, workload, "cpu") for network in networks]
+        timings = time_calls(calls, "cpu", dtype=workload.dtype, warmup=1, repeats=ROUNDS)
+        known = {one.id: t.median_ms for one, t in zip(networks, timings, strict=True)}
+        file.write_text(json.dumps(known), encoding="utf-8")
+    return [known[network.id] for network in networks]
+
+
+# -- search and training --------------------------------------------------------------------------
+
+Found = Mapping[str, Mapping[str, Genotypes]]  # cost → space → rows that were evaluated
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A network that a space's search would give.
+
+    Attributes:
+        cost: what was searched for besides quality.
+        space: a kind, or ``mixed``.
+        which: ``best``, or ``lean``: the cheapest that is as good within `TOLERANCE`.
+        row: its genotype in the whole space, ``(1, S)``.
+        network: itself.
+    """
+
+    cost: str
+    space: str
+    which: str
+    row: Genotypes
+    network: Architecture
+
+
+def fronts_of(asked: Oracle, found: Found, costs: Mapping[str, Costs]) -> list[dict[str, Any]]:
+    """For each cost and space its front, and the share of the common front's hypervolume."""
+    table = []
+    for cost, by_space in found.items():
+        points = {
+            name: np.column_stack([asked(rows), costs[cost](rows)])
+            for name, rows in by_space.items()
+        }
+        measure = Measure.of(np.concatenate(list(points.values())))
+        for name, mine in points.items():
+            best = non_dominated(mine)
+            networks = asked.space.decode(by_space[name][best])
+            front = [
+                {"id": one.id, "kinds": kinds_of(one), "quality": point[0], "cost": point[1]}
+                for one, point in zip(networks, mine[best].tolist(), strict=True)
+            ]
+            front.sort(key=lambda point: (point["cost"], point["quality"]))
+            share = measure.share(mine)
+            table.append({"cost": cost, "space": name, "hypervolume": share, "front": front})
+    return table
+
+
+def winners_of(asked: Oracle, found: Found, costs: Mapping[str, Costs]) -> list[Winner]:
+    """The winners under every cost in every space; a network may win more than once."""
+    winners = []
+    for cost, by_space in found.items():
+        for space, rows in by_space.items():
+            qualities, prices = asked(rows), costs[cost](rows)[:, 0]
+            alike = np.flatnonzero(qualities <= qualities.min() + TOLERANCE)
+            picked = {
+                "best": int(np.lexsort((prices, qualities))[0]),
+                "lean": int(alike[np.lexsort((qualities[alike], prices[alike]))[0]]),
+            }
+            for which, number in picked.items():
+                row = rows[number : number + 1]
+                winners.append(Winner(cost, space, which, row, asked.space.decode(row)[0]))
+    return winners
+
+
+def ranked_rows(asked: Oracle, winners: Sequence[Winner], found: Found, count: int) -> Genotypes:
+    """The winners, and networks spread evenly over the inherited qualities of all that was met."""
+    won = distinct(np.concatenate([winner.row for winner in winners]))
+    met = [rows for by_space in found.values() for rows in by_space.values()]
+    keys = {row.tobytes() for row in won}
+    others = distinct(np.concatenate(met))
+    others = others[[row.tobytes() not in keys for row in others]]
+    others = others[np.argsort(asked(others), kind="stable")]
+    places = np.linspace(0, len(others) - 1, max(0, count - len(won))).round().astype(int)
+    return np.concatenate([won, others[np.unique(places)]])
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Search the spaces, train the winners, and more networks to compare the ranking with.
+
+    Raises:
+        UsageError: for numbers that nothing can be said from.
+    """
+    _check(options)
+    whole = load_space(options.space)
+    length = options.length or int(whole.workload["source"])
+    quality = options.quality or QUALITY_OF[options.space]
+    space = space_at(options.space, length)
+    work = Path(options.work) / f"{options.space}-{length}"
+    given = dict(pair.split("=", 1) for pair in options.set)
+    numbers = numbers_at(space, options.preset, given)
+    train_supernet(space, numbers, work, options.preset, data=options.data, quality=quality)
+    asked = oracle(str(work))
+    names = list(dict.fromkeys(options.costs.split(",")))
+    costs = costs_of(asked.space, work, names)
+    found: dict[str, dict[str, Genotypes]] = {}
+    for cost, price in costs.items():
+        for name, part in parts_of(asked.space).items():
+            rows = searched(asked, part, price, seed=0, budget=options.budget)
+            found.setdefault(cost, {})[name] = rows
+            note(f"{cost}, {name}: {len(rows)} evaluations")
+    won = winners_of(asked, found, costs)
+    ranked = ranked_rows(asked, won, found, options.ranked)
+    asked.keep()
+    scores = scratch_scores(asked, won, ranked, work, options.seeds, options.workers)
+    budget = RunFolder.open(work / RUN).spec.budget
+    return {
+        "space": options.space,
+        "length": length,
+        "quality": quality,
+        "budget": options.budget,
+        "seeds": options.seeds,
+        "updates": {"supernet": budget.supernet.max_updates, "scratch": budget.retrain.max_updates},
+        "fronts": fronts_of(asked, found, costs),
+        "winners": winner_rows(asked, won, scores, costs, work),
+        "ranking": ranking(asked, ranked, scores, quality),
+    }
+
+
+def _check(options: Options) -> None:
+    unknown = [name for name in options.costs.split(",") if name not in {*COSTS, *UNTIMED}]
+    if unknown:
+        allowed = ", ".join(dict.fromkeys((*COSTS, *UNTIMED)))
+        raise UsageError(f"there is no cost {unknown[0]!r} in this study; allowed are {allowed}")
+    if options.seeds < 2:
+        raise UsageError(f"a deviation needs at least 2 seeds; given {options.seeds}")
+    if options.ranked < LEAST_RANKED:
+        raise UsageError(
+            f"a ranking is judged by at least {LEAST_RANKED} networks; given {options.ranked}"
+        )
+    for pair in options.set:
+        if "=" not in pair:
+            raise UsageError(f"numbers are given as retrain.max_updates=500; found {pair!r}")
+
+
+def scratch_scores(
+    asked: Oracle,
+    won: Sequence[Winner],
+    ranked: Genotypes,
+    work: Path,
+    seeds: int,
+    workers: int,
+) -> dict[str, list[dict[str, float]]]:
+    """Test scores of networks from scratch by id: of winners with all seeds, of others with one."""
+    epochs = RunFolder.open(work / RUN).spec.budget.retrain.epochs
+    many = {winner.network.id for winner in won}
+    jobs = [
+        Training(str(work), network, seed, epochs)
+        for network in asked.space.decode(ranked)
+        for seed in range(1, (seeds if network.id in many else 1) + 1)
+    ]
+    scores: dict[str, list[dict[str, float]]] = {}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for job, result in zip(jobs, pool.map(train, jobs), strict=True):
+            scores.setdefault(job.network.id, []).append(result)
+            note(f"{' '.join(kinds_of(job.network))}, seed {job.seed}: {result}")
+    return scores
+
+
+def winner_rows(
+    asked: Oracle,
+    won: Sequence[Winner],
+    scores: Mapping[str, list[dict[str, float]]],
+    costs: Mapping[str, Costs],
+    work: Path,
+) -> list[dict[str, Any]]:
+    """A row for each winner: what it is, costs and reaches."""
+    networks = list({winner.network.id: winner.network for winner in won}.values())
+    counts = {name: costs[name] for name in costs if not OBJECTIVES[name].timed}
+    rows = distinct(np.concatenate([winner.row for winner in won]))
+    priced: dict[str, dict[str, float]] = {network.id: {} for network in networks}
+    always = costs_of(asked.space, work, UNTIMED) | counts
+    for name, price in always.items():
+        for network, value in zip(asked.space.decode(rows), price(rows)[:, 0], strict=True):
+            priced[network.id][name] = float(value)
+    for name in (name for name in costs if OBJECTIVES[name].timed):
+        for network, ms in zip(networks, timed_ms(asked.space, networks, name, work), strict=True):
+            priced[network.id][name] = ms
+    return [
+        {
+            "cost": winner.cost,
+            "space": winner.space,
+            "which": winner.which,
+            "id": winner.network.id,
+            "kinds": kinds_of(winner.network),
+            "architecture": winner.network.to_json(),
+            "inherited": float(asked(winner.row)[0]),
+            "costs": priced[winner.network.id],
+            "scores": scores[winner.network.id],
+        }
+        for winner in won
+    ]
+
+
+def ranking(
+    asked: Oracle,
+    rows: Genotypes,
+    scores: Mapping[str, list[dict[str, float]]],
+    metric: QualityMetric,
+) -> dict[str, Any]:
+    """Kendall's tau-b of inherited qualities with those from scratch, means over the seeds."""
+    networks, inherited = asked.space.decode(rows), asked(rows)
+    scratch = np.array(
+        [np.mean([QUALITIES[metric].of(one) for one in scores[n.id]]) for n in networks]
+    )
+    interval = tau_interval(inherited, scratch)
+    return {
+        "networks": [
+            {"id": network.id, "kinds": kinds_of(network), "inherited": mine, "scratch": theirs}
+            for network, mine, theirs in zip(
+                networks, inherited.tolist(), scratch.tolist(), strict=True
+            )
+        ],
+        "kendall_tau": float(kendalltau(inherited, scratch).statistic),
+        "interval": None if interval is None else list(interval),
+    }
+
+
+# -- what the numbers say -------------------------------------------------------------------------
+
+
+def reached(row: Mapping[str, Any], metric: QualityMetric) -> tuple[float, float]:
+    """Mean and deviation over the seeds of the quality of a winner; less is better."""
+    values = [QUALITIES[metric].of(one) for one in row["scores"]]
+    return float(np.mean(values)), float(np.std(values, ddof=1))
+
+
+def is_mixed(row: Mapping[str, Any]) -> bool:
+    """Whether a winner of the mixed space has more than one kind of attention."""
+    return row["space"] == MIXED and len({base_kind(kind) for kind in row["kinds"]}) > 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A mixed winner beside the best pure one under the same cost.
+
+    Attributes:
+        cost: that was searched for.
+        mixed: the row of the mixed winner.
+        pure: that of the pure one.
+        gain: by how much the mixed one is better, in the unit of the quality.
+        deviation: of that difference, from those of the seeds of both.
+        ratios: what the mixed one costs, as a share of the pure one, by name of the cost.
+    """
+
+    cost: str
+    mixed: Mapping[str, Any]
+    pure: Mapping[str, Any]
+    gain: float
+    deviation: float
+    ratios: Mapping[str, float]
+
+    @property
+    def matches(self) -> bool:
+        """Whether it is no worse beyond the deviation."""
+        return self.gain >= -self.deviation
+
+    @property
+    def small(self) -> bool:
+        """Whether it matches within its share of the cache."""
+        return self.matches and self.ratios[CACHE] <= MOST_CACHE
+
+    @property
+    def fast(self) -> bool:
+        """Whether it matches within its share of a time."""
+        shares = [self.ratios[name] for name in TIMES if name in self.ratios]
+        return self.matches and min(shares, default=math.inf) <= MOST_TIME
+
+
+def comparisons(content: Mapping[str, Any]) -> list[Comparison]:
+    """Every mixed winner with the best pure winner under its cost."""
+    metric: QualityMetric = content["quality"]
+    table = []
+    for cost in dict.fromkeys(row["cost"] for row in content["winners"]):
+        rows = [row for row in content["winners"] if row["cost"] == cost]
+        pure = min(
+            (row for row in rows if row["space"] != MIXED), key=lambda row: reached(row, metric)[0]
+        )
+        there, its_deviation = reached(pure, metric)
+        for row in filter(is_mixed, rows):
+            mine, deviation = reached(row, metric)
+            ratios = {name: row["costs"][name] / pure["costs"][name] for name in row["costs"]}
+            both = math.hypot(deviation, its_deviation)
+            table.append(Comparison(cost, row, pure, there - mine, both, ratios))
+    return table
+
+
+def marks(content: Mapping[str, Any]) -> dict[str, bool]:
+    """Which of the three marks are met; a time that was not measured meets none."""
+    found = comparisons(content)
+    return {
+        "cache": any(one.small for one in found),
+        "time": any(one.small and one.fast for one in found),
+        "ranking": content["ranking"]["kendall_tau"] >= LEAST_TAU,
+    }
+
+
+def met(content: Mapping[str, Any]) -> bool:
+    """Whether all marks are met."""
+    return all(marks(content).values())
+
+
+def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Fronts, winners, comparisons, and the marks."""
+    title = f"{content['space']}, {content['length']} tokens"
+    yield _fronts_table(content, title)
+    yield _winners_table(content, title)
+    found = comparisons(content)
+    heads = ("under", "mixed", "pure", "gain", "± seeds", "cache", "time", "FLOPs")
+    yield table_of(
+        f"{title}: mixed winners beside the best pure one, costs as shares of its",
+        heads,
+        [
+            (
+                OBJECTIVES[one.cost].label,
+                _layers(one.mixed),
+                _layers(one.pure),
+                f"{one.gain:+.4f}",
+                f"{one.deviation:.4f}",
+                f"{one.ratios[CACHE]:.3f}",
+                ", ".join(
+                    f"{OBJECTIVES[name].head} {one.ratios[name]:.3f}"
+                    for name in TIMES
+                    if name in one.ratios
+                )
+                or "not timed",
+                f"{one.ratios['flops']:.3f}",
+            )
+            for one in found
+        ],
+    )
+    yield from _sentences(content)
+
+
+def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
+    timed = any(name in row["costs"] for row in content["winners"] for name in TIMES)
+    stand = marks(content)
+
+    def verdict(name: str) -> str:
+        return "met" if stand[name] else "MISSED"
+
+    yield (
+        f"a mixed winner is as good as the best pure one at {MOST_CACHE} of its cache or less: "
+        f"{verdict('cache')}"
+    )
+    yield (
+        f"and takes {MOST_TIME} of its time or less: "
+        f"{verdict('time') if timed else 'not timed, so not met'}"
+    )
+    order = content["ranking"]
+    interval = order["interval"]
+    within = "" if interval is None else " ({:.2f} … {:.2f})".format(*interval)
+    yield (
+        f"Kendall's τ of inherited qualities with those from scratch, {len(order['networks'])} "
+        f"networks: {order['kendall_tau']:.3f}{within} (wanted ≥ {LEAST_TAU}): {verdict('ranking')}"
+    )
+
+
+def _fronts_table(content: Mapping[str, Any], title: str) -> Table:
+    fronts = content["fronts"]
+    shares = {(row["cost"], row["space"]): row for row in fronts}
+    names = list(dict.fromkeys(row["space"] for row in fronts))
+    return table_of(
+        f"{title}: hypervolume of each space's front, as a share of the common front's",
+        ("cost", *names),
+        [
+            (
+                OBJECTIVES[cost].label,
+                *(f"{shares[cost, name]['hypervolume']:.3f}" for name in names),
+            )
+            for cost in dict.fromkeys(row["cost"] for row in fronts)
+        ],
+    )
+
+
+def _winners_table(content: Mapping[str, Any], title: str) -> Table:
+    metric: QualityMetric = content["quality"]
+    updates = f"{content['updates']['scratch']:,} updates, {content['seeds']} seeds"
+    heads = (
+        "under",
+        "space",
+        "winner",
+        "layers",
+        "inherited",
+        f"{QUALITIES[metric].objective.label}",
+    )
+    costs = [*UNTIMED, *(name for name in TIMES if name in content["winners"][0]["costs"])]
+    rows = []
+    for row in content["winners"]:
+        mean, deviation = reached(row, metric)
+        rows.append(
+            (
+                OBJECTIVES[row["cost"]].label,
+                row["space"],
+                f"{row['which']} {row['id']}",
+                " ".join(row["kinds"]),
+                f"{row['inherited']:.4f}",
+                f"{mean:.4f}",
+                f"{deviation:.4f}",
+                f"{np.mean([one['loss'] for one in row['scores']]):.4f}",
+                *(f"{row['costs'][name]:.4g}" for name in costs),
+            )
+        )
+    return table_of(
+        f"{title}: winners from scratch, {updates}",
+        (*heads, "± seeds", "loss", *(OBJECTIVES[name].head for name in costs)),
+        rows,
+    )
+
+
+def _layers(row: Mapping[str, Any]) -> str:
+    return f"{' '.join(row['kinds'])} ({row['which']})"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--space", choices=list(QUALITY_OF), default="recall")
+    parser.add_argument("--length", type=int, help="tokens of a text; the space's own if left out")
+    parser.add_argument("--data", help="the prepared folder of python-source")
+    parser.add_argument("--quality", choices=["loss", *QUALITY_OF.values()])
+    parser.add_argument(
+        "--costs",
+        default=",".join(COSTS),
+        help=f"searched for besides quality; {','.join(UNTIMED)} on a machine that does other work",
+    )
+    parser.add_argument("--preset", default="quick", help="whose trainings are done")
+    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
+    parser.add_argument("--budget", type=int, default=160, help="evaluations of each search")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each winner")
+    parser.add_argument("--ranked", type=int, default=16, help="networks that the ranking is of")
+    parser.add_argument("--work", default="runs/hybrid_study", help="supernet, evaluations, nets")
+    parser.add_argument("--workers", type=int, default=1, help="trainings at a time")
+
+
+def _results(options: Options) -> str:
+    length = options.length or int(load_space(options.space).workload["source"])
+    return f"hybrid_study_{options.space}_{length}"
+
+
+STUDY = Study(
+    "hybrid_study",
+    "Where the kind of attention decides, does a search find the mix of kinds that pays?",
+    add_options,
+    measure,
+    show,
+    met,
+    results=_results,
+    example="--space recall --length 512 --set retrain.max_updates=2000",
+    width=180,
+)
+
+if __name__ == "__main__":
+    sys.exit(STUDY.main())

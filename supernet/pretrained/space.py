@@ -1,0 +1,209 @@
+"""The search space around a checkpoint: its own network, and those that it can be made into.
+
+With the largest sizes and its own kinds of attention a network of the space is the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from search_spaces.architecture import (
+    AttentionKind,
+    DecoderLayer,
+    EncoderLayer,
+    base_kind,
+    kind_order,
+    variant_of,
+)
+from search_spaces.errors import UsageError
+from search_spaces.loading import dump_space, parse_space
+from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.space import Choice, SearchSpace, Slot
+from search_spaces.space_form import MAX_SIZE
+from search_spaces.tasks import TASKS
+from supernet.pretrained.checkpoint import Checkpoint
+
+DEPTHS = (1 / 2, 2 / 3, 5 / 6, 1)
+FFN_SHARES = (1 / 2, 3 / 4, 1)
+HEAD_SHARES = (2 / 3, 1)
+WINDOW_SHARES = (1 / 32, 1 / 8)  # of the positions
+SMALLEST_WINDOW = 16
+LARGEST_WINDOW = 4_096
+FFN_STEP = 8
+TIMED_TOKENS = 1_024
+
+# Lists stand in one line each, to be edited; kinds and numbers hold no line ends.
+ARRAY = re.compile(r"\[\n((?: {4}.*,\n)+)\]")
+
+HEADER = """\
+# The space around the checkpoint {folder}
+# ({family}, {layers} layers of width {width}). The largest of every size, with {kinds},
+# is the checkpoint itself. Take away what you do not want and add what you do: every gene has a
+# list of choices, and a table such as [{stack}.layer.0] narrows them for one layer.
+{groups}"""
+GROUPS = "# Heads are fixed: heads of queries share those of keys in groups of one size.\n"
+
+
+class LayerGenes(NamedTuple):
+    """A layer of either stack under the names that it has in an encoder."""
+
+    attention: AttentionKind
+    num_heads: int
+    num_kv_heads: int | None
+    ffn_dim: int
+
+
+def space_text(checkpoint: Checkpoint) -> str:
+    """The space around a checkpoint as TOML, with what to know of it in front.
+
+    Raises:
+        UsageError: for a checkpoint of a task whose networks are not searched.
+    """
+    space = space_around(checkpoint)
+    stack = space.stacks[0]
+    layers = _layers(checkpoint)
+    kinds = sorted({layer.attention for layer in layers}, key=kind_order)
+    header = HEADER.format(
+        folder=_printable(str(checkpoint.folder)),
+        family=checkpoint.family,
+        layers=len(layers),
+        width=space.slot(f"{stack}.embed_dim").choices[-1],
+        kinds=" or ".join(kinds),
+        stack=stack,
+        groups=GROUPS if layers[0].num_kv_heads else "",
+    )
+    table = ARRAY.sub(lambda found: f"[{' '.join(found[1].split())[:-1]}]", dump_space(space))
+    text = f"{header.rstrip()}\n\n{table}"
+    assert parse_space(text, str(checkpoint.folder)).digest == space.digest
+    return text
+
+
+def space_around(checkpoint: Checkpoint) -> SearchSpace:
+    """The space around a checkpoint: kinds and FFN widths of each layer, heads, and depth.
+
+    Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
+    window smaller ones. Kinds have weights of their own, because each starts from the
+    checkpoint's and then learns its part.
+
+    Raises:
+        UsageError: for a checkpoint of a task whose networks are not searched.
+    """
+    task = checkpoint.task
+    if task not in TASKS:
+        raise UsageError(
+            f"{checkpoint.folder} is for the task {task}, whose networks are not searched; those "
+            f"of {', '.join(TASKS)} are"
+        )
+    positions = checkpoint.settings.max_length
+    if checkpoint.settings.positions == "rotary":  # which have no table, and go on for ever
+        positions = min(positions, MAX_SIZE)
+    settings = replace(
+        checkpoint.settings,
+        max_length=positions,
+        share_attention_weights=False,
+        linear_kernel="hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
+    )
+    space = SearchSpace(
+        name=_name(checkpoint),
+        task=task,
+        model=settings,
+        slots=tuple(_slots(checkpoint)),
+        description=f"Around a checkpoint of the family {checkpoint.family}.",
+        workload=_workload(settings),
+    )
+    assert space.contains(checkpoint.architecture)
+    return space
+
+
+def _slots(checkpoint: Checkpoint) -> list[Slot]:
+    """The genes in the order of a space, each with its choices."""
+    encoder = _reads_both_ways(checkpoint)
+    stack, prefix = ("encoder", "") if encoder else ("decoder", "self_")
+    layers = _layers(checkpoint)
+    found = checkpoint.architecture.encoder or checkpoint.architecture.decoder
+    assert found is not None
+    slots = [
+        Slot(stack, "embed_dim", None, (found.embed_dim,)),
+        Slot(stack, "num_layers", None, shares(len(layers), DEPTHS)),
+    ]
+    for number, layer in enumerate(layers):
+        groups = layer.num_kv_heads
+        kinds: Sequence[Choice] = kinds_around(layer.attention, checkpoint.settings, encoder)
+        genes: dict[str, Sequence[Choice]] = {
+            f"{prefix}attention": kinds,
+            f"{prefix}num_heads": _heads(layer),
+            "ffn_dim": shares(layer.ffn_dim, FFN_SHARES, FFN_STEP),
+        }
+        if groups is not None:
+            genes[f"{prefix}num_kv_heads"] = (groups,)
+        slots += [Slot(stack, gene, number, tuple(choices)) for gene, choices in genes.items()]
+    return slots
+
+
+def kinds_around(
+    kind: AttentionKind, settings: ModelSettings, encoder: bool
+) -> tuple[AttentionKind, ...]:
+    """What a layer may be: what it is, smaller windows, and linear attention.
+
+    Patches of an image have no order in which a window of them would be a neighbourhood.
+    """
+    if isinstance(settings.input, ImageInput):
+        return (kind, "linear")
+    most = int(variant_of(kind)) - 1 if base_kind(kind) == "window" else LARGEST_WINDOW
+    sides = 2 if encoder else 1  # a window of an encoder lies on both sides
+    wanted = (_power_of_two(settings.max_length * share / sides) for share in WINDOW_SHARES)
+    sizes = {min(max(SMALLEST_WINDOW, size), LARGEST_WINDOW) for size in wanted}
+    windows = {f"window:{n}" for n in sizes if n <= most and n < settings.max_length}
+    return tuple(sorted({kind, "linear", *windows}, key=kind_order))
+
+
+def shares(whole: int, parts: Sequence[float], step: int = 1) -> tuple[int, ...]:
+    """Parts of a number, ascending, each but the whole rounded to a multiple of `step`."""
+    rounded = (max(1, round(whole * part / step)) * step for part in parts[:-1])
+    return tuple(sorted({whole, *(one for one in rounded if one < whole)}))
+
+
+def _heads(layer: LayerGenes) -> tuple[int, ...]:
+    if layer.num_kv_heads is not None:
+        return (layer.num_heads,)
+    return shares(layer.num_heads, HEAD_SHARES)
+
+
+def _power_of_two(number: float) -> int:
+    return 1 << max(0, int(number).bit_length() - 1)
+
+
+def _layers(checkpoint: Checkpoint) -> list[LayerGenes]:
+    stack = checkpoint.architecture.encoder or checkpoint.architecture.decoder
+    assert stack is not None
+    return [_genes(layer) for layer in stack.layers]
+
+
+def _genes(layer: EncoderLayer | DecoderLayer) -> LayerGenes:
+    if isinstance(layer, EncoderLayer):
+        return LayerGenes(layer.attention, layer.num_heads, layer.num_kv_heads, layer.ffn_dim)
+    heads, groups = layer.self_num_heads, layer.self_num_kv_heads
+    return LayerGenes(layer.self_attention, heads, groups, layer.ffn_dim)
+
+
+def _reads_both_ways(checkpoint: Checkpoint) -> bool:
+    return checkpoint.architecture.encoder is not None
+
+
+def _workload(settings: ModelSettings) -> dict[str, Any]:
+    if isinstance(settings.input, ImageInput):
+        return {"batch": 1, "source": settings.input.num_tokens}
+    return {"batch": 1, "source": min(TIMED_TOKENS, settings.max_length)}
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    """The folder's name, as far as a space's may be that."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.folder.resolve().name).lstrip("._-")
+    return plain[:64] or checkpoint.family
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
