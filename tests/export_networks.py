@@ -150,12 +150,12 @@ def _with_memory(rng: random.Random) -> tuple[ModelSettings, Architecture]:
     return settings, Architecture(decoder=DecoderStack(12, layers, memory_length=rng.randint(3, 9)))
 
 
-def random_network(blueprint: Blueprint, seed: int) -> StandAlone:
+def random_network(blueprint: Blueprint, seed: int, std: float = 0.4) -> StandAlone:
     """The network with weights that make a difference everywhere."""
     network = bare_network(blueprint).eval()
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
-        nn.init.normal_(parameter, std=0.4, generator=generator)
+        nn.init.normal_(parameter, std=std, generator=generator)
     return network
 
 

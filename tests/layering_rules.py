@@ -67,6 +67,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "tensorboard": ("nas.cli.listeners.tensorboard",),
     "mlflow": ("nas.cli.listeners.mlflow",),
     "safetensors": ("supernet.export.*", "supernet.pretrained.*"),
+    "tokenizers": ("supernet.data.checkpoint_tokenizer", "supernet.export.onnx_driver"),
     "transformers": ("supernet.export.*",),
 }
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
 
-from search_spaces.architecture import ATTENTION_KINDS
+from search_spaces.architecture import (
+    ATTENTION_KINDS,
+    Architecture,
+    DecoderLayer,
+    DecoderStack,
+)
 from search_spaces.attention import OPERATORS
 from search_spaces.errors import DataError
-from search_spaces.settings import LinearKernel, OmniKernel
+from search_spaces.loading import model_table
+from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.standalone import as_module, kernels_of, modeling_source
 from supernet.export.template.attention import KERNELS, kernel_name
 from supernet.export.weights import plain_weights
-from tests.export_networks import WORDS, random_blueprint, random_inputs, random_network
+from tests.export_networks import LENGTH, WORDS, random_blueprint, random_inputs, random_network
 
 NETWORKS = 60
 
@@ -135,6 +142,23 @@ def memory(blueprint: Blueprint) -> int:
 def test_a_description_comes_back(seed: int) -> None:
     blueprint = random_blueprint(seed)
     assert Blueprint.from_json(json.loads(json.dumps(blueprint.to_json()))) == blueprint
+
+
+def test_every_setting_is_named() -> None:
+    blueprint = random_blueprint(2)
+    known = {name for name, value in asdict(blueprint.settings).items() if value is not None}
+    assert blueprint.to_json()["model"].keys() == known
+
+
+def test_a_description_of_before_is_read() -> None:
+    """From a time when there were fewer settings, which the files then named."""
+    settings = ModelSettings(TokenInput(WORDS), LENGTH, head_dim=8)
+    network = Architecture(decoder=DecoderStack(8, (DecoderLayer("softmax", 1, 8),)))
+    blueprint = Blueprint("language_modelling", settings, network)
+    written = blueprint.to_json()
+    written["model"] = {name: written["model"][name] for name in model_table(settings)}
+    assert "norm_kind" not in written["model"]
+    assert Blueprint.from_json(written) == blueprint
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,8 +20,16 @@ from typer.testing import CliRunner
 from nas.cli.app import app
 from nas.exporting.export import verify_export
 from nas.run.folder import RunFolder
-from search_spaces.architecture import Architecture
+from search_spaces.architecture import (
+    Architecture,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
 from search_spaces.errors import DataError, UsageError
+from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import check_parity, open_format
@@ -28,6 +37,7 @@ from supernet.tasks.opening import open_task
 from tests import decoder_cases, supernet_cases
 from tests.decoder_cases import random_translator, random_writer, translator, writer
 from tests.export_cases import arch_of, export_to, run_of
+from tests.export_networks import random_network
 from tests.supernet_cases import TOKENS, network, random_inputs, random_supernet
 
 pytestmark = pytest.mark.export
@@ -35,6 +45,7 @@ onnx = pytest.importorskip("onnx", reason="the extra export")
 pytest.importorskip("onnxruntime", reason="the extra export")
 
 from supernet.export import onnx as onnx_export  # noqa: E402
+from supernet.export import onnx_driver  # noqa: E402
 from tests import onnx_cases as cases  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -256,4 +267,68 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
     if inputs[0].dtype == torch.int64:
         inputs += [cases.sources(*size, 9) for size in ((1, 1), (4, 17), (2, 9))]
     inputs = [x if x.dtype == torch.int64 else x.float() for x in inputs]
+    assert cases.apart_classifying(one, tmp_path, inputs) < TOLERANCE
+
+
+# -- blocks and operators of today ----------------------------------------------------------------
+
+MODERN: dict[str, Any] = {
+    "positions": "rotary",
+    "rotary_share": 0.5,
+    "norm_kind": "rms",
+    "ffn_form": "gated",
+    "activation": "silu",
+    "qkv_bias": False,
+    "output_bias": False,
+    "ffn_bias": False,
+    "qk_norm": True,
+    "tied_output": False,
+    "scale_embeddings": False,
+    "embedding_norm": True,
+    "token_types": 2,
+}
+OPERATORS = {
+    "windows, feature maps": ("window:3", "linear:elu", "linear:hedgehog", "softmax"),
+    "gates": ("linear:decay", "linear:gated_delta"),
+}
+
+
+def bare(settings: ModelSettings, task: TaskName, architecture: Architecture) -> Any:
+    """A network of its own, with weights that make a difference everywhere."""
+    return random_network(Blueprint(task, settings, architecture), 0, std=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+def test_language_models_of_today(name: str, tmp_path: Path) -> None:
+    settings = replace(decoder_cases.SETTINGS["learned positions"], **MODERN)
+    layers = tuple(DecoderLayer(kind, 4, 6, self_num_kv_heads=2) for kind in OPERATORS[name])
+    architecture = Architecture(decoder=DecoderStack(12, layers))
+    one = bare(settings, "language_modelling", architecture)
+    cases.write(one, settings, "language_modelling", tmp_path)
+    assert cases.apart_writing(one, tmp_path, 9) < TOLERANCE
+    held = {
+        name: array.shape[-2]
+        for name, array in written_state(tmp_path, length=9).items()
+        if name.endswith("keys")
+    }
+    assert held == ({"state.0.keys": 3, "state.3.keys": 9} if name != "gates" else {})
+
+
+def written_state(folder: Path, length: int) -> Any:
+    """What a language model remembers of a text."""
+    decoder, tokens = onnx_driver.Decoder(folder, 1), cases.texts(2, length, 9).numpy()
+    return decoder.step(tokens, decoder.start(tokens))[1].states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("class_token", [True, False])
+def test_classifiers_of_today(name: str, class_token: bool, tmp_path: Path) -> None:
+    settings = replace(TOKENS, **MODERN, class_token=class_token, pooling="mean", max_length=90)
+    layers = tuple(EncoderLayer(kind, 4, 6, 2) for kind in OPERATORS[name])
+    architecture = Architecture(EncoderStack(12, layers))
+    one = bare(settings, "classification", architecture)
+    cases.write(one, settings, "classification", tmp_path)
+    inputs = [cases.sources(*size, 9) for size in ((1, 1), (4, 17), (2, 9), (3, 80))]
     assert cases.apart_classifying(one, tmp_path, inputs) < TOLERANCE

@@ -13,13 +13,22 @@ from torch import Tensor, nn
 from search_spaces.errors import UsageError
 from supernet.attention.base import AttentionKernel, State
 from supernet.attention.bigbird import BigBirdKernel
-from supernet.attention.linear import CosformerKernel, NormLinearKernel
+from supernet.attention.decay import DecayKernel
+from supernet.attention.gated import GatedKernel
+from supernet.attention.gated_delta import GatedDeltaKernel
+from supernet.attention.linear import (
+    CosformerKernel,
+    EluKernel,
+    HedgehogKernel,
+    NormLinearKernel,
+)
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import SoftmaxKernel
+from supernet.attention.window import WindowKernel
 from supernet.export.onnx_kernels import traceable
 from tests.test_attention_contract import at
 
-HEADS, WIDTH, LONGEST = 2, 4, 96
+HEADS, WIDTH, LONGEST, INPUT = 2, 4, 96, 6
 MAKE: dict[str, Callable[[], AttentionKernel]] = {
     "softmax": lambda: SoftmaxKernel(0, HEADS * WIDTH),
     "relative keys": lambda: SoftmaxKernel(3, HEADS * WIDTH),
@@ -29,8 +38,18 @@ MAKE: dict[str, Callable[[], AttentionKernel]] = {
     "bigbird": lambda: BigBirdKernel(2, LONGEST),
     "bigbird, few blocks": lambda: BigBirdKernel(16, LONGEST),
     "linformer": lambda: LinformerKernel(5, LONGEST, 3),
+    "window": lambda: WindowKernel(3),
+    "window of one": lambda: WindowKernel(1),
+    "window of all": lambda: WindowKernel(LONGEST),
+    "window and class token": lambda: WindowKernel(5, global_first=True),
+    "elu": EluKernel,
+    "hedgehog": lambda: HedgehogKernel(HEADS * WIDTH, WIDTH),
+    "decay": lambda: DecayKernel(INPUT, HEADS * WIDTH, HEADS),
+    "decay, gates of features": lambda: DecayKernel(INPUT, HEADS * WIDTH, HEADS, True),
+    "gated delta": lambda: GatedDeltaKernel(INPUT, HEADS * WIDTH, HEADS, WIDTH),
 }
 DECODERS = [name for name in MAKE if name != "linformer"]
+CROSSING = [name for name in DECODERS if not name.startswith(("window", "decay", "gated"))]
 # Parts of 64 and more are chunks of the linear kernels; 40 positions more blocks than are seen.
 CUTS = [(1,), (1, 1, 1), (40,), (39, 1), (20, 70), (7, 64, 2)]
 
@@ -49,6 +68,19 @@ def qkv(states: int, seed: int = 0) -> list[Tensor]:
     return [torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(3)]
 
 
+def read_by(kernel: nn.Module, states: int) -> dict[str, Tensor]:
+    """The layer's input, for kernels that read it."""
+    if not isinstance(kernel, GatedKernel):
+        return {}
+    rng = torch.Generator().manual_seed(1)
+    return {"x_BND": torch.randn(3, states, INPUT, generator=rng, dtype=torch.float64)}
+
+
+def spans_of(kernel: nn.Module) -> tuple[int, ...]:
+    """States at a position that a kernel takes."""
+    return (1,) if isinstance(kernel, GatedKernel) else (1, 3)
+
+
 def padding(states: int, span: int) -> Tensor:
     """Behind, in front, and everywhere."""
     positions = states // span
@@ -61,7 +93,7 @@ def padding(states: int, span: int) -> Tensor:
 
 def empty(state: State) -> State:
     """The state of the same form before the first position."""
-    keys = state[0].dim() == 4 and state[-1].dim() == 4
+    keys = state[0].dim() == 4 and state[0].shape == state[-1].shape and len(state) == 2
     return tuple(part[:, :, :0] if keys else torch.zeros_like(part) for part in state)
 
 
@@ -69,10 +101,11 @@ def empty(state: State) -> State:
 def test_whole_sequences(name: str) -> None:
     kernel = kernel_of(name)
     form = traceable(kernel)
-    for span, positions in product((1, 3), (1, 5, 17, 40, 96)):
+    for span, positions in product(spans_of(kernel), (1, 5, 17, 40, 96)):
         parts, mask = qkv(positions * span), padding(positions * span, span)
-        expected = kernel(*parts, key_mask_BM=mask, span=span)
-        found = form(*parts, key_mask_BM=mask, span=span)
+        read = read_by(kernel, positions * span)
+        expected = kernel(*parts, key_mask_BM=mask, span=span, **read)
+        found = form(*parts, key_mask_BM=mask, span=span, **read)
         real = mask[:, None, :, None].expand_as(expected)
         with at(span, positions):
             torch.testing.assert_close(found[real], expected[real], rtol=1e-9, atol=1e-9)
@@ -81,21 +114,23 @@ def test_whole_sequences(name: str) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_whole_sequences_without_padding(name: str) -> None:
     kernel, parts = kernel_of(name), qkv(40)
-    expected = kernel(*parts, key_mask_BM=None)
-    torch.testing.assert_close(traceable(kernel)(*parts, key_mask_BM=None), expected)
+    read = read_by(kernel, 40)
+    expected = kernel(*parts, key_mask_BM=None, **read)
+    torch.testing.assert_close(traceable(kernel)(*parts, key_mask_BM=None, **read), expected)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_texts_in_parts(name: str) -> None:
     kernel = kernel_of(name)
     form = traceable(kernel)
-    for span, cuts in product((1, 3), CUTS):
-        parts = qkv(sum(cuts) * span)
-        expected, after = kernel.causal(*parts, span=span)
+    for span, cuts in product(spans_of(kernel), CUTS):
+        parts, read = qkv(sum(cuts) * span), read_by(kernel, sum(cuts) * span)
+        expected, after = kernel.causal(*parts, span=span, **read)
         state, found, start = empty(after), [], 0
         for cut in cuts:
             new = [part[:, :, start * span : (start + cut) * span] for part in parts]
-            out, state = form.causal(*new, span=span, state=state)
+            own = {name: x[:, start : start + cut] for name, x in read.items()}
+            out, state = form.causal(*new, span=span, state=state, **own)
             found.append(out)
             start += cut
         with at(span, cuts):
@@ -108,13 +143,16 @@ def test_texts_in_parts(name: str) -> None:
 def test_a_form_that_forgets_is_another_kernel(name: str) -> None:
     """What the test above would say to a state that is lost."""
     kernel, parts = kernel_of(name), qkv(12)
-    expected, after = kernel.causal(*parts)
+    read = read_by(kernel, 12)
+    expected, after = kernel.causal(*parts, **read)
     last = [part[:, :, 11:] for part in parts]
-    out, _ = traceable(kernel).causal(*last, state=empty(after))
-    assert not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
+    own = {name: x[:, 11:] for name, x in read.items()}
+    out, _ = traceable(kernel).causal(*last, state=empty(after), **own)
+    forgets = not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
+    assert forgets != (name == "window of one")  # which has nothing to forget
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", CROSSING)
 def test_memories_are_the_kernels_own(name: str) -> None:
     kernel, (q, k, v) = kernel_of(name), qkv(15)
     mask, positions = padding(15, 1), torch.arange(15)[None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from nas.console.output import out, print_json, say
 from nas.console.progress import Screen, choose_screen
 from nas.console.tables import table
 from nas.run import events
+from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
+LEARNT = ("bpe", "unigram")
 EXAMPLES = {"pairs": "pairs", "stream": "lines", "images": "images", "texts": "texts"}
-
-
-class TokenizerKind(StrEnum):
-    """How a vocabulary is learnt."""
-
-    bpe = "bpe"
-    unigram = "unigram"
 
 
 def prepare(
@@ -54,17 +48,23 @@ def prepare(
     ),
     test: list[Path] = typer.Option([], metavar="PATH", help="The test data, in the same form."),
     out_folder: Path = typer.Option(..., "--out", metavar="DIR", help="The folder to make."),
-    vocab_size: int = typer.Option(32_000, min=5, help="Tokens, the four marks included."),
+    vocab_size: int = typer.Option(
+        None, min=5, show_default="32000", help="Tokens, the four marks included."
+    ),
     joint: bool = typer.Option(
         True, "--joint/--separate", help="One vocabulary for both sides, or one for each."
     ),
-    tokenizer: TokenizerKind = typer.Option(
-        TokenizerKind.bpe, help="Byte pairs, or sentencepiece's unigram model."
+    tokenizer: str = typer.Option(
+        "bpe",
+        metavar="bpe|unigram|DIR",
+        help="Byte pairs, sentencepiece's unigram model, or the folder of a checkpoint whose "
+        "tokenizer.json is taken as it is (language modelling and texts with labels).",
     ),
     max_length: int = typer.Option(
         None,
         min=1,
-        show_default="256 for translation, 4000 bytes for texts, none for language modelling",
+        show_default="256 for translation, 4000 bytes or 512 tokens for texts, none for language "
+        "modelling",
         help="Tokens of a row at most. Longer ones are left out of training and cut elsewhere.",
     ),
     max_ratio: float = typer.Option(
@@ -88,9 +88,8 @@ def prepare(
         target=tuple(target),
         valid=tuple(valid),
         test=tuple(test),
-        vocab_size=vocab_size,
         joint=joint,
-        tokenizer=tokenizer.value,
+        **vocabulary_of(tokenizer, vocab_size),
         max_length=max_length,
         max_ratio=max_ratio,
         image_size=image_size,
@@ -108,6 +107,23 @@ def prepare(
         for line in shared_examples(prepared.manifest):
             say(line)
         say(what_next(out_folder))
+
+
+def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
+    """The fields of a request that say how text becomes tokens; what is not given is as usual.
+
+    Raises:
+        UsageError: for the size of a vocabulary that is there already.
+    """
+    size = {} if vocab_size is None else {"vocab_size": vocab_size}
+    if tokenizer in LEARNT:
+        return {"tokenizer": tokenizer, **size}
+    if size:
+        raise UsageError(
+            f"--vocab-size is for vocabularies that are learnt, and that of {tokenizer} is taken "
+            "as it is: leave it out"
+        )
+    return {"tokenizer": Path(tokenizer).expanduser()}
 
 
 def shared_examples(manifest: Manifest) -> list[str]:

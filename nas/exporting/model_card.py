@@ -41,6 +41,10 @@ READINGS = {
     '`SentencePieceProcessor(model_file="{target}").decode(tokens)`.',
     "words": "Text is split at spaces; a word's number is its place in `{source}`, 3 if it is not "
     "there, and numbers become words of `{target}`.",
+    "tokenizer_json": "Text becomes token numbers, its begin and end marks among them, and they "
+    "text again, with the package tokenizers: with `t = Tokenizer.from_file("
+    '"{source}")`, `t.encode("a text").ids` and `t.decode(tokens)`. There are no other marks; '
+    "texts are neither cut nor filled up, and one that is to be continued has no end mark.",
     "images": "A byte b of an image becomes `black + (white - black) * b / 255`, and the image is "
     "scaled to `image_size`; the numbers, and the names of the classes, stand in `reading.json`.",
     "bytes": "Texts are read byte by byte: token = byte + 1. `reading.json` names the classes.",

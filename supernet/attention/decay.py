@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from supernet.attention.base import State, in_full_precision
 from supernet.attention.gated import GatedKernel, normed
-from supernet.attention.gated_chunks import LEAST_LOG_GATE, gated_sums
+from supernet.attention.gated_chunks import LEAST_LOG_GATE
 
 
 class DecayKernel(GatedKernel):
@@ -89,7 +89,7 @@ class DecayKernel(GatedKernel):
         """See `GatedKernel.run`; what is carried is S."""
         q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
         past_BHCV = past[0] if past else None
-        out_BHND, past_BHCV = gated_sums(q * q.shape[-1] ** -0.5, k, v, gates[0], None, past_BHCV)
+        out_BHND, past_BHCV = self.sums(q * q.shape[-1] ** -0.5, k, v, gates[0], None, past_BHCV)
         return out_BHND, (past_BHCV,)
 
     def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:

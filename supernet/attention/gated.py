@@ -18,6 +18,7 @@ from supernet.attention.base import (
     in_full_precision,
     without_autocast,
 )
+from supernet.attention.gated_chunks import gated_sums
 from supernet.attention.linear_features import mask_features
 
 EPSILON = 1e-6
@@ -56,6 +57,18 @@ class GatedKernel(AttentionKernel):
             past: what is carried; empty at the start.
         """
 
+    def sums(
+        self,
+        q_BHND: Tensor,
+        k_BHND: Tensor,
+        v_BHND: Tensor,
+        log_gate_BHNG: Tensor,
+        beta_BHN: Tensor | None,
+        past_BHCV: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """`gated_sums`, or another way to the same sums."""
+        return gated_sums(q_BHND, k_BHND, v_BHND, log_gate_BHNG, beta_BHN, past_BHCV)
+
     @abstractmethod
     def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
         """The output, each head divided by its root mean square, times a gain."""
@@ -91,7 +104,9 @@ class GatedKernel(AttentionKernel):
             parts = [mask_features(part, key_mask_BM) for part in given]
             # Both directions at once, as samples of one batch.
             q, k, v, *both = (torch.cat((part, part.flip(2))) for part in parts)
-            onward_BHND, back_BHND = self.run(q, k, v, tuple(both), ())[0].chunk(2)
+            # Not `chunk`, which would fix the batch in an exported graph.
+            out_2BHND = self.run(q, k, v, tuple(both), ())[0].unflatten(0, (2, -1))
+            onward_BHND, back_BHND = out_2BHND.unbind(0)
             out_BHND = self.finished(onward_BHND + back_BHND.flip(2), x_BNE)
             return out_BHND.to(v_BHMD.dtype)
 

@@ -61,13 +61,13 @@ def gated_sums(
     """
     assert beta_BHN is None or log_gate_BHNG.shape[-1] == 1, "the delta rule has a gate per head"
     if q_BHNC.shape[2] == 1 and past_BHCV is not None:
-        return _step(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
+        return gated_step(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
     if flash_gated_takes(q_BHNC.device, q_BHNC.dtype):
         return flash_gated_sums(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
     return _in_chunks(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
 
 
-def _step(
+def gated_step(
     q_BH1C: Tensor,
     k_BH1C: Tensor,
     v_BH1V: Tensor,
@@ -75,7 +75,7 @@ def _step(
     beta_BH1: Tensor | None,
     past_BHCV: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One step of the recurrence."""
+    """One step of the recurrence: `gated_sums` of a single state behind others."""
     state_BHCV = past_BHCV * log_gate_BH1G.exp().mT
     if beta_BH1 is not None:
         v_BH1V = (v_BH1V - k_BH1C @ state_BHCV) * beta_BH1[..., None]

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from supernet.attention.base import State, in_full_precision
 from supernet.attention.gated import GatedKernel, normed
-from supernet.attention.gated_chunks import gated_sums
 
 KEY_EPSILON = 1e-6
 """Of the squared length that queries and keys are divided by."""
@@ -88,7 +87,7 @@ class GatedDeltaKernel(GatedKernel):
         length_BFN1 = torch.linalg.vector_norm(qk_BFND, dim=-1, keepdim=True)
         q_rate, k_rate = (length_BFN1.square() + KEY_EPSILON).rsqrt().chunk(2, dim=1)
         q, k = qk_BFND.chunk(2, dim=1)
-        out_BHND, past_BHCV = gated_sums(
+        out_BHND, past_BHCV = self.sums(
             q * (q_rate * q.shape[-1] ** -0.5),
             k * k_rate,
             v,

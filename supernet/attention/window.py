@@ -80,10 +80,10 @@ class WindowKernel(AttentionKernel):
         band = Band(self.window, self.window, span)
         if not self.global_first:
             return banded_attention(q_BHND, k_BHMD, v_BHMD, key_mask_BM, band)
-        first_BP = _first_states(key_mask_BM, k_BHMD, span)
+        first_BP = first_states(key_mask_BM, k_BHMD, span)
         out_BHND = banded_attention(q_BHND, k_BHMD, v_BHMD, key_mask_BM, band, first_BP)
         real_BPM = None if key_mask_BM is None else key_mask_BM[:, None].expand(-1, span, -1)
-        everywhere_BHPD = grouped_attention(_states(q_BHND, first_BP), k_BHMD, v_BHMD, real_BPM)
+        everywhere_BHPD = grouped_attention(states_of(q_BHND, first_BP), k_BHMD, v_BHMD, real_BPM)
         place_BHPD = first_BP[:, None, :, None].expand_as(everywhere_BHPD)
         return out_BHND.scatter(2, place_BHPD, everywhere_BHPD)
 
@@ -165,7 +165,7 @@ def banded_attention(
     visible_BnLJ = near_LJ & cut.keys_of(real_BM).bool()[:, :, None]
     if first_BP is not None:
         k_bKJD, v_bKJD = (
-            torch.cat((x, _states(all_, first_BP).repeat_interleave(cut.blocks, dim=0)), dim=2)
+            torch.cat((x, states_of(all_, first_BP).repeat_interleave(cut.blocks, dim=0)), dim=2)
             for x, all_ in ((k_bKJD, k_BKMD), (v_bKJD, v_BKMD))
         )
         query_nL1 = torch.arange(cut.blocks * cut.length, device=device).view(-1, cut.length, 1)
@@ -267,7 +267,7 @@ def last_states(state: State, count: int) -> State:
     return packed(k_BKMD[:, :, first:].clone(), v_BKMD[:, :, first:].clone(), mask_BM)
 
 
-def _first_states(key_mask_BM: Tensor | None, k_BKMD: Tensor, span: int) -> Tensor:
+def first_states(key_mask_BM: Tensor | None, k_BKMD: Tensor, span: int) -> Tensor:
     """Numbers of the states of each sample's first real position, ``(B, P)``."""
     own_1P = torch.arange(span, device=k_BKMD.device)[None]
     if key_mask_BM is None:
@@ -275,7 +275,7 @@ def _first_states(key_mask_BM: Tensor | None, k_BKMD: Tensor, span: int) -> Tens
     return own_1P + first_position(key_mask_BM, span)[:, None] * span
 
 
-def _states(x_BHND: Tensor, states_BP: Tensor) -> Tensor:
+def states_of(x_BHND: Tensor, states_BP: Tensor) -> Tensor:
     """These states of each sample, ``(B, H, P, D)``."""
     place_BHPD = states_BP[:, None, :, None].expand(-1, x_BHND.shape[1], -1, x_BHND.shape[3])
     return x_BHND.gather(2, place_BHPD)

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings
+from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.sources import PREPARED, SOURCES, Arrays, Request, Source
 
 PAD = 0
@@ -70,7 +71,9 @@ class SearchData:
         background: images only: the value of a black pixel after normalisation, per channel.
         reading: how an example becomes an input, plain values by name. ``kind`` is ``images`` (with
             ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel),
-            ``bytes`` (token = byte + 1), ``symbols`` (with the list of them) or ``numbers``.
+            ``bytes`` (token = byte + 1), ``symbols`` (with the list of them), ``numbers``, or
+            that of a `CheckpointTokenizer`.
+        tokenizer: of a checkpoint, where texts were prepared with it.
     """
 
     name: str
@@ -81,6 +84,7 @@ class SearchData:
     digest: str
     background: tuple[float, ...] = ()
     reading: Mapping[str, Any] = field(default_factory=lambda: {"kind": "numbers"})
+    tokenizer: CheckpointTokenizer | None = None
 
 
 def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed: int) -> SearchData:
@@ -111,6 +115,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
         digest=digest_of(train, valid),
         reading=arrays.reading,
         background=arrays.background,
+        tokenizer=arrays.tokenizer,
     )
 
 

@@ -47,13 +47,15 @@ class TokenizerRecord(_Frozen):
     """How text became token numbers.
 
     Attributes:
-        kind: ``bpe`` and ``unigram`` are sentencepiece models; ``bytes`` is one token a byte.
+        kind: ``bpe`` and ``unigram`` are sentencepiece models; ``bytes`` is one token a byte;
+            ``tokenizer_json`` is the tokenizer of a checkpoint, in ``tokenizer.json``, with what
+            its marks are called in ``tokenizer_config.json``.
         joint: one vocabulary for source and target.
         vocab_size: of the source, or the only one; padding and the other marks included.
         target_vocab_size: of the target; None where there is one vocabulary.
     """
 
-    kind: Literal["bpe", "unigram", "bytes"]
+    kind: Literal["bpe", "unigram", "bytes", "tokenizer_json"]
     joint: bool = True
     vocab_size: int
     target_vocab_size: int | None = None

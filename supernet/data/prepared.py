@@ -20,10 +20,18 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
+from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
 from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
 from supernet.data.text_files import TokenRows, map_array, read_lines, read_rows
-from supernet.data.tokenizer import BYTE_VOCAB_SIZE, PostProcess, SentencePieceTokenizer, Tokenizer
+from supernet.data.tokenizer import (
+    BOS,
+    BYTE_VOCAB_SIZE,
+    PAD,
+    PostProcess,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,7 +60,8 @@ class StreamSplit:
 
     Attributes:
         rows: its lines, each ended by the end mark; `rows.tokens` is the whole stream. A blank
-            line is an end mark alone.
+            line is an end mark alone. With the tokenizer of a checkpoint each line has the marks
+            of that around it, or else a line feed at its end.
         num_words: words, as separated by spaces, without the end marks, which perplexity per word
             counts as words.
         num_characters: characters, line ends not counted.
@@ -61,6 +70,8 @@ class StreamSplit:
             ``(tokens,)``; None where that is not known.
         alone: whether each line is a text of its own, of which networks see no other line: it is a
             segment whatever length is asked for, and a begin mark stands before it.
+        begin: the mark that networks read before the first token; None where nothing stands there,
+            so that the first token is read and not predicted.
     """
 
     rows: TokenRows
@@ -69,6 +80,7 @@ class StreamSplit:
     scored: NDArray[np.bool_] | None = None
     recalled: NDArray[np.bool_] | None = None
     alone: bool = False
+    begin: int | None = BOS
 
     def __len__(self) -> int:
         return len(self.rows.tokens)
@@ -79,7 +91,8 @@ class ExampleSplit:
     """Labelled examples.
 
     Attributes:
-        inputs: images, uint8 ``(N, H, W, C)``, memory-mapped; or rows of bytes, counted from 1.
+        inputs: images, uint8 ``(N, H, W, C)``, memory-mapped; or rows of bytes, counted from 1, or
+            of the tokens of `PreparedData.source_tokenizer`.
         labels: int64 ``(N,)``.
     """
 
@@ -102,7 +115,7 @@ class PreparedData(Generic[S]):
         train: to learn from.
         valid: to compare networks by.
         digest: sha256 of everything here, as hexadecimal digits.
-        source_tokenizer: of the source, or of the only text; None for images.
+        source_tokenizer: of the source, or of the only text; None for images and bytes.
         target_tokenizer: of the target; the same object where the vocabulary is joint.
         label_names: classification only.
         longest: tokens of the longest row of either split by side, end mark included.
@@ -222,6 +235,7 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
     sizes = (shape.vocab_size, shape.target_vocab_size or shape.vocab_size)
     for side, tokenizer, size in zip(("source", "target"), (source, target), sizes, strict=True):
         if tokenizer.vocab_size > size:
+            _refuse_checkpoint(tokenizer, data.name, size)
             raise DataError(
                 f"the {side} vocabulary of {data.name} has {tokenizer.vocab_size} tokens, but the "
                 f"networks of this space have {size}; prepare the data with --vocab-size {size}"
@@ -239,11 +253,24 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
         )
 
 
+def _refuse_checkpoint(tokenizer: Tokenizer, name: str, size: int) -> None:
+    """Say what fits the tokenizer of a checkpoint, whose size is not to be chosen."""
+    if isinstance(tokenizer, CheckpointTokenizer):
+        raise DataError(
+            f"the tokenizer of {name} has token numbers up to {tokenizer.vocab_size - 1}, but the "
+            f"networks of this space have {size} tokens: set vocab_size of the space to "
+            f"{tokenizer.vocab_size}, or to what the checkpoint has"
+        )
+
+
 def _tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer | None, Tokenizer | None]:
     """Of source and target: one object where the vocabulary is joint; None where text is bytes."""
     record = manifest.tokenizer
     if record is None or record.kind == "bytes":
         return None, None
+    if record.kind == KIND:
+        one = CheckpointTokenizer.load(folder)
+        return one, one
     sides = (None,) if record.joint else ("source", "target")
     found = [SentencePieceTokenizer.load(folder / tokenizer_file(side)) for side in sides]
     return found[0], found[-1]
@@ -272,11 +299,14 @@ def _text(folder: Path, split: str, side: str) -> tuple[str, ...]:
 
 
 def _stream(folder: Path, manifest: Manifest, split: str) -> StreamSplit:
-    if manifest.tokenizer is None or manifest.token_dtype is None:
+    record = manifest.tokenizer
+    if record is None or manifest.token_dtype is None:
         raise _contradiction(folder)
     counts = manifest.splits[split].counts
-    rows = read_rows(folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size)
-    return StreamSplit(rows, counts.get("words", 0), counts.get("characters", 0))
+    # Of a checkpoint every number may be a word, and what begins a text stands in the text.
+    least, begin = (PAD, None) if record.kind == KIND else (PAD + 1, BOS)
+    rows = read_rows(folder, split, manifest.token_dtype, record.vocab_size, least)
+    return StreamSplit(rows, counts.get("words", 0), counts.get("characters", 0), begin=begin)
 
 
 def _examples(folder: Path, manifest: Manifest, split: str) -> ExampleSplit:
@@ -285,7 +315,10 @@ def _examples(folder: Path, manifest: Manifest, split: str) -> ExampleSplit:
     if manifest.content == "images" and manifest.image_shape is not None:
         inputs = map_array(folder / f"{split}.images.bin", "u1", (-1, *manifest.image_shape))
     elif manifest.tokenizer is not None and manifest.token_dtype is not None:
-        inputs = read_rows(folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size)
+        least = PAD if manifest.tokenizer.kind == KIND else PAD + 1
+        inputs = read_rows(
+            folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size, least
+        )
     else:
         raise _contradiction(folder)
     if len(inputs) != len(labels):
@@ -325,7 +358,7 @@ def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -
         assert isinstance(inputs, np.ndarray), "the kind was checked above"
         _check_images(data.name, inputs, shape)
     else:
-        _check_bytes(data, shape, model.max_length - model.class_token)
+        _check_texts(data, shape, model.max_length - model.class_token)
 
 
 def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
@@ -344,15 +377,19 @@ def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
         )
 
 
-def _check_bytes(data: PreparedData[ExampleSplit], shape: TokenInput, room: int) -> None:
-    if shape.vocab_size < BYTE_VOCAB_SIZE:
+def _check_texts(data: PreparedData[ExampleSplit], shape: TokenInput, room: int) -> None:
+    tokenizer = data.source_tokenizer
+    if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
+        _refuse_checkpoint(tokenizer, data.name, shape.vocab_size)
+    if tokenizer is None and shape.vocab_size < BYTE_VOCAB_SIZE:
         raise DataError(
             f"the texts of {data.name} are bytes, {BYTE_VOCAB_SIZE} tokens with padding, but the "
             f"space has vocab_size = {shape.vocab_size}; set it to {BYTE_VOCAB_SIZE}"
         )
+    what = "bytes" if tokenizer is None else "tokens"
     if data.longest > room:
         raise DataError(
-            f"the longest text of {data.name} has {data.longest} bytes, but the networks of this "
+            f"the longest text of {data.name} has {data.longest} {what}, but the networks of this "
             f"space read {room}; prepare the data with --max-length {room}, or raise max_length "
             f"of the space by {data.longest - room}"
         )

@@ -41,7 +41,8 @@ def with_recalled(split: StreamSplit, length: int, window: int) -> StreamSplit:
         before[split.rows.offsets[:-1]] = BOS
         segments = np.repeat(np.arange(len(split.rows)), split.rows.lengths)
     else:
-        segments = np.arange(len(tokens)) // length
+        # Without a mark before it the first token is in none.
+        segments = (np.arange(len(tokens)) - (split.begin is None)) // length
     found = repeats_beyond(before, tokens, segments, window)
     if split.scored is not None:
         found &= split.scored

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.data import listops
+from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
 from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit
 
@@ -58,13 +59,14 @@ LISTOPS_SYMBOLS: Reading = {"kind": "symbols", "symbols": list(listops.SYMBOLS)}
 
 
 class SearchArrays(NamedTuple):
-    """The two splits of a search; `reading` and `background` as in `SearchData`."""
+    """The two splits of a search; `reading` and what follows as in `SearchData`."""
 
     train: Arrays
     valid: Arrays
     label_names: tuple[str, ...]
     reading: Reading
     background: Background = ()
+    tokenizer: CheckpointTokenizer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +78,22 @@ class Examples:
         test: reads the test split.
         label_names: one name for each class.
         reading: how tokens come about; None for images, which are normalised by the training split.
+        tokenizer: see `SearchData`.
     """
 
     search: Callable[[], tuple[Arrays, Arrays]]
     test: Callable[[], Arrays]
     label_names: tuple[str, ...]
     reading: Reading | None = None
+    tokenizer: CheckpointTokenizer | None = None
 
     def search_arrays(self) -> SearchArrays:
         """What a search may see, ready for networks."""
         train, valid = self.search()
         if self.reading is not None:
-            return SearchArrays(train, valid, self.label_names, self.reading)
+            return SearchArrays(
+                train, valid, self.label_names, self.reading, tokenizer=self.tokenizer
+            )
         normaliser = Normaliser.fit(train.inputs)
         black, white = normaliser.background, normaliser.white
         reading = {"kind": "images", "black": list(black), "white": list(white)}
@@ -316,11 +322,15 @@ def _prepared(request: Request) -> Examples:
         rows = split.inputs
         return Arrays(rows if isinstance(rows, np.ndarray) else rows.padded(), split.labels)
 
+    tokenizer = data.source_tokenizer
+    assert tokenizer is None or isinstance(tokenizer, CheckpointTokenizer), "texts learn none"
+    reading = BYTES if tokenizer is None else tokenizer.facts
     return Examples(
         lambda: (arrays(data.train), arrays(data.valid)),
         lambda: arrays(EXAMPLES.open_test(folder)),
         data.label_names,
-        None if isinstance(data.train.inputs, np.ndarray) else BYTES,
+        None if isinstance(data.train.inputs, np.ndarray) else reading,
+        tokenizer,
     )
 
 

@@ -4,8 +4,8 @@ Pairs: batches hold a number of tokens. The encoder reads the source and an end 
 reads a begin mark and the target, and should predict the target and an end mark.
 
 Streams: segments of the text, in random order or each going on with the last. The network reads
-each token and should predict the next one; before the first token stands a begin mark. Of a split
-of lines that stand alone each line is a segment.
+each token and should predict the next one; before the first token stands a begin mark, or nothing,
+and then the first is read alone. Of a split of lines that stand alone each line is a segment.
 
 Shapes: B rows or segments of a batch, S source tokens, T target tokens or tokens of a segment, C
 tokens of a context.
@@ -298,6 +298,8 @@ def stream_batches(
 ) -> Iterator[StreamBatch]:
     """One pass over a text in segments of `length`, each token predicted exactly once.
 
+    Where no mark stands before the text, its first token is not predicted.
+
     Args:
         split: what to go through.
         max_tokens: of a batch; ``max_tokens // length`` segments are side by side.
@@ -324,7 +326,9 @@ def stream_batches(
         edges = split.rows.offsets
     else:
         first = int(rng.integers(1, length + 1)) if shuffle else length
-        edges = np.unique([0, *range(min(first, len(split)), len(split), length), len(split)])
+        low = min(int(split.begin is None), len(split))
+        cuts = range(min(low + first, len(split)), len(split), length)
+        edges = np.unique([low, *cuts, len(split)])
     starts, ends = edges[:-1], edges[1:]
     order = rng.permutation(len(starts)) if shuffle else np.arange(len(starts))
     count = max_tokens // length
@@ -438,4 +442,4 @@ def _context(split: StreamSplit, starts: Indices, count: int) -> Tensor:
 def _inputs(split: StreamSplit, places: Indices) -> Indices:
     """What the network reads to predict the tokens at these places."""
     before: Indices = split.rows.tokens[np.maximum(places - 1, 0)]
-    return np.where(places == 0, BOS, before)
+    return before if split.begin is None else np.where(places == 0, split.begin, before)

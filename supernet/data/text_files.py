@@ -198,8 +198,17 @@ def writing_rows(folder: Path, name: str, dtype: TokenDtype) -> Iterator[RowWrit
         yield RowWriter(tokens, offsets, dtype)
 
 
-def read_rows(folder: Path, name: str, dtype: TokenDtype, vocab_size: int) -> TokenRows:
+def read_rows(
+    folder: Path, name: str, dtype: TokenDtype, vocab_size: int, least: int = 1
+) -> TokenRows:
     """Map the two files of `name`; nothing is read before it is used, except the offsets.
+
+    Args:
+        folder: where they are.
+        name: see the module.
+        dtype: of the tokens.
+        vocab_size: one more than the highest token number.
+        least: the lowest token number: 0 where that is no padding.
 
     Raises:
         DataError: when they do not fit each other or hold a token that the vocabulary lacks.
@@ -210,9 +219,9 @@ def read_rows(folder: Path, name: str, dtype: TokenDtype, vocab_size: int) -> To
     fits = len(offsets) and offsets[0] == 0 and offsets[-1] == len(tokens)
     if not fits or (np.diff(offsets) < 0).any():
         raise DataError(f"{offsets_path} does not fit {tokens_path}; prepare the data anew")
-    if len(tokens) and not 0 < int(tokens.min()) <= int(tokens.max()) < vocab_size:
+    if len(tokens) and not least <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
         raise DataError(
-            f"{tokens_path} holds tokens outside of the vocabulary, 1 to {vocab_size - 1}; "
+            f"{tokens_path} holds tokens outside of the vocabulary, {least} to {vocab_size - 1}; "
             "prepare the data anew"
         )
     return TokenRows(tokens, offsets.astype(np.int64, copy=False))

@@ -19,6 +19,7 @@ from torch import Tensor
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
+from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE, CheckpointTokenizer
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, stream_batches
@@ -48,7 +49,9 @@ class Preprocessing:
             ``target``, names of files, and ``num_words``, the tokens that the target's knows),
             ``images`` (with ``black`` and ``white``, the normalised
             values of the bytes 0 and 255 per channel, and ``image_size``), ``bytes`` (token =
-            byte + 1), ``symbols`` (with the list of them) or ``numbers``.
+            byte + 1), ``symbols`` (with the list of them), ``numbers``, or ``tokenizer_json``, see
+            `CheckpointTokenizer.facts`. ``padding`` is the token that is never written, None
+            where each may be; without it that is 0.
         files: name → content of the tokenizer files.
         labels: names of the classes; empty where there are none.
     """
@@ -63,7 +66,8 @@ def preprocessing_of(task: Task[Any, Any], settings: ModelSettings) -> Preproces
     if isinstance(task, ClassificationTask):
         size = settings.input.image_size if isinstance(settings.input, ImageInput) else None
         facts = dict(task.reading) | ({} if size is None else {"image_size": size})
-        return Preprocessing(facts, labels=task.label_names)
+        files = {} if task.tokenizer is None else {TOKENIZER_FILE: task.tokenizer.content}
+        return Preprocessing(facts, files, labels=task.label_names)
     if isinstance(task, LanguageModellingTask):
         return _text_preprocessing(task.tokenizer, task.tokenizer)
     assert isinstance(task, TranslationTask)
@@ -71,6 +75,9 @@ def preprocessing_of(task: Task[Any, Any], settings: ModelSettings) -> Preproces
 
 
 def _text_preprocessing(source: Tokenizer, target: Tokenizer) -> Preprocessing:
+    if isinstance(source, CheckpointTokenizer):
+        facts = {**source.facts, "target": TOKENIZER_FILE, "num_words": source.vocab_size}
+        return Preprocessing(facts, {TOKENIZER_FILE: source.content})
     words = isinstance(source, WordTokenizer)
     kind, ending = ("words", "words.json") if words else ("sentencepiece", "model")
     names = ("source", "target") if source is not target else ("vocabulary", "vocabulary")

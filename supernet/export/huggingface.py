@@ -2,7 +2,7 @@
 
 Beside the network there are three small files of Python: the model as transformers knows
 models, its configuration, and a tokenizer. They import torch, transformers and, where the tokenizer
-is one of sentencepiece, that.
+is one of sentencepiece, that. That of a checkpoint is its ``tokenizer.json``, without code.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from search_spaces.errors import DataError
 from search_spaces.files import write_atomically, write_json
 from search_spaces.settings import ImageInput
 from supernet.beam_search import BeamSettings
+from supernet.data.checkpoint_tokenizer import KIND as CHECKPOINT
+from supernet.data.tokenizer import BOS, EOS, PAD
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
@@ -78,9 +80,15 @@ class HuggingFaceExport(ExportFormat):
         }
         objects = {"config.json": config(blueprint, preprocessing)}
         if blueprint.task != "classification":
-            objects["generation_config.json"] = generation_config(blueprint)
+            objects["generation_config.json"] = generation_config(blueprint, preprocessing)
         if preprocessing.facts["kind"] not in ("images", "numbers"):
-            objects["tokenizer_config.json"] = tokenizer_config(blueprint)
+            known = preprocessing.facts["kind"] == CHECKPOINT
+            objects["tokenizer_config.json"] = (
+                checkpoint_config(blueprint, preprocessing)
+                if known
+                else tokenizer_config(blueprint)
+            )
+        if preprocessing.facts["kind"] in VOCABULARY_PARTS:
             texts["tokenization_nas.py"] = tokenizer_source(preprocessing)
         if preprocessing.facts["kind"] == "symbols":
             texts[SYMBOLS_FILE] = json.dumps(preprocessing.facts["symbols"]) + "\n"
@@ -190,7 +198,7 @@ def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]
             auto: model,
         },
         "network": blueprint.architecture.id,
-        "description": {**blueprint.to_json(), "num_words": preprocessing.facts.get("num_words")},
+        "description": {**blueprint.to_json(), **_written(preprocessing)},
         "dtype": "float32",
         "hidden_size": stack.embed_dim,
         "num_hidden_layers": len(stack.layers),
@@ -202,9 +210,24 @@ def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]
         return values | _classes(blueprint, preprocessing)
     assert not isinstance(settings.input, ImageInput)
     vocabulary = settings.input.target_vocab_size or settings.input.vocab_size
-    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": vocabulary}
     start = {"decoder_start_token_id": 1} if blueprint.task == "translation" else {}
-    return values | marks | start
+    return values | _mark_numbers(preprocessing) | {"vocab_size": vocabulary} | start
+
+
+def _written(preprocessing: Preprocessing) -> dict[str, Any]:
+    """What a network's description says of the tokens that it may write."""
+    facts = preprocessing.facts
+    padding = {"padding": facts["padding"]} if "padding" in facts else {}
+    return {"num_words": facts.get("num_words"), **padding}
+
+
+def _mark_numbers(preprocessing: Preprocessing) -> dict[str, int]:
+    """The numbers of padding and of the begin and end mark; of a checkpoint those that it has."""
+    if preprocessing.facts["kind"] != CHECKPOINT:
+        return {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+    numbers = preprocessing.facts["mark_numbers"]
+    names = ("pad_token", "bos_token", "eos_token")
+    return {f"{name}_id": numbers[name] for name in names if name in numbers}
 
 
 def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -225,16 +248,16 @@ def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, An
     return values
 
 
-def generation_config(blueprint: Blueprint) -> dict[str, Any]:
+def generation_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``generation_config.json``: it writes as `nas translate` does."""
     values: dict[str, Any] = {
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "suppress_tokens": [0],
+        **_mark_numbers(preprocessing),
+        "suppress_tokens": [PAD],
         "do_sample": False,
         "max_new_tokens": blueprint.settings.max_length,
     }
+    if preprocessing.facts.get("padding", PAD) is None:
+        del values["suppress_tokens"]
     if blueprint.task == "translation":
         usual = BeamSettings()
         values |= {
@@ -245,6 +268,18 @@ def generation_config(blueprint: Blueprint) -> dict[str, Any]:
             "early_stopping": usual.early_stop,
         }
     return values
+
+
+def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": blueprint.settings.max_length,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "right",
+        "clean_up_tokenization_spaces": False,
+        **preprocessing.facts["marks"],
+    }
 
 
 def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:

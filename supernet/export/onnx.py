@@ -122,8 +122,9 @@ where the vocabulary is a sentencepiece model, sentencepiece. `--beam` and `--le
 work together: `source.onnx` reads sentences once, `step.onnx` goes on by one or more tokens."""
 WRITER = """\
 `python decode.py --tokens 50 < prompts.txt` goes on with each line greedily; it needs numpy,
-onnxruntime and, where the vocabulary is a sentencepiece model, sentencepiece. `decode.py` is short
-and shows how `step.onnx` carries on what it remembers."""
+onnxruntime and, where the vocabulary is a sentencepiece model, sentencepiece, or tokenizers where
+it is a `tokenizer.json`. `decode.py` is short and shows how `step.onnx` carries on what it
+remembers."""
 
 
 def write_graphs(network: StandAlone, blueprint: Blueprint, folder: Path) -> list[str]:
@@ -235,7 +236,7 @@ def traced(graph: Graph) -> Any:
         {axis: dims.setdefault(name, torch.export.Dim(name)) for axis, name in one.axes.items()}
         for one in graph.inputs
     ]
-    with _quiet(), PlainAttention():
+    with torch.no_grad(), _quiet(), PlainAttention():  # a gradient would want more of a loop
         return torch.onnx.export(
             graph.module.eval(),
             graph.grouped([one.example for one in graph.inputs]),

@@ -5,8 +5,9 @@ language model::
 
     python decode.py --beam 4 < sentences.txt
 
-It needs numpy and onnxruntime, and sentencepiece where the vocabulary is one. The parts are for
-your own code, too: `Decoder` runs the graphs, `beam_search` chooses the tokens.
+It needs numpy and onnxruntime, and sentencepiece or tokenizers where the vocabulary is one of
+theirs. The parts are for your own code, too: `Decoder` runs the graphs, `beam_search` chooses the
+tokens.
 
 A step graph takes new tokens, their position and what was remembered, and returns logits and what
 to remember: names ``state.…`` go in, ``next.state.…`` come out. What begins with ``memory.`` comes
@@ -312,23 +313,33 @@ def top(values_SC: Array, count: int) -> tuple[Array, Array]:
 
 
 def continue_text(
-    decoder: Decoder, prompt: Array, length: int, num_words: int | None = None
+    decoder: Decoder,
+    prompt: Array,
+    length: int,
+    num_words: int | None = None,
+    first: int = PAD + 1,
 ) -> Array:
     """Greedy tokens ``(S, length)`` behind a prompt ``(S, N)`` of a language model.
 
     What is longer than the network reads at once is remembered, where the network has a memory.
-    Only the first `num_words` tokens of the vocabulary are written; None for all.
+    Only the first `num_words` tokens of the vocabulary are written, None for all, and of these none
+    before `first`.
     """
     state = decoder.start(prompt)
     room = max(1, decoder.max_length - length)
     if decoder.memory_length and prompt.shape[1] > room:
         state = decoder.remember(prompt[:, :-room], state)
         prompt = prompt[:, -room:]
-    return write_on(decoder, prompt, state, length, num_words)
+    return write_on(decoder, prompt, state, length, num_words, first)
 
 
 def write_on(
-    decoder: Decoder, prompt: Array, state: State, length: int, num_words: int | None = None
+    decoder: Decoder,
+    prompt: Array,
+    state: State,
+    length: int,
+    num_words: int | None = None,
+    first: int = PAD + 1,
 ) -> Array:
     """As `continue_text`, from a state."""
     logits, state = decoder.read(prompt, state)
@@ -336,7 +347,7 @@ def write_on(
     for _ in range(length):
         if written:
             logits, state = decoder.step(written[-1], state)
-        written.append(logits[:, -1:, PAD + 1 : num_words].argmax(axis=-1) + PAD + 1)
+        written.append(logits[:, -1:, first:num_words].argmax(axis=-1) + first)
     return np.concatenate(written, axis=1)
 
 
@@ -344,13 +355,28 @@ def write_on(
 
 
 class Vocabulary:
-    """Turns lines into token numbers and back, as the network's data were made."""
+    """Turns lines into token numbers and back, as the network's data were made.
+
+    Attributes:
+        size: tokens.
+        begin: with which texts begin.
+        first: the lowest token that is written.
+    """
 
     def __init__(self, folder: Path, side: str) -> None:
         """Open the vocabulary of ``source`` or ``target``, which ``reading.json`` names."""
         facts = json.loads((folder / "reading.json").read_text(encoding="utf-8"))
         file = folder / facts[side]
         self._pieces: Any = None
+        self._pipeline: Any = None
+        self.begin: list[int] = facts.get("begin", [BOS])
+        self.first = PAD if facts.get("padding", PAD) is None else PAD + 1
+        if facts["kind"] == "tokenizer_json":
+            import tokenizers
+
+            self._pipeline = tokenizers.Tokenizer.from_file(str(file))
+            self.size = facts["num_words"]
+            return
         if facts["kind"] == "sentencepiece":
             import sentencepiece
 
@@ -363,12 +389,16 @@ class Vocabulary:
 
     def encode(self, line: str) -> list[int]:
         """Token numbers of a line, without marks."""
+        if self._pipeline is not None:
+            return list(self._pipeline.encode(line, add_special_tokens=False).ids)
         if self._pieces is not None:
             return list(self._pieces.encode(line))
         return [self._numbers.get(word, UNKNOWN) for word in line.split()]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of token numbers, without marks."""
+        if self._pipeline is not None:
+            return str(self._pipeline.decode([int(token) for token in tokens]))
         plain = [int(token) for token in tokens if token not in (PAD, BOS, EOS)]
         if self._pieces is not None:
             return str(self._pieces.decode(plain))
@@ -408,9 +438,13 @@ def go_on(folder: Path, lines: Sequence[str], length: int) -> list[str]:
     """Go on with each line by so many tokens, greedily; the line itself is repeated."""
     decoder, words = Decoder(folder), Vocabulary(folder, "target")
     texts = []
-    for line in lines:
-        prompt = np.array([[BOS, *words.encode(line)]])
-        (written,) = continue_text(decoder, prompt, length, words.size)
+    for number, line in enumerate(lines, start=1):
+        prompt = np.array([[*words.begin, *words.encode(line)]], np.int64)
+        if not prompt.size:
+            raise ValueError(
+                f"line {number} is empty, and texts have no begin mark: give its first word"
+            )
+        (written,) = continue_text(decoder, prompt, length, words.size, words.first)
         texts.append(words.decode([*prompt[0], *written]))
     return texts
 

@@ -20,9 +20,16 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import AttentionKind, DecoderLayer
 from search_spaces.settings import ImageInput
-from supernet.attention.base import State
+from supernet.attention.base import AttentionKernel, State
 from supernet.attention.bigbird import BigBirdKernel
-from supernet.attention.linear import CosformerKernel, MeanLinearKernel, NormLinearKernel
+from supernet.attention.decay import DecayKernel
+from supernet.attention.gated_delta import GatedDeltaKernel
+from supernet.attention.linear import (
+    CosformerKernel,
+    HedgehogKernel,
+    MeanLinearKernel,
+    NormLinearKernel,
+)
 from supernet.blocks import ElasticAttention
 from supernet.decoder import ElasticDecoderBlock
 from supernet.decoding_state import DecodingState
@@ -149,21 +156,35 @@ def _step(network: Writer, memories: list[tuple[str, Tensor]]) -> Graph:
 
 
 def _states(network: Writer, number: int, rows: Axes, sizes: tuple[int, ...]) -> list[Signature]:
-    """What a layer's self-attention remembers: sums, or keys and values of what was read."""
+    """What a layer's self-attention remembers: sums, or keys and values of what was read.
+
+    Of a windowed layer these are the last ones, and never more than the window has.
+    """
     _, block, layer = list(_layers(network))[number]
     span = decoder_spans(network.network.settings, decoder_of(network.architecture))[number]
     kernel = _kernel(block.self_attention, layer.self_attention)
-    heads = layer.self_num_heads
-    width = network.network.settings.attention_dim(heads) // heads
-    name = f"state.{number}"
-    if isinstance(kernel, MeanLinearKernel | NormLinearKernel):
-        features = width * (2 if isinstance(kernel, CosformerKernel) else 1)
-        columns = width + isinstance(kernel, MeanLinearKernel)
-        return [
-            Signature(f"{name}.sums", torch.zeros(*sizes, heads, features, columns), rows),
-            Signature(f"{name}.seen", torch.full(sizes, PAST), rows),
-        ]
-    past = torch.zeros(*sizes, heads, span * (PAST + 2 * number), width)
+    settings, heads = network.network.settings, layer.self_num_heads
+    width, name = settings.head_width(heads), f"state.{number}"
+
+    def zeros(part: str, *shape: int) -> Signature:
+        return Signature(f"{name}.{part}", torch.zeros(*sizes, *shape), rows)
+
+    match kernel:
+        case MeanLinearKernel() | NormLinearKernel():
+            features = width * (2 if isinstance(kernel, CosformerKernel | HedgehogKernel) else 1)
+            columns = width + isinstance(kernel, MeanLinearKernel)
+            seen = Signature(f"{name}.seen", torch.full(sizes, PAST), rows)
+            return [zeros("sums", heads, features, columns), seen]
+        case DecayKernel():
+            return [zeros("sums", heads, width, width)]
+        case GatedDeltaKernel():
+            return [
+                zeros("sums", heads, width, width),
+                zeros("inputs", 3 * heads, kernel.TAPS - 1, width),
+            ]
+    assert isinstance(kernel, AttentionKernel)
+    kept = heads if not kernel.takes_groups else layer.self_num_kv_heads or heads
+    past = torch.zeros(*sizes, kept, span * (PAST + 2 * number), width)
     axes = {**rows, len(rows) + 1: f"past_{number}"}
     return [Signature(f"{name}.keys", past, axes), Signature(f"{name}.values", past.clone(), axes)]
 
@@ -230,18 +251,20 @@ class TraceablePositions(nn.Module):
 
     def __init__(self, positions: Positions) -> None:
         super().__init__()
-        self.kind, self.learned = positions.settings.positions, positions.learned
+        self.settings, self.learned = positions.settings, positions.learned
+        self.extras = positions.extras
 
     def forward(self, x_BND: Tensor, start: Tensor | int = 0) -> Tensor:
         """Embeddings of the positions from `start` on, ``(B, N, D)`` → ``(B, N, D)``."""
         width = x_BND.shape[2]
-        x_BND = x_BND * width**0.5
+        if self.settings.scale_embeddings:
+            x_BND = x_BND * width**0.5
         places_N = torch.arange(x_BND.shape[1], device=x_BND.device) + start
         if self.learned is not None:
-            return x_BND + self.learned[places_N]
-        if self.kind == "sinusoidal":
-            return x_BND + sinusoids(places_N, width)
-        return x_BND
+            x_BND = x_BND + self.learned[places_N]
+        elif self.settings.positions == "sinusoidal":
+            x_BND = x_BND + sinusoids(places_N, width)
+        return self.extras(x_BND)  # type: ignore[no-any-return]
 
 
 class TraceableEmbedding(nn.Module):
@@ -251,15 +274,16 @@ class TraceableEmbedding(nn.Module):
         super().__init__()
         self.embedding = copy.copy(embedding)
         self.embedding._parameters = dict(embedding._parameters)
+        self.embedding._modules = embedding._modules | {"extras": nn.Identity()}
         self.embedding.positions = None
-        self.positions = embedding.positions
+        self.positions, self.extras = embedding.positions, embedding.extras
 
     def forward(self, inputs: Tensor, embed_dim: int) -> Tensor:
         """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → ``(B, N, D)``."""
         x_BND: Tensor = self.embedding(inputs, embed_dim)
-        if self.positions is None:
-            return x_BND
-        return x_BND + self.positions[torch.arange(x_BND.shape[1], device=x_BND.device)]
+        if self.positions is not None:
+            x_BND = x_BND + self.positions[torch.arange(x_BND.shape[1], device=x_BND.device)]
+        return self.extras(x_BND)  # type: ignore[no-any-return]
 
 
 class ClassifierGraph(nn.Module):

@@ -6,13 +6,18 @@ length, in the one way that is right for all of them, and goes on from a state e
 empty. Tests compare each with its kernel.
 
 Shapes: B batch, H heads, N new states, M all states, D width of one head, C features, V value
-columns, P states per position.
+columns, P states per position, K key/value heads, n blocks of L queries and J keys, b batch times
+blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 
 from search_spaces.errors import UsageError
 from supernet.attention.base import (
@@ -24,7 +29,17 @@ from supernet.attention.base import (
 )
 from supernet.attention.bigbird import BigBirdKernel
 from supernet.attention.causal_linear import divided, with_ones
-from supernet.attention.linear import CosformerKernel, MeanLinearKernel, NormLinearKernel
+from supernet.attention.decay import DecayKernel
+from supernet.attention.gated import GatedKernel
+from supernet.attention.gated_chunks import gated_step
+from supernet.attention.gated_delta import GatedDeltaKernel
+from supernet.attention.linear import (
+    CosformerKernel,
+    EluKernel,
+    HedgehogKernel,
+    MeanLinearKernel,
+    NormLinearKernel,
+)
 from supernet.attention.linear_features import elu_features
 from supernet.attention.omni import LinformerKernel, PerformerKernel
 from supernet.attention.softmax import (
@@ -34,6 +49,13 @@ from supernet.attention.softmax import (
     state_indices,
     visible_attention,
 )
+from supernet.attention.window import (
+    LEAST_BLOCK,
+    WindowKernel,
+    first_states,
+    grouped_attention,
+    states_of,
+)
 
 
 def traceable(kernel: nn.Module) -> AttentionKernel:
@@ -42,29 +64,17 @@ def traceable(kernel: nn.Module) -> AttentionKernel:
     Raises:
         UsageError: for a kernel without one.
     """
-    form: AttentionKernel
-    match kernel:
-        case SoftmaxKernel():
-            form = TraceableSoftmax(0, 0)
-            form.relative_positions = kernel.relative_positions
-            form.relative_keys_CW = kernel.relative_keys_CW
-        case CosformerKernel():
-            form = TraceableCosformer(kernel.max_length)
-        case PerformerKernel():
-            form = TraceablePerformer()
-        case NormLinearKernel():
-            form = TraceableNormLinear(0)
-            form.gain_W = kernel.gain_W
-        case BigBirdKernel():
-            form = TraceableBigBird(kernel.block, kernel.max_length)
-            form.priority = kernel.priority
-        case LinformerKernel():
-            return kernel
-        case _:
-            raise UsageError(
-                f"the attention kernel {type(kernel).__name__} has no form for ONNX; "
-                "add one to supernet/export/onnx_kernels.py"
-            )
+    if isinstance(kernel, LinformerKernel):
+        return kernel  # as it is
+    make = FORMS.get(type(kernel))
+    if make is None:
+        raise UsageError(
+            f"the attention kernel {type(kernel).__name__} has no form for ONNX; "
+            "add one to supernet/export/onnx_kernels.py"
+        )
+    form = make(kernel)
+    for name, tensor in (*kernel.named_parameters(), *kernel.named_buffers()):
+        setattr(form, name, tensor)
     return form
 
 
@@ -89,6 +99,89 @@ class TraceableSoftmax(SoftmaxKernel):
         visible_NM = _past(q_BHND.shape[2], k_BHMD.shape[2], span, q_BHND.device)
         out_BHND = visible_attention(q_BHND, k_BHMD, v_BHMD, visible_NM, None, bias)
         return out_BHND, (k_BHMD, v_BHMD)
+
+
+class TraceableWindow(WindowKernel):
+    """Window attention that looks the keys of a block up, wherever they stand.
+
+    A text's new states meet each other in products of all pairs, as in `TraceableMeanLinear`.
+    """
+
+    def forward(
+        self,
+        q_BHND: Tensor,
+        k_BHMD: Tensor,
+        v_BHMD: Tensor,
+        *,
+        key_mask_BM: Tensor | None,
+        span: int = 1,
+    ) -> Tensor:
+        """Attend; see `AttentionKernel.forward`."""
+        states, device, side = q_BHND.shape[2], q_BHND.device, self.window * span
+        length = max(1, LEAST_BLOCK // span) * span
+        # One block more than there are: of a single one a trace would make a constant.
+        count = (states + length - 1) // length + 1
+        blocks_n = torch.arange(count, device=device)[:, None] * length
+        query_nL = blocks_n + torch.arange(length, device=device)
+        key_nJ = blocks_n + torch.arange(length + 2 * side, device=device) - side
+        there_BnJ = ((key_nJ >= 0) & (key_nJ < states))[None]
+        query_nL, key_nJ = (x.clamp(min=0).clamp(max=states - 1) for x in (query_nL, key_nJ))
+        if key_mask_BM is not None:
+            there_BnJ = there_BnJ & key_mask_BM[:, key_nJ]
+        distance_nLJ = query_nL[:, :, None] // span - key_nJ[:, None] // span
+        visible_BnLJ = (distance_nLJ.abs() <= self.window) & there_BnJ[:, :, None]
+        # Blocks become samples of a batch.
+        k_bKJD, v_bKJD = (x[:, :, key_nJ].transpose(1, 2).flatten(0, 1) for x in (k_BHMD, v_BHMD))
+        q_bHLD = q_BHND[:, :, query_nL].transpose(1, 2).flatten(0, 1)
+        if self.global_first:
+            first_BP = first_states(key_mask_BM, k_BHMD, span)
+            far_BnLP = (query_nL[None, :, :, None] // span) - (first_BP // span)[:, None, None]
+            any_B = there_BnJ.flatten(1).any(dim=1)[:, None, None, None]
+            far_BnLP = (far_BnLP.abs() > self.window) & any_B
+            visible_BnLJ = visible_BnLJ.expand(far_BnLP.shape[0], -1, -1, -1)
+            visible_BnLJ = torch.cat((visible_BnLJ, far_BnLP), dim=3)
+            k_bKJD, v_bKJD = (
+                torch.cat((x, _for_blocks(states_of(all_, first_BP), blocks_n.shape[0])), dim=2)
+                for x, all_ in ((k_bKJD, k_BHMD), (v_bKJD, v_BHMD))
+            )
+        visible_bLJ = visible_BnLJ.expand(q_BHND.shape[0], -1, -1, -1).flatten(0, 1)
+        out_bHLD = grouped_attention(q_bHLD, k_bKJD, v_bKJD, visible_bLJ)
+        out_BnHLD: Tensor = out_bHLD.unflatten(0, (q_BHND.shape[0], blocks_n.shape[0]))
+        out_BHND = out_BnHLD.transpose(1, 2).flatten(2, 3)
+        out_BHND = out_BHND[:, :, torch.arange(states, device=device)]
+        if not self.global_first:
+            return out_BHND
+        real_BPM = None if key_mask_BM is None else key_mask_BM[:, None].expand(-1, span, -1)
+        everywhere_BHPD = grouped_attention(states_of(q_BHND, first_BP), k_BHMD, v_BHMD, real_BPM)
+        place_BHPD = first_BP[:, None, :, None].expand_as(everywhere_BHPD)
+        return out_BHND.scatter(2, place_BHPD, everywhere_BHPD)
+
+    def causal(
+        self,
+        q_BHND: Tensor,
+        k_BHND: Tensor,
+        v_BHND: Tensor,
+        *,
+        key_mask_BN: Tensor | None = None,
+        span: int = 1,
+        state: State | None = None,
+    ) -> tuple[Tensor, State]:
+        """Attend to the last positions, whose keys and values are carried."""
+        k_BHMD, v_BHMD = _appended(state, k_BHND, v_BHND, key_mask_BN)
+        states, keys = q_BHND.shape[2], k_BHMD.shape[2]
+        query_N, key_M = state_indices(states, keys, span, q_BHND.device)
+        near_NM = (key_M > query_N[:, None] - self.window) & (key_M <= query_N[:, None])
+        visible_BNM = near_NM[None].expand(q_BHND.shape[0], -1, -1)
+        out_BHND = grouped_attention(q_BHND, k_BHMD, v_BHMD, visible_BNM)
+        # A slice would branch on whether there are so many.
+        kept = torch.sym_min(keys, self.window * span)
+        last_W = torch.arange(kept, device=q_BHND.device) + (keys - kept)
+        return out_BHND, (k_BHMD[:, :, last_W], v_BHMD[:, :, last_W])
+
+
+def _for_blocks(x_BHPD: Tensor, blocks: int) -> Tensor:
+    """The same for each of so many blocks, ``(B * n, H, P, D)``."""
+    return x_BHPD[:, None].expand(-1, blocks, -1, -1, -1).flatten(0, 1)
 
 
 class TraceableBigBird(BigBirdKernel):
@@ -158,6 +251,14 @@ class TraceableCosformer(TraceableMeanLinear, CosformerKernel):
     """cosFormer in the form of `TraceableMeanLinear`."""
 
 
+class TraceableElu(TraceableMeanLinear, EluKernel):
+    """Linear attention by ``1 + elu`` in the form of `TraceableMeanLinear`."""
+
+
+class TraceableHedgehog(TraceableMeanLinear, HedgehogKernel):
+    """Hedgehog in the form of `TraceableMeanLinear`."""
+
+
 class TraceablePerformer(TraceableMeanLinear, PerformerKernel):
     """Performer in the form of `TraceableMeanLinear`."""
 
@@ -183,6 +284,70 @@ class TraceableNormLinear(NormLinearKernel):
         count_BN = (positions_BN + 1) * span
         out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
         return out_BHND, (past_BHCV, seen_positions(None, k_BHND, span, seen_B))
+
+
+class StepByStep(GatedKernel):
+    """Gates and the delta rule as a loop over positions, of any number, in the graph.
+
+    A chunk's triangular system has no operator in ONNX, and a step is exact as it is.
+    """
+
+    def sums(
+        self,
+        q_BHND: Tensor,
+        k_BHND: Tensor,
+        v_BHND: Tensor,
+        log_gate_BHNG: Tensor,
+        beta_BHN: Tensor | None,
+        past_BHCV: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """See `GatedKernel.sums`."""
+        if past_BHCV is None:
+            past_BHCV = k_BHND.new_zeros(*k_BHND.shape[:2], k_BHND.shape[3], v_BHND.shape[3])
+        given = [q_BHND, k_BHND, v_BHND, log_gate_BHNG]
+        given += [] if beta_BHN is None else [beta_BHN]
+        # Positions come first: the loop goes along that dimension.
+        parts = tuple(x.movedim(2, 0).unsqueeze(3) for x in given)
+        state_BHCV, out_NBH1V = looped(_gated_step, past_BHCV, parts)
+        return out_NBH1V.squeeze(3).movedim(0, 2), state_BHCV
+
+
+class TraceableDecay(StepByStep, DecayKernel):
+    """Decay in the form of `StepByStep`."""
+
+
+class TraceableGatedDelta(StepByStep, GatedDeltaKernel):
+    """The gated delta rule in the form of `StepByStep`."""
+
+
+Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor]]
+
+
+def looped(step: Step, state: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """A state through all positions: a loop in Python, and in a graph one of the graph's own.
+
+    Args:
+        step: of a state and the parts of one position; the next state and what comes out.
+        state: before the first position.
+        parts: positions come first.
+
+    Returns:
+        The last state, and what came out of each position, positions first.
+    """
+    if torch.compiler.is_exporting():
+        last, out = scan(step, state, parts)
+        return last, out
+    found = []
+    for position in zip(*(part.unbind(0) for part in parts), strict=True):
+        state, out = step(state, position)
+        found.append(out)
+    return state, torch.stack(found)
+
+
+def _gated_step(state_BHCV: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    q, k, v, log_gate, *beta = parts
+    out_BH1V, after_BHCV = gated_step(q, k, v, log_gate, beta[0] if beta else None, state_BHCV)
+    return after_BHCV, out_BH1V
 
 
 def quadratic_sums(
@@ -213,3 +378,18 @@ def _appended(
 def _known(state: State | None, mask: Tensor | None) -> State:
     assert state is not None and mask is None, "a graph goes on from a state, without padding"
     return state
+
+
+FORMS: dict[type[nn.Module], Callable[[Any], AttentionKernel]] = {
+    SoftmaxKernel: lambda kernel: TraceableSoftmax(kernel.relative_positions, 0),
+    WindowKernel: lambda kernel: TraceableWindow(kernel.window, kernel.global_first),
+    CosformerKernel: lambda kernel: TraceableCosformer(kernel.max_length),
+    EluKernel: lambda kernel: TraceableElu(),
+    HedgehogKernel: lambda kernel: TraceableHedgehog(0, 0),
+    PerformerKernel: lambda kernel: TraceablePerformer(),
+    NormLinearKernel: lambda kernel: TraceableNormLinear(0),
+    DecayKernel: lambda kernel: TraceableDecay(1, 1, 1, kernel.per_channel),
+    GatedDeltaKernel: lambda kernel: TraceableGatedDelta(1, 1, 1, 1),
+    BigBirdKernel: lambda kernel: TraceableBigBird(kernel.block, kernel.max_length),
+}
+"""What makes the form of each kernel, whose parameters and buffers it is then given."""

@@ -60,7 +60,7 @@ MODELING_FILE = "modeling.py"
 CALLS = {
     "classification": "logits = network(inputs)  # see reading.json for what inputs are",
     "translation": "tokens = translate(network, [5, 6, 7])  # token numbers of one sentence",
-    "language_modelling": "tokens = continue_text(network, [1], count=20)  # 1 is the begin mark",
+    "language_modelling": "tokens = continue_text(network, [1], count=20)  # 1 is a begin mark",
 }
 NAMES = {
     "classification": "load_network",

@@ -41,6 +41,7 @@ class ClassificationTask(Task[Batch, Split]):
     Attributes:
         label_names: one name for each class.
         reading: how an example becomes an input, see `SearchData`.
+        tokenizer: of a checkpoint, where texts were prepared with it.
     """
 
     kind = "classification"
@@ -50,6 +51,7 @@ class ClassificationTask(Task[Batch, Split]):
         self.train, self.valid = data.train, data.valid
         self.num_outcomes = data.num_classes
         self.label_names, self.reading = data.label_names, data.reading
+        self.tokenizer = data.tokenizer
         self._background = data.background
         self._open_test = open_test
 

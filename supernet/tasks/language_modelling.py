@@ -53,7 +53,8 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         tokenizer: of the text.
 
     Raises:
-        UsageError: where networks have a memory and the data are lines that stand alone.
+        UsageError: where networks have a memory and the data are lines that stand alone, or of the
+            vocabulary of a checkpoint.
     """
 
     kind = "language_modelling"
@@ -72,6 +73,12 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             raise UsageError(
                 f"the sequences of {data.name} stand alone, so that there is nothing to remember "
                 "before them: remove memory_length from the space"
+            )
+        if memory_length and data.train.begin is None:
+            raise UsageError(
+                f"networks with a memory take token 0 for the place before a text, but in the data "
+                f"{data.name} it may be a word of the checkpoint's tokenizer: remove memory_length "
+                "from the space"
             )
         self.name, self.digest = data.name, data.digest
         self._segment_length, self._recall_window = segment_length, recall_window

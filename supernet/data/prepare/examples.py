@@ -1,4 +1,4 @@
-"""Preparing labelled examples for classification: images, or texts as bytes."""
+"""Preparing labelled examples for classification: images, or texts as bytes or tokens."""
 
 from __future__ import annotations
 
@@ -13,15 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
+from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.prepare.checkpoint_folder import (
+    check_padding,
+    input_file,
+    read_folder,
+    record,
+)
 from supernet.data.prepare.image_files import ImageSource, open_images
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, Plan, PrepareRequest, Settings
 from supernet.data.sources import VALID_MOST, VALID_SHARE, holdout
-from supernet.data.text_files import Report, TextFile, read_lines, scan, token_dtype, writing_rows
+from supernet.data.text_files import (
+    Report,
+    TextFile,
+    TokenDtype,
+    read_lines,
+    scan,
+    token_dtype,
+    writing_rows,
+)
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE
 
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena
+LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
 TEXT_ENDINGS = (".jsonl", ".jsonl.gz")
 ROWS_PER_CHUNK = 1024
 
@@ -126,28 +142,35 @@ class _Example(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BytePlan:
-    """Texts with labels, one JSON object a line; every byte is a token."""
+class LabelledTextPlan:
+    """Texts with labels, one JSON object a line.
+
+    `tokenizer` is that of a checkpoint; None where every byte is a token.
+    """
 
     request: PrepareRequest
     files: dict[str, TextFile]
     labels: dict[str, Labels]
     label_names: tuple[str, ...]
+    tokenizer: CheckpointTokenizer | None = None
 
     @property
     def max_length(self) -> int:
-        """Bytes of a text at most; longer ones are cut."""
-        return self.request.max_length or LONGEST_BYTES
+        """Bytes or tokens of a text at most, marks included; longer ones are cut."""
+        usual = LONGEST_BYTES if self.tokenizer is None else LONGEST_TOKENS
+        return self.request.max_length or usual
 
     @property
     def settings(self) -> Settings:
         """The options that decide the content."""
-        return {"max_length": self.max_length}
+        kind: Settings = {} if self.tokenizer is None else {"tokenizer": KIND}
+        return kind | {"max_length": self.max_length}
 
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
-        return [
+        read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
+        return read + [
             InputFile(role=role, name=file.path.name, sha256=file.sha256)
             for role, file in self.files.items()
         ]
@@ -158,17 +181,20 @@ class BytePlan:
         return {role: (str(file.path), file.content) for role, file in self.files.items()}
 
     def build(self, folder: Path, report: Report) -> Content:
-        """Write the bytes and labels of every split."""
+        """Write the tokens and labels of every split."""
+        tokenizer = TokenizerRecord(kind="bytes", vocab_size=BYTE_VOCAB_SIZE)
+        if self.tokenizer is not None:
+            tokenizer = record(self.tokenizer)
+            self.tokenizer.write(folder)
+        dtype = token_dtype(tokenizer.vocab_size)
         parts = split_examples(self.labels)
         records: dict[str, SplitRecord] = {}
         with Overlaps(folder) as overlaps:
             for split, (role, chosen) in parts.items():
-                made = self._write(split, role, chosen, folder, report, overlaps)
+                made = self._write(split, role, chosen, folder, dtype, report, overlaps)
                 shared = overlaps.of(split, records)
                 records[split] = made.model_copy(update={"overlap": shared})
                 write_labels(folder, split, self.labels[role][chosen])
-        tokenizer = TokenizerRecord(kind="bytes", vocab_size=BYTE_VOCAB_SIZE)
-        dtype = token_dtype(BYTE_VOCAB_SIZE)
         return Content("texts", records, tokenizer, dtype, label_names=list(self.label_names))
 
     def _write(
@@ -177,20 +203,25 @@ class BytePlan:
         role: str,
         chosen: NDArray[np.intp],
         folder: Path,
+        dtype: TokenDtype,
         report: Report,
         overlaps: Overlaps,
     ) -> SplitRecord:
         wanted, truncated = set(chosen.tolist()), 0
         with ExitStack() as stack:
-            dtype = token_dtype(BYTE_VOCAB_SIZE)
             writer = stack.enter_context(writing_rows(folder, split, dtype))
             for number, example in enumerate(_examples(self.files[role].path)):
                 if number not in wanted:
                     continue
                 overlaps.add(split, [example.text.strip().encode("utf-8", "replace")])
-                row = [byte + 1 for byte in example.text.encode("utf-8", "replace")]
-                truncated += len(row) > self.max_length
-                writer.append([row[: self.max_length]])
+                row, cut = self._row(example.text)
+                if not row:
+                    raise DataError(
+                        f"{self.files[role].path}:{number + 1}: the tokenizer makes no token of "
+                        "this text: leave it out"
+                    )
+                truncated += cut
+                writer.append([row])
                 if writer.rows % ROWS_PER_CHUNK == 0 or writer.rows == len(wanted):
                     report(f"Writing {split}", writer.rows, len(wanted))
         return SplitRecord(
@@ -199,6 +230,13 @@ class BytePlan:
             longest={"source": writer.longest},
             truncated=truncated,
         )
+
+    def _row(self, text: str) -> tuple[list[int], bool]:
+        """The token numbers of a text, and whether it was cut for them."""
+        if self.tokenizer is not None:
+            return self.tokenizer.encode_cut(text, self.max_length)
+        row = [byte + 1 for byte in text.encode("utf-8", "replace")]
+        return row[: self.max_length], len(row) > self.max_length
 
 
 def plan_classification(request: PrepareRequest, report: Report) -> Plan:
@@ -222,6 +260,8 @@ def plan_classification(request: PrepareRequest, report: Report) -> Plan:
         raise UsageError(f"--image-size must be at least 1; given {request.image_size}")
     if request.max_length is not None:
         raise UsageError("--max-length is for text; leave it out")
+    if isinstance(request.tokenizer, Path):
+        raise UsageError("--tokenizer DIR is for text; leave it out")
     report("Reading", 0, len(paths))
     train, test = open_images(paths["train"])
     sources = {"train": train}
@@ -265,11 +305,22 @@ def write_labels(folder: Path, split: str, labels: Labels) -> None:
     (folder / f"{split}.labels.bin").write_bytes(labels.astype("<i8").tobytes())
 
 
-def _plan_texts(request: PrepareRequest, paths: dict[str, Path], report: Report) -> BytePlan:
+def _plan_texts(
+    request: PrepareRequest, paths: dict[str, Path], report: Report
+) -> LabelledTextPlan:
     if request.image_size is not None:
         raise UsageError("--image-size is for images; leave it out")
     if request.max_length is not None and request.max_length < 1:
         raise UsageError(f"--max-length must be at least 1; given {request.max_length}")
+    tokenizer = None
+    if isinstance(request.tokenizer, Path):
+        tokenizer = read_folder(request.tokenizer)
+        check_padding(tokenizer, request.tokenizer)
+        least = len(tokenizer.begin) + len(tokenizer.end) + 1
+        if request.max_length is not None and request.max_length < least:
+            raise UsageError(
+                f"--max-length must be at least {least}, marks included; given {request.max_length}"
+            )
     files, found = {}, {}
     for done, (split, path) in enumerate(paths.items(), start=1):
         files[split] = scan(path)
@@ -289,7 +340,7 @@ def _plan_texts(request: PrepareRequest, paths: dict[str, Path], report: Report)
         labels[split] = np.asarray([numbers[label] for label in given], dtype=np.int64)
     if len(names) < 2:
         raise DataError(f"{paths['train']} has one label only, {names[0]!r}; there should be two")
-    return BytePlan(request, files, labels, tuple(map(str, names)))
+    return LabelledTextPlan(request, files, labels, tuple(map(str, names)), tokenizer)
 
 
 def _examples(path: Path) -> Iterator[_Example]:

@@ -50,7 +50,8 @@ class PrepareRequest:
         test: the test split, in the same forms.
         vocab_size: tokens of a vocabulary, marks included.
         joint: translation only: one vocabulary for both sides.
-        tokenizer: how the vocabulary is learnt.
+        tokenizer: how the vocabulary is learnt, or the folder of a checkpoint, whose vocabulary is
+            taken as it is.
         max_length: tokens of a row at most, end mark included; None for the task's default.
         max_ratio: translation only: training pairs whose one side has more than so many times
             the tokens of the other are left out; 0 leaves in all.
@@ -67,7 +68,7 @@ class PrepareRequest:
     test: tuple[Path, ...] = ()
     vocab_size: int = 32_000
     joint: bool = True
-    tokenizer: ModelType = "bpe"
+    tokenizer: ModelType | Path = "bpe"
     max_length: int | None = None
     max_ratio: float = 3.0
     image_size: int | None = None

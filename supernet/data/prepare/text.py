@@ -6,20 +6,25 @@ Only the training split is filtered. Validation and test keep every line, blank 
 scores compare with those of others: a blank line of a stream is an end mark alone, and a pair over
 the maximum length is cut for the network, while the whole line stays in ``SPLIT.source.txt`` and
 ``SPLIT.target.txt``, against which BLEU is counted.
+
+With the tokenizer of a checkpoint a line of a stream is a text with the marks that this puts around
+one, or else a line with its line feed.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from search_spaces.errors import DataError, UsageError
+from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
+from supernet.data.prepare.checkpoint_folder import check_joins, input_file, read_folder, record
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
 from supernet.data.text_files import (
     Report,
@@ -35,6 +40,7 @@ from supernet.data.tokenizer import (
     EOS,
     MOST_TRAINING_LINES,
     NUM_MARKS,
+    ModelType,
     SentencePieceTokenizer,
     Tokenizer,
     learn,
@@ -51,10 +57,14 @@ Files = dict[str, tuple[Path, ...]]  # split → files, read one after the other
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """Text that was read once: `sides` has ``source`` and, for translation, ``target``."""
+    """Text that was read once: `sides` has ``source`` and, for translation, ``target``.
+
+    `tokenizer` is that of a checkpoint; None where a vocabulary is learnt.
+    """
 
     request: PrepareRequest
     sides: dict[str, dict[str, list[TextFile]]]
+    tokenizer: CheckpointTokenizer | None = None
 
     @property
     def pairs(self) -> bool:
@@ -67,6 +77,12 @@ class TextPlan:
         return self.request.joint or not self.pairs
 
     @property
+    def kind(self) -> ModelType:
+        """How the vocabulary is learnt."""
+        assert not isinstance(self.request.tokenizer, Path), "a checkpoint's is not learnt"
+        return self.request.tokenizer
+
+    @property
     def max_length(self) -> int | None:
         """Tokens of a row at most, end mark included; a stream has no limit unless one is given."""
         return self.request.max_length or (LONGEST_PAIR if self.pairs else None)
@@ -74,9 +90,11 @@ class TextPlan:
     @property
     def settings(self) -> Settings:
         """The options that decide the content."""
+        if self.tokenizer is not None:
+            return {"tokenizer": KIND, "max_length": self.max_length}
         settings: Settings = {
             "vocab_size": self.request.vocab_size,
-            "tokenizer": self.request.tokenizer,
+            "tokenizer": self.kind,
             "max_length": self.max_length,
         }
         if self.pairs:
@@ -86,7 +104,8 @@ class TextPlan:
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
-        return [
+        read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
+        return read + [
             InputFile(role=f"{split}.{side}", name=file.path.name, sha256=file.sha256)
             for side, splits in self.sides.items()
             for split, files in splits.items()
@@ -105,7 +124,7 @@ class TextPlan:
 
     def build(self, folder: Path, report: Report) -> Content:
         """Learn the vocabularies and write the token files of every split."""
-        tokenizers = self._learn(folder, report)
+        tokenizers = self._tokenizers(folder, report)
         sizes = [tokenizer.vocab_size for tokenizer in tokenizers.values()]
         dtype = token_dtype(max(sizes))
         write = self._write_pairs if self.pairs else self._write_stream
@@ -116,18 +135,28 @@ class TextPlan:
                     made = write(split, folder, tokenizers, dtype, report, overlaps)
                     shared = overlaps.of(split, records)
                     records[split] = made.model_copy(update={"overlap": shared})
-        tokenizer = TokenizerRecord(
-            kind=self.request.tokenizer,
+        return Content("pairs" if self.pairs else "stream", records, self._record(sizes), dtype)
+
+    def _record(self, sizes: list[int]) -> TokenizerRecord:
+        if self.tokenizer is not None:
+            return record(self.tokenizer)
+        return TokenizerRecord(
+            kind=self.kind,
             joint=self.joint,
             vocab_size=sizes[0],
             target_vocab_size=sizes[1] if self.pairs else None,
         )
-        return Content("pairs" if self.pairs else "stream", records, tokenizer, dtype)
 
     # -- vocabularies -----------------------------------------------------------------------------
 
-    def _learn(self, folder: Path, report: Report) -> dict[str, Tokenizer]:
+    def _tokenizers(self, folder: Path, report: Report) -> dict[str, Tokenizer]:
         """The tokenizer of each side, also written into the folder."""
+        if self.tokenizer is None:
+            return self._learn(folder, report)
+        self.tokenizer.write(folder)
+        return {"source": self.tokenizer}
+
+    def _learn(self, folder: Path, report: Report) -> dict[str, Tokenizer]:
         groups = [tuple(self.sides)] if self.joint else [(side,) for side in self.sides]
         tokenizers: dict[str, Tokenizer] = {}
         for done, group in enumerate(groups):
@@ -135,7 +164,7 @@ class TextPlan:
             files = [file for side in group for file in self.sides[side]["train"]]
             names = " and ".join(dict.fromkeys(file.path.name for file in files))
             size = self.request.vocab_size
-            model = learn(_sampled(files), size, self.request.tokenizer, names)
+            model = learn(_sampled(files), size, self.kind, names)
             (folder / tokenizer_file(None if self.joint else group[0])).write_bytes(model)
             tokenizers |= dict.fromkeys(group, SentencePieceTokenizer(model))
         report("Vocabulary", len(groups), len(groups))
@@ -215,24 +244,30 @@ class TextPlan:
         counts: Counter[str] = Counter(words=0, characters=0)
         done, total = 0, sum(file.lines for file in self.sides["source"][split])
         limit = self.max_length if split == "train" else None
+        read = _texts_of(tokenizers["source"])
+        blank, tokens_of_spaces = read([""])[0], self.tokenizer is not None
         with writing_rows(folder, split, dtype) as writer:
             for chunk in _chunks(self._lines(split)):
                 lines = [line for (line,) in chunk]
                 overlaps.add(split, (line.strip().encode() for line in lines))
                 kept = []
-                for line, row in zip(lines, tokenizers["source"].encode(lines), strict=True):
-                    if not row and split == "train":
+                for line, row in zip(lines, read(lines), strict=True):
+                    if split == "train" and (
+                        row == blank or (tokens_of_spaces and not line.strip())
+                    ):
                         dropped["blank"] += 1
-                    elif limit is not None and len(row) >= limit:
+                    elif limit is not None and len(row) > limit:
                         dropped["too_long"] += 1
                     else:
-                        kept.append([*row, EOS])
+                        kept.append(row)
                         counts["words"] += len(line.split())
                         counts["characters"] += len(line)
                 writer.append(kept)
                 done += len(chunk)
                 report(f"Writing {split}", done, total)
         _check_not_empty(split, writer.rows, dropped)
+        if self.tokenizer is not None and writer.total < 2:
+            raise DataError(f"the {split} split has one token only: there is nothing to predict")
         return SplitRecord(
             examples=writer.rows,
             counts={"tokens": writer.total, **counts},
@@ -245,6 +280,13 @@ class TextPlan:
         sides = [[file.path for file in files[split]] for files in self.sides.values()]
         for paths in zip(*sides, strict=True):
             yield from zip(*map(read_lines, paths), strict=True)
+
+
+def _texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]]:
+    """What makes rows of lines that are joined, with what stands at their ends."""
+    if isinstance(tokenizer, CheckpointTokenizer):
+        return tokenizer.encode_texts
+    return lambda lines: [[*row, EOS] for row in tokenizer.encode(lines)]
 
 
 def _sampled(files: list[TextFile]) -> Iterator[str]:
@@ -305,6 +347,11 @@ def plan_translation(request: PrepareRequest, report: Report) -> TextPlan:
             f"--source names {len(request.source)} files and --target {len(request.target)}; "
             "they go together one by one"
         )
+    if isinstance(request.tokenizer, Path):
+        raise UsageError(
+            "translation learns its vocabulary from its pairs: --tokenizer is bpe or unigram, and "
+            "the folder of a checkpoint is for language modelling and for texts with labels"
+        )
     _check_numbers(request)
     source: Files = {"train": request.source}
     target: Files = {"train": request.target}
@@ -332,7 +379,11 @@ def plan_language_modelling(request: PrepareRequest, report: Report) -> TextPlan
         if not given:
             raise _missing(split, "FILE")
     files: Files = {"train": request.source, "valid": request.valid, "test": request.test}
-    return TextPlan(request, _scan({"source": files}, report))
+    tokenizer = None
+    if isinstance(request.tokenizer, Path):
+        tokenizer = read_folder(request.tokenizer)
+        check_joins(tokenizer, request.tokenizer)
+    return TextPlan(request, _scan({"source": files}, report), tokenizer)
 
 
 def _check_numbers(request: PrepareRequest) -> None:

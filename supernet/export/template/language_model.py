@@ -28,6 +28,7 @@ class Network(nn.Module):
         stack, words = description["architecture"]["decoder"], model["input"]["vocab_size"]
         self.max_length, self.memory_length = model["max_length"], stack.get("memory_length", 0)
         self.num_words = description.get("num_words") or words  # that the tokenizer knows
+        self.padding = description.get("padding", PAD)  # never written; None: all are words
         self.embedding = nn.Embedding(words, stack["embed_dim"])
         self.decoder_positions = learned_positions(model, stack["embed_dim"])
         self.decoder_types = token_types(model, stack["embed_dim"])
@@ -67,7 +68,7 @@ class Network(nn.Module):
 def continue_text(
     network: Network, tokens: list[int], count: int, temperature: float = 0.0, seed: int = 0
 ) -> list[int]:
-    """The next `count` tokens of a text, which begins with the begin mark 1.
+    """The next `count` tokens of a text, which begins with its begin mark, if it has one.
 
     Args:
         network: from `load_network`.
@@ -84,7 +85,8 @@ def continue_text(
             state = state.next_segment()
         logits, state = network.step(torch.tensor([new], device=device), state)
         following = logits[0, -1, : network.num_words].float()
-        following[PAD] = -torch.inf
+        if network.padding is not None:
+            following[network.padding] = -torch.inf
         if temperature > 0.0:
             chances = (following / temperature).softmax(dim=-1)
             new = [int(torch.multinomial(chances, 1, generator=generator))]

@@ -33,8 +33,10 @@ def load_tensors(*names: str) -> dict[str, Tensor]:
 
 def load_network() -> Network:
     """The network with its weights, for inference."""
-    known = load_object("reading.json").get("num_words")  # tokens that the tokenizer knows
-    network = Network({**load_object("architecture.json"), "num_words": known})
+    reading = load_object("reading.json")
+    description = load_object("architecture.json")  # and of its tokens which may be written:
+    description |= {name: reading[name] for name in ("num_words", "padding") if name in reading}
+    network = Network(description)
     network.load_state_dict(load_tensors("model.safetensors", "weights.pt"))
     return network.eval()
 
