@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from latency.acceptance import SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from latency.workload import Workload
-from nas.objectives import COSTS, COUNTED, OBJECTIVES, TIMED, counted, rates
+from nas.objectives import COSTS, COUNTED, OBJECTIVES, TIMED, base_workload, counted, rates
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.timed_work import timed_call
@@ -280,3 +281,14 @@ def test_a_search_with_all_of_them_and_a_limit_on_each(
     for _ in run_search(RunFolder.open(folder.path)):
         pass
     assert (folder.path / "pareto.json").read_bytes() == before
+
+
+def test_a_source_of_the_longest_text_leaves_room_for_a_token() -> None:
+    space = load_space("recall")
+    longest = space.model.max_length
+    full = replace(space, workload={**space.workload, "source": longest})
+    assert base_workload(full).positions_read == longest - 1
+    told = replace(full, workload={**full.workload, "context": 5})
+    assert base_workload(told).positions_read == 5
+    shorter = replace(full, workload={**full.workload, "source": longest - 9})
+    assert base_workload(shorter).positions_read == longest - 9

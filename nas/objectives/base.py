@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from latency.workload import Mode, Workload
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.tasks import TASKS
 
 Floats = NDArray[np.float64]
 # Milliseconds in a second: a rate a second is this over the milliseconds of one.
@@ -114,7 +115,13 @@ class Objective:
 def base_workload(space: SearchSpace) -> Workload:
     """What networks of a space do while they are timed, or have done when their state is counted.
 
+    A source as long as the networks' longest text leaves no place for a token behind it; where no
+    context is given, it is the longest that does.
+
     Raises:
         UsageError: for a ``[workload]`` that is none.
     """
-    return Workload.from_mapping(space.workload)
+    workload = Workload.from_mapping(space.workload)
+    longest = space.model.max_length - 1
+    full = TASKS[space.task].continues and workload.source_length > longest > 0
+    return replace(workload, context=longest) if full and workload.context is None else workload
