@@ -8,7 +8,6 @@ from nas.report.markup import Html, cell, join, missing, paragraph, section, tab
 from nas.results.contents import RunContents
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import FrontEntry
-from search_spaces.architecture import base_kind
 
 TITLE = "Another kind in one layer"
 
@@ -46,8 +45,7 @@ def _told(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
     """What another kind in that place of a network does to it."""
     stack, layer, gene = place.split(".")
     if getattr(getattr(entry.architecture, stack).layers[int(layer)], gene) == kind:
-        swatch = tag("span", class_=f"swatch fill-{base_kind(kind)}")
-        return cell(join(swatch, " as it is"))
+        return cell("as it is", strong=True)
     one = next((o for o in run.exchanges if (o.slot, o.kind) == (place, kind)), None)
     if one is None:
         return cell("")
