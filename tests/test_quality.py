@@ -76,7 +76,7 @@ def test_less_is_better_of_each() -> None:
         "bleu": 100.0,
         "recall_nats": math.log(20),
     }
-    assert MORE_IS_BETTER == ("valid_accuracy", "valid_bleu")
+    assert MORE_IS_BETTER == ("valid_accuracy", "valid_bleu", "tokens_per_s")
 
 
 def test_by_accuracy_it_is_the_share_of_wrong_ones() -> None:

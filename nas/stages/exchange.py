@@ -6,13 +6,14 @@ good for. Weights are the supernet's; costs are predicted, or counted where a fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from nas.executors.base import Failure
 from nas.objectives import QUALITY
+from nas.results.failures import failed
 from nas.run.events import Event, Progress
 from nas.run.layout import EXCHANGES_FILE, VERIFICATION_FILE
 from nas.run.stages import kinds_to_exchange
@@ -61,14 +62,12 @@ def work(run: Run) -> Iterator[Event]:
     outcomes = run.evaluate([one for one in networks if one.id not in known])
     for number, (one, changed) in enumerate(zip(missing, networks, strict=True), len(done) + 1):
         values = costs[one.slot, one.kind]
-        if changed.id in known:
-            values = {**values, QUALITY: known[changed.id]}
-        else:
+        if changed.id not in known:
             outcome = next(outcomes)
-            if not isinstance(outcome, Failure):
-                values = {**values, QUALITY: outcome[QUALITY]}
-                known[changed.id] = outcome[QUALITY]
+            known[changed.id] = None if isinstance(outcome, Failure) else outcome[QUALITY]
             yield to_event("exchange", changed, outcome)
+        if (quality := known[changed.id]) is not None:
+            values = {**values, QUALITY: quality}
         line = {"of": network.id, "slot": one.slot, "kind": one.kind, "values": values}
         run.folder.append(EXCHANGES_FILE, [line])
         yield Progress("exchange", number, len(exchanges), _told(network))
@@ -100,13 +99,11 @@ def _picked(run: Run) -> Architecture | None:
         return None
 
 
-def _known(run: Run) -> dict[str, float]:
-    """Qualities with inherited weights that the search has measured, by id."""
-    lines: list[Mapping[str, float]] = list(run.observations().values())
-    found = {str(line["id"]): line[QUALITY] for line in lines if QUALITY in line}
-    for line in run.folder.read_journal(VERIFICATION_FILE):
-        if QUALITY in line.get("measured", {}):
-            found[line["id"]] = line["measured"][QUALITY]
+def _known(run: Run) -> dict[str, float | None]:
+    """Qualities with inherited weights that were measured, by id; None where that failed."""
+    found: dict[str, float | None] = {}
+    for line in (*run.observations().values(), *run.folder.read_journal(VERIFICATION_FILE)):
+        found[line["id"]] = None if failed(line) else line.get("measured", line)[QUALITY]
     return found
 
 
