@@ -36,6 +36,7 @@ from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.loading import load_space
 from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes
 from tests.study_cases import printed
@@ -64,7 +65,8 @@ def test_an_update_reads_as_many_sequences_at_any_length() -> None:
     for length in (64, 128, 512):
         space = space_at("recall", length)
         budget = budget_for(space, "quick", numbers_at(space, "quick", {}))
-        shipped = budget_for(SPACE, "quick", {}).retrain.max_tokens // 128
+        usual = load_space("recall").workload["source"]
+        shipped = budget_for(SPACE, "quick", {}).retrain.max_tokens // usual
         for training in (budget.supernet, budget.retrain):
             assert training.segment_length == length
             assert training.max_tokens == shipped * length
