@@ -19,8 +19,8 @@ from tests.memory_cases import SPACE as WITH_MEMORY
 from tests.space_strategies import generator, spaces
 
 SHIPPED = {
-    "cifar10", "digits", "iwslt14-hat", "listops", "multi30k", "python-source", "recall",
-    "wikitext103", "wikitext103-xl", "wmt14", "wmt14-hat",
+    "cifar10", "digits", "iwslt14-hat", "listops", "lm-small", "multi30k", "python-source",
+    "recall", "vit-small", "wikitext103", "wikitext103-xl", "wmt14", "wmt14-hat",
 }  # fmt: skip
 
 MINE = """\
