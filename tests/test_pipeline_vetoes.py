@@ -20,7 +20,7 @@ from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 from tests.pipeline_cases import finished, logged, results, spec_of, tiny, work
 
-AGAIN = ["prune", "evolve", "verify", "front"]
+AGAIN = ["prune", "evolve", "verify", "front", "exchange"]
 
 
 @pytest.fixture(scope="module", autouse=True)

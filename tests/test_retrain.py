@@ -103,7 +103,10 @@ MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
 DEFINED = {
     "nas/fairseq/data.py",
     "supernet/tasks/base.py",  # where a task opens it when it is asked to
-    *(f"supernet/data/{name}.py" for name in ("examples", "prepared", "sources", "synthetic")),
+    *(
+        f"supernet/data/{name}.py"
+        for name in ("examples", "prepared", "recall", "sources", "synthetic")
+    ),
 }
 
 
@@ -137,7 +140,8 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
         "supernet/tasks/classification.py": {"_open_test", "load_test_split", "open_test"},
         "supernet/tasks/translation.py": {"_open_test", "open_test"},
-        "supernet/tasks/language_modelling.py": {"_open_test", "open_test"},
+        "supernet/tasks/language_modelling.py": {"_open_test", "open_recall_test", "open_test"},
+        "supernet/data/recall.py": {"test"},  # what the generated sequences are of
         "nas/fairseq/data.py": {"open_data_bin_test"},
         "supernet/data/examples.py": {"test_arrays"},
         "supernet/data/sources.py": {"open_test", "test"},

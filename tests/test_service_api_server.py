@@ -52,7 +52,12 @@ def test_the_servers_own_spaces_have_names_too(server: Server, alice: httpx.Clie
 
 def test_data_sets_are_listed(alice: httpx.Client) -> None:
     names = {one["name"]: one["kind"] for one in alice.get("/datasets").json()}
-    assert names == {"digits": "built-in", "listops": "built-in", "synthetic": "generated"}
+    assert names == {
+        "digits": "built-in",
+        "listops": "built-in",
+        "recall": "built-in",
+        "synthetic": "generated",
+    }
 
 
 def profile_text(folder: Path) -> str:

@@ -189,7 +189,7 @@ def test_a_path_works_where_a_name_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["digit", "Digits", "dgits"])
 def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean digits\?\); shipped are cifar10"):
+    with pytest.raises(UnknownNameError, match=r"did you mean digits( or vit-small)?\?\); shipped"):
         load_space(name)
 
 

@@ -16,7 +16,7 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 from supernet.data.tokenizer import EOS
-from supernet.sequence_models import LanguageModel, SequenceModel, TranslationModel
+from supernet.sequence_models import SequenceModel
 from tests.pipeline_cases import TINY, edited, logged, spec_of, tiny, work
 from tests.task_cases import SPACES, networks_of, with_memory
 from tests.trained_cases import LANGUAGE, TRANSLATION
@@ -43,18 +43,20 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, eager_to_end: bool = False) -> None:
         self.seen: list[tuple[int, ...]] = []
-        original = SequenceModel.step
+        original, told = SequenceModel._read, SequenceModel.tell
 
-        def step(model: SequenceModel, tokens: torch.Tensor, state: Any) -> Any:
+        def read(model: SequenceModel, tokens: torch.Tensor, *rest: Any) -> Any:
             assert not model.training
             self.seen.append(tuple(tokens.shape))
-            logits, state = original(model, tokens, state)
-            logits[..., EOS] += 100.0 * eager_to_end
-            return logits, state
+            return original(model, tokens, *rest)
 
-        for owner in (SequenceModel, TranslationModel, LanguageModel):
-            if "step" in vars(owner):
-                monkeypatch.setattr(owner, "step", step)
+        def tell(model: SequenceModel, states: torch.Tensor) -> torch.Tensor:
+            logits = told(model, states)
+            logits[..., EOS] += 100.0 * eager_to_end
+            return logits
+
+        monkeypatch.setattr(SequenceModel, "_read", read)
+        monkeypatch.setattr(SequenceModel, "tell", tell)
 
 
 # -- what is done -----------------------------------------------------------------------------
