@@ -343,6 +343,11 @@ class SearchSpec(SearchTerms):
         """The parsed space."""
         return parse_space(self.space_toml, "the run's space.toml")
 
+    @property
+    def trains_alone(self) -> bool:
+        """Whether each network is trained alone before it is observed: there is no supernet."""
+        return self.budget.own_updates > 0
+
     @cached_property
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""
@@ -355,6 +360,8 @@ class SearchSpec(SearchTerms):
             for name in LATER_SETTINGS:
                 if not training[name]:
                     del training[name]
+        if not self.trains_alone:
+            del values["budget"]["own_updates"]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,48 +1,14 @@
-"""A network of the front on its own, and what trains it."""
+"""A network of the front with weights of its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from nas.run.opened import OpenedRun
 from nas.search.front import FrontEntry
 from supernet.building import build_network
 from supernet.extraction import StandAlone
-from supernet.training.checkpoint import CheckpointFolder, load
-from supernet.training.loop import Trainer
-from supernet.training.sampling import SingleNetwork
-from supernet.training_settings import TrainingSettings
-
-
-def network_trainer(
-    run: OpenedRun, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
-) -> tuple[StandAlone, Trainer]:
-    """A network with its first weights, which the run's seed decides, and its training.
-
-    Args:
-        run: the run.
-        entry: the network.
-        settings: the numbers.
-        checkpoints: where the training goes on from.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.spec.seed)
-        network = build_network(
-            run.space.model, run.space.task, entry.architecture, settings.dropout
-        )
-    trainer = Trainer(
-        network.network,
-        SingleNetwork(entry.architecture),
-        [entry.architecture],
-        run.quick_task,
-        settings,
-        seed=run.spec.seed,
-        device=run.spec.device,
-        folder=checkpoints,
-    )
-    return network, trainer
+from supernet.training.checkpoint import load
 
 
 def load_weights(run: OpenedRun, entry: FrontEntry, file: Path) -> StandAlone:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nas.retraining.network import load_weights, network_trainer
+from nas.retraining.network import load_weights
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.retraining.tuning_record import asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
+from nas.run.network_training import network_trainer
 from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
@@ -112,7 +113,9 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
     path = run.folder.path / checkpoints_folder(entry.id)
     checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
-    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
+    network, trainer = network_trainer(
+        run.spec, run.quick_task, entry.architecture, run.spec.budget.retrain, checkpoints
+    )
     for report in trainer.run():
         message = f"loss {report.train_loss:.3f}"
         if report.probe_losses:
