@@ -9,7 +9,7 @@ import torch
 from nas.run.opened import OpenedRun
 from nas.search.front import FrontEntry
 from supernet.building import build_network
-from supernet.extraction import StandAlone
+from supernet.extraction import StandAlone, extract
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import Trainer
 from supernet.training.sampling import SingleNetwork
@@ -19,7 +19,10 @@ from supernet.training_settings import TrainingSettings
 def network_trainer(
     run: OpenedRun, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
 ) -> tuple[StandAlone, Trainer]:
-    """A network with its first weights, which the run's seed decides, and its training.
+    """A network with its first weights, and its training.
+
+    The run's seed decides the weights; where the run begins with a checkpoint they are those of the
+    supernet, and the checkpoint teaches.
 
     Args:
         run: the run.
@@ -32,6 +35,9 @@ def network_trainer(
         network = build_network(
             run.space.model, run.space.task, entry.architecture, settings.dropout
         )
+    if run.spec.start is not None:
+        inherited = extract(run.supernet, entry.architecture)
+        network.network.load_state_dict(inherited.network.state_dict())
     trainer = Trainer(
         network.network,
         SingleNetwork(entry.architecture),
@@ -41,6 +47,7 @@ def network_trainer(
         seed=run.spec.seed,
         device=run.spec.device,
         folder=checkpoints,
+        teacher=run.teacher,
     )
     return network, trainer
 

@@ -158,6 +158,10 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """One pass over the training split, which (seed, epoch) alone decide."""
 
     @abstractmethod
+    def inputs(self, batch: BatchT) -> Tensor:
+        """What a model is given first of a batch: tokens ``(B, N)`` or images."""
+
+    @abstractmethod
     def predict(self, model: Any, batch: BatchT, architecture: Architecture) -> Predictions:
         """What a network of the model says about a batch."""
 

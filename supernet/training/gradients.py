@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
-from supernet.extraction import Supernet
+from supernet.extraction import StandAlone, Supernet
 from supernet.loss import IGNORED, smoothed_cross_entropy
 from supernet.tasks.base import Task
 from supernet.training.parallel import Share
@@ -25,6 +25,7 @@ def add_gradients(
     settings: TrainingSettings,
     *,
     device: str,
+    teacher: StandAlone | None = None,
 ) -> list[float]:
     """Add to the model's gradients those of the networks' mean loss on a share of an update.
 
@@ -35,18 +36,21 @@ def add_gradients(
         networks: which train; the first is the teacher where there is one.
         settings: the numbers.
         device: where the model is.
+        teacher: a frozen network that teaches all of them, in place of the first.
 
     Returns:
         The loss of each network on the share, times the share's weight.
     """
     way = _in_chunks if settings.loss_chunk else _at_once
-    losses, teacher = list[float](), None
+    losses, taught = list[float](), None
+    if teacher is not None and settings.distillation > 0.0:
+        taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
-        loss, taught = way(task, model, part, network, settings, teacher, device)
+        loss, told = way(task, model, part, network, settings, taught, device)
         losses.append(loss)
-        if number == 0 and _distils(settings, len(networks)):
-            teacher = taught
+        if number == 0 and teacher is None and _distils(settings, len(networks)):
+            taught = told
     return losses
 
 
@@ -66,6 +70,27 @@ class Part(NamedTuple):
 
 Taught = Callable[[int, int], Tensor]
 """Probabilities ``(K, C)`` that the teacher gives to the predictions from one number to another."""
+
+
+def _taught_by(
+    teacher: StandAlone,
+    task: Task[Any, Any],
+    batch: Any,
+    settings: TrainingSettings,
+    device: str,
+) -> Taught:
+    """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
+    with torch.no_grad(), _autocast(device, settings):
+        if not settings.loss_chunk:
+            told = task.predict(teacher.network, batch, teacher.architecture).logits
+            return lambda start, end: told[start:end].float().softmax(dim=-1)
+        states_PD, tell, _ = task.states(teacher.network, batch, teacher.architecture)
+
+    def taught(start: int, end: int) -> Tensor:
+        with torch.no_grad(), _autocast(device, settings):
+            return tell(states_PD[start:end]).float().softmax(dim=-1)
+
+    return taught
 
 
 def _at_once(
