@@ -221,9 +221,13 @@ class SpaceSource(BaseModel):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        missing = (self.space, self.space_toml).count(None)
-        if missing == 0 or (missing == 2 and not self.begins_with_checkpoint):
+        if self.space is not None and self.space_toml is not None:
             raise ValueError("give one of space and space_toml")
+        if self.space is None and self.space_toml is None and not self.begins_with_checkpoint:
+            raise ValueError(
+                "no space is given: name one with --space (nas space list), bring one along as "
+                "space_toml, or begin with a checkpoint, with --from"
+            )
         return self
 
     @property

@@ -169,10 +169,13 @@ def finish(
 
 
 def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
-    """The scores of both splits; the one that the task is known by comes first."""
+    """The scores of both splits; the one that the task is known by comes first.
+
+    A split without a recalled token has no score of those.
+    """
     names = sorted(test.values, key=lambda name: name != test.headline)
     result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
-    result |= {f"valid_{name}": valid.values[name] for name in names}
+    result |= {f"valid_{name}": valid.values[name] for name in names if name in valid.values}
     if test.bleu_signature is not None:
         result["bleu_signature"] = test.bleu_signature
     return result

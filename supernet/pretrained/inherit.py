@@ -126,8 +126,7 @@ def layer_parts(network: StandAlone) -> list[LayerParts]:
     for block, layer in zip(stack_of(network).blocks, _layers(network.architecture), strict=True):
         (projections,) = attention_of(block).projections.values()
         assert isinstance(projections, Projections) and isinstance(block.ffn, ElasticFeedForward)
-        heads, groups = layer.num_heads, layer.num_kv_heads
-        found.append(LayerParts(projections, block.ffn, heads, None if groups == heads else groups))
+        found.append(LayerParts(projections, block.ffn, *_heads(layer)))
     return found
 
 
@@ -165,7 +164,8 @@ def layer_order(teacher: StandAlone, batches: Sequence[Tensor], fewest: int) -> 
         A permutation. Of its first `fewest` the order means nothing.
     """
     whole = [final_states(teacher, batch, teacher.architecture) for batch in batches]
-    stack, kept, dropped = stack_of(teacher), list(range(len(stack_of(teacher).blocks))), []
+    stack, dropped = stack_of(teacher), list[int]()
+    kept = list(range(len(stack.blocks)))
     while len(kept) > fewest:
         without = {one: [n for n in kept if n != one] for one in kept}
         losses = {}
@@ -182,11 +182,13 @@ def layer_order(teacher: StandAlone, batches: Sequence[Tensor], fewest: int) -> 
 
 def with_layers(architecture: Architecture, numbers: Sequence[int]) -> Architecture:
     """A network with some of the layers of another one."""
-    layers = tuple(_layers(architecture)[number].layer for number in numbers)
-    if architecture.encoder is not None:
-        return replace(architecture, encoder=replace(architecture.encoder, layers=layers))
-    assert architecture.decoder is not None
-    return replace(architecture, decoder=replace(architecture.decoder, layers=layers))
+    encoder, decoder = architecture.encoder, architecture.decoder
+    if encoder is not None:
+        layers = tuple(encoder.layers[number] for number in numbers)
+        return replace(architecture, encoder=replace(encoder, layers=layers))
+    assert decoder is not None
+    taken = tuple(decoder.layers[number] for number in numbers)
+    return replace(architecture, decoder=replace(decoder, layers=taken))
 
 
 def relative_error(found: Tensor, right: Tensor) -> float:
@@ -194,20 +196,19 @@ def relative_error(found: Tensor, right: Tensor) -> float:
     return float((found - right).square().sum() / right.square().sum().clamp(min=1e-30))
 
 
-class _Layer:
-    """A layer of either stack under the names that it has in an encoder."""
-
-    def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
-        self.layer = layer
-        own = isinstance(layer, EncoderLayer)
-        self.num_heads: int = layer.num_heads if own else layer.self_num_heads
-        self.num_kv_heads: int | None = layer.num_kv_heads if own else layer.self_num_kv_heads
-
-
-def _layers(architecture: Architecture) -> list[_Layer]:
+def _layers(architecture: Architecture) -> Sequence[EncoderLayer | DecoderLayer]:
     stack = architecture.encoder or architecture.decoder
     assert stack is not None
-    return [_Layer(layer) for layer in stack.layers]
+    return stack.layers
+
+
+def _heads(layer: EncoderLayer | DecoderLayer) -> tuple[int, int | None]:
+    """Heads of queries, and of keys where they are fewer."""
+    if isinstance(layer, EncoderLayer):
+        heads, groups = layer.num_heads, layer.num_kv_heads
+    else:
+        heads, groups = layer.self_num_heads, layer.self_num_kv_heads
+    return heads, None if groups == heads else groups
 
 
 class Energies:
