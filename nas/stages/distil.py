@@ -15,7 +15,7 @@ from nas.run.layout import (
     INHERITED_FILE,
 )
 from nas.stages.base import Run
-from supernet.pretrained.local import LocalDistillation
+from supernet.inheritance.local import LocalDistillation
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 

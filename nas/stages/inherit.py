@@ -10,7 +10,7 @@ from nas.run.evaluator import inherited_quality
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import BASELINE_FILE, INHERITED_FILE
 from nas.stages.base import Run
-from supernet.pretrained.inherit import inherit
+from supernet.inheritance.inherit import inherit
 from supernet.training.checkpoint import save
 
 JUDGED_BATCHES = 8

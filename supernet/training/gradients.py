@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from supernet.extraction import StandAlone, Supernet
-from supernet.loss import IGNORED, smoothed_cross_entropy
+from supernet.loss import IGNORED
 from supernet.tasks.base import Task
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
@@ -106,7 +105,7 @@ def _at_once(
     with _autocast(device, settings):
         logits, labels, _ = task.predict(model, part.batch, network)
     soft = None if teacher is None else teacher(0, len(labels))
-    loss = _loss(logits, labels, soft, settings) * part.weight
+    loss = task.loss(logits, labels, soft, settings) * part.weight
     (loss / part.networks).backward()
     told = logits.detach()
     return loss.item(), lambda start, end: told[start:end].float().softmax(dim=-1)
@@ -139,7 +138,7 @@ def _in_chunks(
         with _autocast(device, settings):
             logits = tell(before_PD[start : start + size])
         soft = None if teacher is None else teacher(start, start + size)
-        loss = _loss(logits, labels, soft, settings) * (share * part.weight)
+        loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
         (loss / part.networks).backward()
         total += loss.item()
     if before_PD.grad is not None:
@@ -154,17 +153,6 @@ def _in_chunks(
 
 def _distils(settings: TrainingSettings, num_networks: int) -> bool:
     return num_networks > 1 and settings.sampling == "sandwich" and settings.distillation > 0.0
-
-
-def _loss(
-    logits: Tensor, labels: Tensor, teacher: Tensor | None, settings: TrainingSettings
-) -> Tensor:
-    hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
-    if teacher is None:
-        return hard
-    real = labels != IGNORED
-    soft = F.cross_entropy(logits.float()[real], teacher[real])
-    return (1.0 - settings.distillation) * hard + settings.distillation * soft
 
 
 def _autocast(device: str, settings: TrainingSettings) -> torch.autocast:

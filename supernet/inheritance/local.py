@@ -24,8 +24,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.turns import give_way
 from supernet.blocks import Projections
 from supernet.building import build_supernet
-from supernet.pretrained.checkpoint import Checkpoint
-from supernet.pretrained.inherit import (
+from supernet.inheritance.inherit import (
     LayerParts,
     Weights,
     attention_of,
@@ -34,6 +33,7 @@ from supernet.pretrained.inherit import (
     real_positions,
     stack_name,
 )
+from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds
 from supernet.rotary import rotation_of
 from supernet.training.checkpoint import CheckpointFolder
@@ -69,7 +69,7 @@ class LocalDistillation:
 
     Args:
         space: around the checkpoint.
-        weights: the supernet's, of `supernet.pretrained.inherit.inherit`.
+        weights: the supernet's, of `supernet.inheritance.inherit.inherit`.
         checkpoint: the teacher.
         batches: number of an update → the inputs of it, which the number alone decides.
         updates: how many.
