@@ -16,8 +16,7 @@ from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
 from supernet.building import build_network, build_supernet
 from supernet.extraction import StandAlone, Supernet, extract
-from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
-from supernet.pretrained.inherit import (
+from supernet.inheritance.inherit import (
     ORDERING_BATCHES,
     Weights,
     final_states,
@@ -28,6 +27,7 @@ from supernet.pretrained.inherit import (
     stack_name,
     with_layers,
 )
+from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.space import space_around
 from tests.export_cases import hub_without_net
 from tests.pretrained_cases import (

@@ -14,9 +14,9 @@ from torch import Tensor
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
 from supernet.extraction import Supernet
+from supernet.inheritance.inherit import Weights, inherit
+from supernet.inheritance.local import CHECKPOINT_UPDATES, LocalDistillation
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
-from supernet.pretrained.inherit import Weights, inherit
-from supernet.pretrained.local import CHECKPOINT_UPDATES, LocalDistillation
 from supernet.pretrained.names import layer_kinds
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import CheckpointFolder
