@@ -194,12 +194,17 @@ class ElasticAttention(nn.Module):
     def _rotates(self, kind: AttentionKind) -> bool:
         return operator_of(self.settings, kind, self.place).rotates
 
+    def projections_for(self, kind: AttentionKind) -> Projections:
+        """The projections that a kind uses; of kinds that share them, the same."""
+        own = self.projections[self._projections(kind)]
+        assert isinstance(own, Projections)
+        return own
+
     def _projections(self, kind: AttentionKind) -> str:
         return "shared" if self.settings.share_attention_weights else projections_of(kind)
 
     def _parts(self, kind: AttentionKind) -> tuple[Projections, AttentionKernel]:
-        own, kernel = self.projections[self._projections(kind)], self.kernels[kind]
-        return own, kernel  # type: ignore[return-value]
+        return self.projections_for(kind), self.kernels[kind]  # type: ignore[return-value]
 
     def _output(self, own: Projections, out_BHND: Tensor, x_BND: Tensor) -> Tensor:
         merged = out_BHND.transpose(1, 2).flatten(2)

@@ -18,6 +18,7 @@ from search_spaces.architecture import DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import State
 from supernet.blocks import ElasticAttention
+from supernet.depth import Stack
 from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
 from supernet.rotary import Rotation, rotation_of
@@ -123,7 +124,7 @@ class ElasticDecoderBlock(nn.Module):
         return x_BND if self.pre_norm else norm(x_BND)
 
 
-class ElasticDecoder(nn.Module):
+class ElasticDecoder(Stack):
     """Runs the layers a `DecoderStack` names; deeper blocks of the supernet are left out."""
 
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float) -> None:
@@ -143,7 +144,8 @@ class ElasticDecoder(nn.Module):
         counts = {layer.ende_connect or 1 for layer in decoder.layers}
         joined = {count: join_outputs(outputs[-count:], mask_BN) for count in counts}
         memories: list[State | None] = []
-        for block, layer in zip(self.blocks, decoder.layers, strict=False):
+        for number, layer in zip(self.kept(len(decoder.layers)), decoder.layers, strict=True):
+            block = self.blocks[number]
             assert isinstance(block, ElasticDecoderBlock)
             encoded_BMD, mask_BM = joined[layer.ende_connect or 1]
             memories.append(block.memory(encoded_BMD, layer, mask_BM))
@@ -169,15 +171,14 @@ class ElasticDecoder(nn.Module):
             mask_BN: True at real ones of them, which padding may precede only at the start of a
                 sequence; None when all are real.
         """
-        assert len(decoder.layers) <= len(self.blocks), "the network has more layers than the model"
         positions_1N = start + torch.arange(x_BND.shape[1], device=x_BND.device)[None]
         spans = decoder_spans(self.settings, decoder)
         rotation = rotation_of(self.settings, positions_1N[0])
-        outputs, after = [x_BND], []
+        outputs, after, kept = [x_BND], [], self.kept(len(decoder.layers))
         for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
             step = partial(
                 omni_step,
-                self.blocks[number],
+                self.blocks[kept[number]],
                 outputs[-span:],
                 layer,
                 memories[number],

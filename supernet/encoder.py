@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from search_spaces.architecture import EncoderLayer, EncoderStack, omni_spans
 from search_spaces.settings import ModelSettings
 from supernet.blocks import ElasticEncoderBlock
+from supernet.depth import Stack
 from supernet.layers import build_norm, recomputed
 from supernet.plan import StackPlan
 from supernet.rotary import Rotation, rotation_of
 
 
-class ElasticEncoder(nn.Module):
+class ElasticEncoder(Stack):
     """Runs the layers an `EncoderStack` names; deeper blocks of the supernet are left out."""
 
     def __init__(self, settings: ModelSettings, plan: StackPlan, dropout: float) -> None:
@@ -39,12 +40,13 @@ class ElasticEncoder(nn.Module):
         With ``norm="pre"`` each of them passes the final norm: sums of residuals as they are would
         reach a decoder on another scale than the last output does. (HAT norms the last one only.)
         """
-        assert len(encoder.layers) <= len(self.blocks), "the network has more layers than the model"
         spans = omni_spans([layer.attention for layer in encoder.layers], self.settings.omni_span)
         kept = max(self.settings.omni_span, count)
         rotation = rotation_of(self.settings, torch.arange(x_BND.shape[1], device=x_BND.device))
         outputs = [x_BND]
-        for block, layer, span in zip(self.blocks, encoder.layers, spans, strict=False):
+        numbers = self.kept(len(encoder.layers))
+        for number, layer, span in zip(numbers, encoder.layers, spans, strict=True):
+            block = self.blocks[number]
             step = partial(omni_block, block, outputs[-span:], layer, key_mask_BN, rotation)
             x_BND = recomputed(step) if self.checkpoints and self.training else step()
             outputs = [*outputs, x_BND][-kept:]

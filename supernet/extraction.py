@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import overload
 
 import torch
@@ -15,6 +16,9 @@ from supernet.sequence_models import (
     LanguageModel,
     TranslationModel,
 )
+
+# What the name of a layer's parameter begins with.
+BLOCK = re.compile(r"^(encoder|decoder)\.blocks\.(\d+)\.")
 
 Supernet = EncoderClassifier | EncoderEmbedder | TranslationModel | LanguageModel
 StandAlone = FixedNetwork | FixedEmbedder | FixedTranslation | FixedLanguageModel
@@ -41,11 +45,22 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away
         network = _stand_alone(supernet, architecture)
     network.to(next(supernet.parameters()))  # device and precision
-    large = supernet.state_dict()
+    large, blocks = supernet.state_dict(), _blocks(supernet, architecture)
     with torch.no_grad():
         for name, parameter in network.network.state_dict().items():
-            parameter.copy_(prefix(large[name], *parameter.shape))
+            source = BLOCK.sub(lambda found: blocks[found[1]][int(found[2])], name)
+            parameter.copy_(prefix(large[source], *parameter.shape))
     return network.train(supernet.training)
+
+
+def _blocks(supernet: Supernet, architecture: Architecture) -> dict[str, list[str]]:
+    """Name of a stack → what the names of its layers' parameters begin with in the supernet."""
+    stacks = {"encoder": architecture.encoder, "decoder": architecture.decoder}
+    return {
+        name: [f"{name}.blocks.{n}." for n in getattr(supernet, name).kept(len(stack.layers))]
+        for name, stack in stacks.items()
+        if stack is not None
+    }
 
 
 def _stand_alone(supernet: Supernet, architecture: Architecture) -> StandAlone:

@@ -66,7 +66,7 @@ class PooledEncoder(nn.Module):
         self.embedding = InputEmbedding(settings, plan.embed_dim)
         self.encoder = ElasticEncoder(settings, plan, dropout)
 
-    def _real_positions(self, inputs: Tensor) -> Tensor | None:
+    def real_positions(self, inputs: Tensor) -> Tensor | None:
         """True at positions that are not padding, class token included; None for images."""
         if not isinstance(self.settings.input, TokenInput):
             return None
@@ -105,7 +105,7 @@ class EncoderClassifier(PooledEncoder):
         """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
         encoder = encoder_of(architecture)
         x_BND = self.embedding(inputs, encoder.embed_dim)
-        mask_BN = self._real_positions(inputs)
+        mask_BN = self.real_positions(inputs)
         x_BND = self.encoder(x_BND, encoder, mask_BN)
         return self.classifier(self._pool(x_BND, mask_BN), self.num_classes)  # type: ignore[no-any-return]
 
@@ -133,7 +133,7 @@ class EncoderEmbedder(PooledEncoder):
                 "positions: cut texts to that, or split them"
             )
         encoder = encoder_of(architecture)
-        real_BN = self._real_positions(tokens_BN) if mask_BN is None else mask_BN
+        real_BN = self.real_positions(tokens_BN) if mask_BN is None else mask_BN
         x_BND = self.encoder(self.embedding(tokens_BN, encoder.embed_dim), encoder, real_BN)
         pooled_BD = self._pool(x_BND, real_BN)
         if self.settings.unit_length:

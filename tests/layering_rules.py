@@ -33,6 +33,7 @@ JOINTS = (
     "nas.run.opened",
     "nas.run.supernet_training",
     "nas.run.evaluator*",
+    "nas.run.checkpoint",
     "nas.profiling.timed_work",
     "nas.profiling.onnx_timing",
     "nas.profiling.profile_device",

@@ -102,7 +102,7 @@ def naive_shares(model: Any, settings: ModelSettings, inputs: Tensor) -> tuple[T
     """Runs the layers of `DEEP` by hand; attention ``(H, P, P)`` and pooling ``(P,)``."""
     encoder = encoder_of(DEEP)
     outputs = [model.embedding(inputs, encoder.embed_dim)]
-    mask = model._real_positions(inputs)
+    mask = model.real_positions(inputs)
     for block, layer in zip(model.encoder.blocks[:2], encoder.layers[:2], strict=True):
         outputs.append(block(outputs[-1], layer, mask))
     block, layer = model.encoder.blocks[2], encoder.layers[2]

@@ -46,7 +46,7 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         ({"space": "digit"}, "/space", "did you mean 'digits'"),
         ({"space": "../digits"}, "/space", "no space named"),
         ({"space": "digits", "spaces": 1}, "/spaces", "not permitted"),
-        ({}, "/", "one of space and space_toml"),
+        ({}, "/", "no space is given"),
         ({"space": "digits", "space_toml": "x"}, "/", "one of space and space_toml"),
         ({"space_toml": "[space\n"}, "/space_toml", "line 1"),
         ({"space_toml": "x = " + "[" * 50 + "]" * 50}, "/space_toml", "nested"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nas.request.presets import PRESETS, Budget, budget_for, build_budget
-from nas.request.spec import LATER_SETTINGS, SearchSpec, build_spec
+from nas.request.spec import LATER_SETTINGS, SearchSpec, Start, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
 from supernet.training_settings import TrainingSettings
@@ -230,6 +230,7 @@ def test_every_field_is_in_the_digest() -> None:
         "pick": "0123456789ab",
         "keep": {"encoder.attention": ("omni",)},
         "device_profile": "0" * 64,
+        "start": Start(folder="/models/mine", digest="0" * 64),
     }
     assert set(changed) == set(SearchSpec.model_fields)
     digests = {spec(**{name: value}).digest for name, value in changed.items()}
@@ -247,6 +248,7 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
     values = spec().model_dump(mode="json")
     assert values.pop("keep") == {}
     assert values.pop("device_profile") is None
+    assert values.pop("start") is None and values["budget"].pop("distil")
     for training in ("supernet", "retrain"):
         for name in LATER_SETTINGS:
             assert not values["budget"][training].pop(name)

@@ -16,11 +16,11 @@ from nas.executors.base import ExecutorSettings
 from nas.exporting.export import ExportRequest, export_network
 from nas.report.page import render
 from nas.request.presets import Budget
-from nas.request.spec import SearchSpec
+from nas.request.spec import SearchSpec, Start
 from nas.results.reader import read_contents
 from nas.run.evaluator import open_evaluator
 from nas.run.folder import RunFolder
-from nas.run.network_training import network_trainer, short_settings, trained_alone
+from nas.run.network_training import new_network, short_settings, trained_alone, trainer_of
 from nas.run.opened import OpenedRun
 from nas.run.stages import search_stages
 from nas.stages.attention import measure_views
@@ -62,6 +62,13 @@ def test_requests_without_it_have_the_digest_of_older_versions(tmp_path: Path) -
     assert type(old)(**values).digest == old.digest != new.digest
 
 
+def test_checkpoints_are_inherited(tmp_path: Path) -> None:
+    start = Start(folder="bert", digest="0")
+    assert spec_of(tmp_path / "old", start=start).start == start
+    with pytest.raises(UsageError, match="own_updates is 5, .* inherits its weights: set own_upd"):
+        spec_of(tmp_path / "new", numbers=ALONE, start=start)
+
+
 def test_such_a_search_has_all_stages_but_the_supernet(tmp_path: Path) -> None:
     old, new = spec_of(tmp_path / "old"), spec_of(tmp_path / "new", numbers=ALONE)
     names = [stage.name for stage in search_stages(old) if stage.name != "supernet"]
@@ -87,7 +94,8 @@ def test_the_training_is_a_retraining_of_so_many_updates(
     spec = with_budget(spec, retrain=replace(spec.budget.retrain, **retrain))
     run = OpenedRun(RunFolder.create(tmp_path / "run", spec))
     (network,) = run.space.decode(smallest(run.space))
-    _, trainer = network_trainer(spec, run.task, network, short_settings(spec))
+    settings = short_settings(spec)
+    trainer = trainer_of(new_network(spec, network, settings), spec, run.task, settings)
     for _ in trainer.run():
         pass
     assert trainer._updates == trainer._total == UPDATES

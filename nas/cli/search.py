@@ -19,7 +19,7 @@ from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_vetoes, spelled
-from nas.request.resolve import AttachedProfile, Resolved, resolve
+from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
 from nas.request.spec import SYNTHETIC, SearchRequest
 from nas.results.state import RUNS, open_run
 from nas.run.events import Event
@@ -81,6 +81,12 @@ class Here:
     def space(self, name: str) -> SearchSpace:
         """A shipped space, or one of a file, with tables that can be used."""
         return checked_space(name)
+
+    def start(self, name: str) -> StartingPoint:
+        """A checkpoint in a folder."""
+        from nas.run.checkpoint import starting_point  # imports torch
+
+        return starting_point(Path(name).expanduser())
 
     def data(self, name: str) -> Path:
         """A folder or file of data."""

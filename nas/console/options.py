@@ -221,18 +221,9 @@ TRAINING_PLACE = Group(_PLACE, _executor)
 PLACE = Group({**_PLACE, **_SEARCHING}, _executor)
 
 
-def request_options(model: type[M], required: str = "space") -> Group:
-    """The options of a request: one for each field that has one.
-
-    Args:
-        model: of the request.
-        required: the field that has to be given.
-    """
-    options = {
-        name: _option(model, name, required)
-        for name in model.model_fields
-        if option_of(model, name)
-    }
+def request_options(model: type[M]) -> Group:
+    """The options of a request: one for each field that has one."""
+    options = {name: _option(model, name) for name in model.model_fields if option_of(model, name)}
 
     def make(given: dict[str, Any]) -> M:
         texts, values = {}, {}
@@ -250,7 +241,7 @@ def request_options(model: type[M], required: str = "space") -> Group:
     return Group(options, make)
 
 
-def _option(model: type[BaseModel], name: str, required: str) -> tuple[Any, Any]:
+def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
     field = model.model_fields[name]
     how = shown(field)
     kind, default = field.annotation, field.default
@@ -259,7 +250,7 @@ def _option(model: type[BaseModel], name: str, required: str) -> tuple[Any, Any]
     bounds = {type(one): one for one in field.metadata}
     least, most = bounds.get(Ge), bounds.get(Le)
     option = typer.Option(
-        ... if name == required else default,
+        default,
         option_of(model, name),
         metavar=how.metavar,
         help=f"{field.description}{' Repeatable.' if how.many else ''}",

@@ -48,12 +48,27 @@ class RoundsBudget(BaseModel):
     prune: bool = False
 
 
+class DistilBudget(BaseModel):
+    """How other kinds of attention learn what a checkpoint's layers do.
+
+    Attributes:
+        updates: of each kind in each layer, all of them in one pass.
+        learning_rate: at the start; it falls to 0 along a cosine.
+    """
+
+    model_config = FROZEN
+
+    updates: Annotated[int, Field(ge=0, le=10_000_000)] = 100
+    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] = 1e-3
+
+
 class Budget(BaseModel):
     """How much a run may do; presets fill it, every number can be overridden.
 
     Attributes:
         threads: CPU threads that train and are timed; None leaves it to torch (all cores). Small
             networks are fastest with one, and sums over another number differ in the last bits.
+        distil: with a checkpoint: what layers learn before the supernet is trained.
         supernet: training of the supernet.
         own_updates: 0 to observe networks with weights inherited from the supernet. Above 0 there
             is no supernet: each network is trained alone for so many updates before it is
@@ -74,6 +89,7 @@ class Budget(BaseModel):
     model_config = FROZEN
 
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    distil: DistilBudget = DistilBudget()
     supernet: TrainingSettings = TrainingSettings()
     own_updates: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
@@ -89,6 +105,7 @@ class Budget(BaseModel):
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "smoke": {
+        "distil": {"updates": 10},
         "supernet": {"epochs": 4},
         "observations": 32,
         "rounds": {"first": 16},
@@ -100,6 +117,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "quick": {},
     "standard": {
+        "distil": {"updates": 400},
         "supernet": {"epochs": 150},
         "observations": 400,
         "rounds": {"first": 64, "patience": 6},
@@ -110,6 +128,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "retrain": {"epochs": 200},
     },
     "paper": {
+        "distil": {"updates": 2000},
         "supernet": {"epochs": 500},
         "observations": 2000,
         "rounds": {"first": 128, "batch": 16, "patience": 10},

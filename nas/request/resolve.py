@@ -6,7 +6,7 @@ own machine finds files, a server what is registered on it. Both are a `Site`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from nas.request.spec import (
     SearchSpec,
     SearchTerms,
     SpaceSource,
+    Start,
     build_spec,
 )
 from search_spaces.errors import NasError, UsageError
@@ -46,8 +47,26 @@ class AttachedProfile:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """A checkpoint that a search begins with.
+
+    Attributes:
+        start: where it is, and its digest.
+        space: around it.
+        problem: why networks of another space cannot inherit from it; None when they can.
+    """
+
+    start: Start
+    space: SearchSpace
+    problem: Callable[[SearchSpace], str | None]
+
+
 class Site(Protocol):
     """Where a request is given: it knows what the request only names."""
+
+    def start(self, name: str) -> StartingPoint:
+        """The checkpoint of that name, or in that folder."""
 
     def space(self, name: str) -> SearchSpace:
         """The space of that name, or in that file."""
@@ -85,7 +104,11 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
     Raises:
         NasError: for what is not there, cannot be used or does not fit; its `field` is at fault.
     """
-    space = find_space(request, site)
+    begun = None
+    with blaming("start"):
+        if request.start is not None:
+            begun = site.start(request.start)
+    space = find_space(request, site, begun)
     profile = None
     with blaming("workload"):
         given = request.workload
@@ -109,6 +132,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         budget=budget,
         keep=keep,
         device_profile=None if profile is None else profile.digest,
+        start=None if begun is None else begun.start,
         **{name: getattr(request, name) for name in SearchTerms.model_fields},
     )
     with blaming("objectives"):
@@ -144,18 +168,33 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
             )
 
 
-def find_space(source: SpaceSource, site: Site) -> SearchSpace:
+def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = None) -> SearchSpace:
     """The space that a request names or brings along, with the choices that it leaves.
 
+    Args:
+        source: the request.
+        site: where it is given.
+        begun: the checkpoint that the search begins with; where no space is named, the one around
+            it is meant.
+
     Raises:
-        NasError: when there is none, it cannot be read or not be restricted so.
+        NasError: when there is none, it cannot be read or not be restricted so, or its networks
+            cannot inherit from the checkpoint.
     """
     if source.space_toml is not None:
         with blaming("space_toml"):
             space = parse_space(source.space_toml, "space_toml")
+    elif source.space is None and begun is not None:
+        space = begun.space
     else:
         with blaming("space"):
             space = site.space(source.space or "")
+    if begun is not None and (problem := begun.problem(space)) is not None:
+        with blaming("space"):
+            raise UsageError(
+                f"networks of the space {space.name} cannot inherit from {begun.start.folder}: "
+                f"{problem}; nas space from {begun.start.folder} writes one whose networks can"
+            )
     if not source.restrict:
         return space
     with blaming("restrict"):

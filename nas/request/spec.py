@@ -221,14 +221,36 @@ class SpaceSource(BaseModel):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.space is None) == (self.space_toml is None):
+        if self.space is not None and self.space_toml is not None:
             raise ValueError("give one of space and space_toml")
+        if self.space is None and self.space_toml is None and not self.begins_with_checkpoint:
+            raise ValueError(
+                "no space is given: name one with --space (nas space list), bring one along as "
+                "space_toml, or begin with a checkpoint, with --from"
+            )
         return self
+
+    @property
+    def begins_with_checkpoint(self) -> bool:
+        """Whether there is a checkpoint, around which there is a space."""
+        return False
 
 
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
 
+    start: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="Begin with a checkpoint: a folder of Hugging Face's form (bert, gpt2, "
+            "llama, mistral, qwen2, qwen3, vit), which networks inherit from and are distilled "
+            "from. Without a space the one around it is searched (nas space from).",
+            examples=["./my-llama"],
+        ),
+        Shown(option="--from", metavar="DIR", apart="checkpoints are named by nas submit"),
+    ] = None
     dataset: Annotated[
         str | None,
         Field(max_length=200, pattern=LINE, description="The data set.", examples=["digits"]),
@@ -302,11 +324,30 @@ class SearchRequest(SearchTerms, SpaceSource):
         return self
 
     @property
+    def begins_with_checkpoint(self) -> bool:
+        """See `SpaceSource.begins_with_checkpoint`."""
+        return self.start is not None
+
+    @property
     def overrides(self) -> dict[str, str]:
         """Numbers of the preset to override, as texts; null leaves the preset's."""
         values = {**self.settings, "threads": self.settings.get("threads", self.threads)}
         texts = {name: str(value) for name, value in values.items() if value is not None}
         return {n: text.lower() if text in ("True", "False") else text for n, text in texts.items()}
+
+
+class Start(BaseModel):
+    """The checkpoint that a search begins with.
+
+    Attributes:
+        folder: where it is.
+        digest: of its configuration and weights.
+    """
+
+    model_config = FROZEN
+
+    folder: str
+    digest: str
 
 
 class SearchSpec(SearchTerms):
@@ -320,6 +361,7 @@ class SearchSpec(SearchTerms):
         keep: protected choices: gene or slot → choices that pruning may not cut.
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.
+        start: the checkpoint that networks inherit from; None where all are trained from scratch.
     """
 
     space_toml: str
@@ -328,6 +370,7 @@ class SearchSpec(SearchTerms):
     budget: Budget = Budget()
     keep: dict[str, tuple[Choice, ...]] = {}
     device_profile: str | None = None
+    start: Start | None = None
 
     @field_validator("keep")
     @classmethod
@@ -337,6 +380,16 @@ class SearchSpec(SearchTerms):
         if not keep or "space_toml" not in info.data:
             return keep
         return checked_vetoes(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
+
+    @model_validator(mode="after")
+    def _inherits_or_not(self) -> Self:
+        if self.start is not None and self.trains_alone:
+            raise ValueError(
+                f"own_updates is {self.budget.own_updates:,}, which trains each network from "
+                "scratch, and a search that begins with a checkpoint inherits its weights: set "
+                "own_updates to 0, or search without the checkpoint"
+            )
+        return self
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -356,6 +409,8 @@ class SearchSpec(SearchTerms):
             del values["keep"]
         if self.device_profile is None:
             del values["device_profile"]
+        if self.start is None:
+            del values["start"], values["budget"]["distil"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
             for name in LATER_SETTINGS:
                 if not training[name]:

@@ -1,14 +1,39 @@
-"""A network of the front with weights of its own."""
+"""A network of the front on its own, and what trains it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from nas.run.network_training import new_network, trainer_of
 from nas.run.opened import OpenedRun
 from nas.search.front import FrontEntry
 from supernet.building import build_network
-from supernet.extraction import StandAlone
-from supernet.training.checkpoint import load
+from supernet.extraction import StandAlone, extract
+from supernet.training.checkpoint import CheckpointFolder, load
+from supernet.training.loop import Trainer
+from supernet.training_settings import TrainingSettings
+
+
+def network_trainer(
+    run: OpenedRun, entry: FrontEntry, settings: TrainingSettings, checkpoints: CheckpointFolder
+) -> tuple[StandAlone, Trainer]:
+    """A network with its first weights, and its training.
+
+    The run's seed decides the weights; where the run begins with a checkpoint they are those of the
+    supernet, and the checkpoint teaches.
+
+    Args:
+        run: the run.
+        entry: the network.
+        settings: the numbers.
+        checkpoints: where the training goes on from.
+    """
+    network = new_network(run.spec, entry.architecture, settings)
+    if run.spec.start is not None:
+        inherited = extract(run.supernet, entry.architecture)
+        network.network.load_state_dict(inherited.network.state_dict())
+    trainer = trainer_of(network, run.spec, run.quick_task, settings, checkpoints, run.teacher)
+    return network, trainer
 
 
 def load_weights(run: OpenedRun, entry: FrontEntry, file: Path) -> StandAlone:

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nas.retraining.network import load_weights
+from nas.retraining.network import load_weights, network_trainer
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.retraining.tuning_record import asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
-from nas.run.network_training import network_trainer
 from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
@@ -113,9 +112,7 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
     path = run.folder.path / checkpoints_folder(entry.id)
     checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
-    network, trainer = network_trainer(
-        run.spec, run.quick_task, entry.architecture, run.spec.budget.retrain, checkpoints
-    )
+    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
     for report in trainer.run():
         message = f"loss {report.train_loss:.3f}"
         if report.probe_losses:
@@ -172,10 +169,13 @@ def finish(
 
 
 def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
-    """The scores of both splits; the one that the task is known by comes first."""
+    """The scores of both splits; the one that the task is known by comes first.
+
+    A split without a recalled token has no score of those.
+    """
     names = sorted(test.values, key=lambda name: name != test.headline)
     result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
-    result |= {f"valid_{name}": valid.values[name] for name in names}
+    result |= {f"valid_{name}": valid.values[name] for name in names if name in valid.values}
     if test.bleu_signature is not None:
         result["bleu_signature"] = test.bleu_signature
     return result

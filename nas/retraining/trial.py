@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from nas.retraining.network import network_trainer
 from nas.retraining.stage import finish_tuned
 from nas.retraining.tuning_record import Settings, TrialFolders, TrialRecord
 from nas.run.layout import TRIAL_WEIGHTS
-from nas.run.network_training import network_trainer
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
 from search_spaces.errors import DivergedError
@@ -45,11 +45,7 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
     checkpoints = CheckpointFolder(where / "checkpoints", f"{run.spec.digest}:{entry.id}:{key}")
     numbers: dict[str, Any] = dict(settings)
     network, trainer = network_trainer(
-        run.spec,
-        run.quick_task,
-        entry.architecture,
-        replace(run.spec.budget.retrain, **numbers),
-        checkpoints,
+        run, entry, replace(run.spec.budget.retrain, **numbers), checkpoints
     )
     try:
         for report in trainer.run():

@@ -18,36 +18,44 @@ from supernet.training.sampling import SingleNetwork
 from supernet.training_settings import TrainingSettings
 
 
-def network_trainer(
-    spec: SearchSpec,
-    task: Task[Any, Any],
-    architecture: Architecture,
-    settings: TrainingSettings,
-    checkpoints: CheckpointFolder | None = None,
-) -> tuple[StandAlone, Trainer]:
-    """A network with its first weights, which the run's seed decides, and its training.
-
-    Args:
-        spec: the request.
-        task: with the validation examples that the training is followed on.
-        architecture: the network.
-        settings: the numbers.
-        checkpoints: where the training goes on from; nothing is kept without.
-    """
+def new_network(
+    spec: SearchSpec, architecture: Architecture, settings: TrainingSettings
+) -> StandAlone:
+    """A network with its first weights, which the run's seed decides."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        network = build_network(spec.space.model, spec.space.task, architecture, settings.dropout)
-    trainer = Trainer(
+        return build_network(spec.space.model, spec.space.task, architecture, settings.dropout)
+
+
+def trainer_of(
+    network: StandAlone,
+    spec: SearchSpec,
+    task: Task[Any, Any],
+    settings: TrainingSettings,
+    checkpoints: CheckpointFolder | None = None,
+    teacher: StandAlone | None = None,
+) -> Trainer:
+    """What trains a network.
+
+    Args:
+        network: with its first weights.
+        spec: the request.
+        task: with the validation examples that the training is followed on.
+        settings: the numbers.
+        checkpoints: where the training goes on from; nothing is kept without.
+        teacher: a frozen network to learn from beside the labels.
+    """
+    return Trainer(
         network.network,
-        SingleNetwork(architecture),
-        [architecture],
+        SingleNetwork(network.architecture),
+        [network.architecture],
         task,
         settings,
         seed=spec.seed,
         device=spec.device,
         folder=checkpoints,
+        teacher=teacher,
     )
-    return network, trainer
 
 
 def trained_alone(spec: SearchSpec, task: Task[Any, Any], architecture: Architecture) -> Supernet:
@@ -65,7 +73,8 @@ def trained_alone(spec: SearchSpec, task: Task[Any, Any], architecture: Architec
     Raises:
         DivergedError: when a loss of the training is not finite.
     """
-    _, trainer = network_trainer(spec, task, architecture, short_settings(spec))
+    settings = short_settings(spec)
+    trainer = trainer_of(new_network(spec, architecture, settings), spec, task, settings)
     for _ in trainer.run():
         pass
     return trainer.model

@@ -12,12 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from nas.run.checkpoint import open_checkpoint
 from nas.run.evaluator import Evaluator, compared_on, trained_supernet, use_threads
 from nas.run.folder import RunFolder
-from nas.run.layout import DATA_FILE, SPEC_FILE, SUPERNET_FILE
+from nas.run.layout import (
+    DATA_FILE,
+    DISTILLED_FILE,
+    INHERITED_FILE,
+    SPEC_FILE,
+    SUPERNET_FILE,
+)
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
-from supernet.extraction import Supernet
+from supernet.extraction import StandAlone, Supernet
+from supernet.pretrained.checkpoint import Checkpoint
 from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import dumped, load
@@ -70,6 +78,30 @@ class OpenedRun:
     def supernet(self) -> Supernet:
         """The trained supernet."""
         return trained_supernet(self.spec, self._trained_weights())
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that the run began with; None where networks are trained from scratch.
+
+        Raises:
+            DataError: when it is gone, damaged, or another one.
+        """
+        start = self.spec.start
+        return None if start is None else open_checkpoint(start)
+
+    @cached_property
+    def teacher(self) -> StandAlone | None:
+        """The checkpoint's own network, frozen, where the run begins with one."""
+        if self.checkpoint is None:
+            return None
+        return self.checkpoint.network().requires_grad_(False).to(self.spec.device)
+
+    def first_weights(self) -> dict[str, Any]:
+        """What the supernet of a run that begins with a checkpoint is trained from."""
+        distilled = self.folder.has(DISTILLED_FILE)
+        file = DISTILLED_FILE if distilled else INHERITED_FILE
+        weights: dict[str, Any] = load(self.folder.path / file)["weights"]
+        return weights
 
     @property
     def computes_on(self) -> str:

@@ -14,13 +14,18 @@ from nas.objectives import LATENCY, MEMORY, OBJECTIVES
 from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
+    BASELINE_FILE,
     BEST_SUPERNET_FILE,
     DATA_FILE,
+    DISTIL_CHECKPOINTS,
+    DISTILLED_ERRORS_FILE,
+    DISTILLED_FILE,
     EXCHANGES_FILE,
     FRONT_FILE,
     HISTORY_FILE,
     HOLDING_FILE,
     IMPORTANCES_FILE,
+    INHERITED_FILE,
     OBSERVATIONS_FILE,
     POPULATION_FILE,
     PRUNED_SPACE_FILE,
@@ -47,6 +52,10 @@ OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EX
 
 def _always(_: SearchSpec) -> bool:
     return True
+
+
+def _begins_with_checkpoint(spec: SearchSpec) -> bool:
+    return spec.start is not None
 
 
 def kinds_to_exchange(space: SearchSpace) -> tuple[Slot, ...]:
@@ -124,9 +133,30 @@ SEARCH_STAGES = (
         lambda spec: spec.asks_for(MEMORY),
     ),
     Stage(
+        "inherit",
+        "Take over the checkpoint",
+        ("declare",),
+        {
+            INHERITED_FILE: "the checkpoint's weights, as a supernet has them",
+            BASELINE_FILE: "what the checkpoint itself is worth",
+        },
+        _begins_with_checkpoint,
+    ),
+    Stage(
+        "distil",
+        "Distil kinds of attention",
+        ("inherit",),
+        {
+            DISTILLED_FILE: "the same, with each kind of attention taught by its layer",
+            DISTILLED_ERRORS_FILE: "how far each kind is from its layer",
+        },
+        lambda spec: _begins_with_checkpoint(spec) and bool(kinds_to_exchange(spec.space)),
+        scratch=(DISTIL_CHECKPOINTS,),
+    ),
+    Stage(
         "supernet",
         "Train the supernet",
-        ("declare",),
+        ("declare", "inherit", "distil"),
         {
             SUPERNET_FILE: "the supernet's weights",
             BEST_SUPERNET_FILE: "those with the lowest validation loss",

@@ -28,6 +28,8 @@ def supernet_trainer(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.spec.seed)
         model = build_supernet(run.space, settings.dropout)
+    if run.spec.start is not None:
+        model.load_state_dict(run.first_weights())
     probes = sample_distinct(run.space, run.rng(PROBES), settings.num_probes)
     return Trainer(
         model,
@@ -39,6 +41,7 @@ def supernet_trainer(
         device=device or run.spec.device,
         folder=supernet_checkpoints(run),
         group=group,
+        teacher=run.teacher,
     )
 
 

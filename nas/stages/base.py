@@ -71,6 +71,8 @@ class Run(OpenedRun):
         rows = sample_distinct(self.space, self.rng(OBSERVE), self.spec.budget.observations)
         ends = [largest(self.space), smallest(self.space)]
         ends += [cheapest_rows(self.space)] if self.spec.limits else []
+        if self.checkpoint is not None:
+            ends.insert(0, self.space.encode([self.checkpoint.architecture]))
         return distinct(np.concatenate([*ends, rows]))[: len(rows)]
 
     @cached_property

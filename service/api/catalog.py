@@ -3,7 +3,7 @@
 Requests name these, never paths. Spaces are the shipped ones and the TOML files in ``HOME/spaces``;
 data sets are the built-in ones and the folders that ``nas data prepare`` made in ``HOME/data``,
 where the files of data sets that need one are as well; device profiles are the files that ``nas
-profile`` made in ``HOME/profiles``.
+profile`` made in ``HOME/profiles``; checkpoints are folders in ``HOME/checkpoints``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from latency.workload import Workload
 from nas.request.fields import nearest
-from nas.request.resolve import AttachedProfile
+from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import DataError, SpaceFileError, UnknownNameError
@@ -61,6 +61,7 @@ class Catalog:
         self._spaces = settings.home / "spaces"
         self._data = settings.home / "data"
         self._profiles = settings.home / "profiles"
+        self._checkpoints = settings.home / "checkpoints"
 
     def space_names(self) -> list[str]:
         """Names of all spaces."""
@@ -139,6 +140,23 @@ class Catalog:
             raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
+
+    def checkpoint_names(self) -> list[str]:
+        """The checkpoints that searches may begin with."""
+        return _names(self._checkpoints)
+
+    def start(self, name: str) -> StartingPoint:
+        """The checkpoint of that name.
+
+        Raises:
+            UnknownNameError: when there is none.
+            DataError: when it cannot be read.
+        """
+        if name not in self.checkpoint_names():
+            raise _unknown("checkpoint", name, self.checkpoint_names())
+        from nas.run.checkpoint import starting_point  # brings along torch
+
+        return starting_point(self._checkpoints / name)
 
     def profile_names(self) -> list[str]:
         """The device profiles."""

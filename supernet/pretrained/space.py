@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from search_spaces.architecture import (
@@ -25,6 +26,7 @@ from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import MAX_SIZE
 from search_spaces.tasks import TASKS
 from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.families.base import differing
 
 DEPTHS = (1 / 2, 2 / 3, 5 / 6, 1)
 FFN_SHARES = (1 / 2, 3 / 4, 1)
@@ -34,6 +36,15 @@ SMALLEST_WINDOW = 16
 LARGEST_WINDOW = 4_096
 FFN_STEP = 8
 TIMED_TOKENS = 1_024
+SEGMENT_LENGTH = 512
+VALID_EXAMPLES = 2_000
+# Preset → updates of an epoch, epochs of the supernet, networks that are observed.
+PRESET_SIZES = {
+    "smoke": (5, 1, 32),
+    "quick": (50, 4, 120),
+    "standard": (100, 20, 400),
+    "paper": (500, 40, 2_000),
+}
 
 # Lists stand in one line each, to be edited; kinds and numbers hold no line ends.
 ARRAY = re.compile(r"\[\n((?: {4}.*,\n)+)\]")
@@ -85,8 +96,8 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     """The space around a checkpoint: kinds and FFN widths of each layer, heads, and depth.
 
     Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
-    window smaller ones. Kinds have weights of their own, because each starts from the
-    checkpoint's and then learns its part.
+    window smaller ones; where layers differ, each may become what any of them may. Kinds have
+    weights of their own, because each starts from the checkpoint's and then learns its part.
 
     Raises:
         UsageError: for a checkpoint of a task whose networks are not searched.
@@ -113,9 +124,35 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         slots=tuple(_slots(checkpoint)),
         description=f"Around a checkpoint of the family {checkpoint.family}.",
         workload=_workload(settings),
+        presets=_presets(settings),
     )
     assert space.contains(checkpoint.architecture)
     return space
+
+
+def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
+    """Why networks of a space cannot inherit from a checkpoint, as half a sentence.
+
+    Returns:
+        None where they can: the space is of its task, has its settings but for those that other
+        kinds of attention read, and holds its network.
+    """
+    if space.task != checkpoint.task:
+        return f"the space is for {space.task}, the checkpoint for {checkpoint.task}"
+    positions = checkpoint.settings.max_length
+    if space.model.max_length > positions:
+        return f"the space's max_length is above the checkpoint's {positions}"
+    known = replace(checkpoint.settings, max_length=space.model.max_length)
+    if names := differing(space.model, known):
+        return f"the space has other settings: {', '.join(names)}"
+    if not space.contains(checkpoint.architecture):
+        return "the checkpoint's own network is not among them"
+    sizes = [slot for slot in space.slots if not slot.gene.endswith("attention")]
+    (row,) = space.encode([checkpoint.architecture])
+    larger = [s for s in sizes if max(s.choices) != s.choices[row[space.slot_index[s.name]]]]
+    if larger:
+        return f"the space has more of {larger[0].name} than the checkpoint"
+    return None
 
 
 def _slots(checkpoint: Checkpoint) -> list[Slot]:
@@ -129,9 +166,11 @@ def _slots(checkpoint: Checkpoint) -> list[Slot]:
         Slot(stack, "embed_dim", None, (found.embed_dim,)),
         Slot(stack, "num_layers", None, shares(len(layers), DEPTHS)),
     ]
+    # The same for all layers: with fewer of them any may be the first.
+    around = (kinds_around(layer.attention, checkpoint.settings, encoder) for layer in layers)
+    kinds = sorted(set(chain.from_iterable(around)), key=kind_order)
     for number, layer in enumerate(layers):
         groups = layer.num_kv_heads
-        kinds: Sequence[Choice] = kinds_around(layer.attention, checkpoint.settings, encoder)
         genes: dict[str, Sequence[Choice]] = {
             f"{prefix}attention": kinds,
             f"{prefix}num_heads": _heads(layer),
@@ -191,6 +230,39 @@ def _genes(layer: EncoderLayer | DecoderLayer) -> LayerGenes:
 
 def _reads_both_ways(checkpoint: Checkpoint) -> bool:
     return checkpoint.architecture.encoder is not None
+
+
+def _presets(settings: ModelSettings) -> dict[str, Any]:
+    """Budgets of a search that begins with weights: short trainings at small rates.
+
+    Source: the checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`;
+    the numbers of updates were set so that a preset takes about as long as one from scratch.
+    """
+    shared = {
+        "segment_length": min(SEGMENT_LENGTH, settings.max_length),
+        "max_tokens": 8 * min(SEGMENT_LENGTH, settings.max_length),
+        "batch_size": 32,
+        "distillation": 0.9,
+        "label_smoothing": 0.0,
+        "weight_decay": 0.01,
+        "dropout": 0.0,
+        "check_every": 1,
+    }
+    supernet = {"sampling": "uniform", "num_random": 2, "learning_rate": 2e-4, "num_probes": 8}
+    presets = {}
+    for name, (updates, epochs, observations) in PRESET_SIZES.items():
+        presets[name] = {
+            "supernet": {**shared, **supernet, "epochs": epochs, "epoch_updates": updates},
+            "retrain": {
+                **shared,
+                "learning_rate": 3e-4,
+                "epochs": 4 * epochs,
+                "epoch_updates": updates,
+            },
+            "observations": observations,
+            "valid_examples": VALID_EXAMPLES,
+        }
+    return presets
 
 
 def _workload(settings: ModelSettings) -> dict[str, Any]:

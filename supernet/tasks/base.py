@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
@@ -21,6 +22,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED, smoothed_cross_entropy
 from supernet.training_settings import TrainingSettings
 
 DECODING_TOKENS = 16_384  # of a batch that is translated, unless told otherwise
@@ -158,6 +160,10 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """One pass over the training split, which (seed, epoch) alone decide."""
 
     @abstractmethod
+    def inputs(self, batch: BatchT) -> Tensor:
+        """What a model is given first of a batch: tokens ``(B, N)`` or images."""
+
+    @abstractmethod
     def predict(self, model: Any, batch: BatchT, architecture: Architecture) -> Predictions:
         """What a network of the model says about a batch."""
 
@@ -171,6 +177,37 @@ class Task(ABC, Generic[BatchT, SplitT]):
             f"loss_chunk is for networks that write tokens; those of {self.kind} tell few classes: "
             "set it to 0"
         )
+
+    def loss(
+        self, logits: Tensor, labels: Tensor, soft: Tensor | None, settings: TrainingSettings
+    ) -> Tensor:
+        """The mean loss of a batch's predictions that networks are trained with; a scalar.
+
+        Args:
+            logits: as `predict` gives them.
+            labels: with them.
+            soft: probabilities ``(P, C)`` that a teacher gives to the outcomes, if there is one.
+            settings: how much labels are smoothed, and what the teacher weighs.
+        """
+        hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
+        if soft is None:
+            return hard
+        real = labels != IGNORED
+        taught = F.cross_entropy(logits.float()[real], soft[real])
+        return (1.0 - settings.distillation) * hard + settings.distillation * taught
+
+    def summed_loss(self, logits: Tensor, labels: Tensor) -> float:
+        """The loss of all predictions that an evaluation reports: cross-entropy, in nats."""
+        sums = F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
+        return sums.double().item()
+
+    def num_labels(self, labels: Tensor) -> int:
+        """Predictions that count."""
+        return int((labels != IGNORED).sum())
+
+    def num_right(self, logits: Tensor, labels: Tensor) -> int:
+        """Predictions that count and are right."""
+        return int((logits.argmax(dim=-1) == labels).sum())
 
     @abstractmethod
     def evaluation(

@@ -107,6 +107,10 @@ class ClassificationTask(Task[Batch, Split]):
         generator = torch.Generator().manual_seed(seed)
         return lambda images: augment(images, chosen, generator, self._background)
 
+    def inputs(self, batch: Batch) -> Tensor:
+        """Images, or padded texts."""
+        return batch.inputs
+
     def predict(self, model: Supernet, batch: Batch, architecture: Architecture) -> Predictions:
         """One prediction for each example."""
         return Predictions(model(batch.inputs, architecture), batch.labels)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.turns import give_way
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
-from supernet.loss import IGNORED
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
@@ -39,23 +36,17 @@ def evaluate(
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
             for logits, labels, recalled in task.evaluation(model, architecture, split, device):
                 give_way()
-                loss += _summed_loss(logits, labels)
-                right += int((logits.argmax(dim=-1) == labels).sum())
-                count += int((labels != IGNORED).sum())
+                loss += task.summed_loss(logits, labels)
+                right += task.num_right(logits, labels)
+                count += task.num_labels(labels)
                 if recalled is not None:
-                    recall_loss += _summed_loss(logits[recalled], labels[recalled])
+                    recall_loss += task.summed_loss(logits[recalled], labels[recalled])
                     num_recalled += int(recalled.sum())
     finally:
         model.train(was_training)
     assert count, "an empty split has no loss"
     recall_nats = recall_loss / num_recalled if num_recalled else None
     return Evaluation(loss / count, right / count, count, recall_nats)
-
-
-def _summed_loss(logits: Tensor, labels: Tensor) -> float:
-    """The cross-entropy of all labels that are there, in nats."""
-    sums = F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
-    return sums.double().item()
 
 
 def score(

@@ -185,6 +185,10 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             context=self._memory_length or None,
         )
 
+    def inputs(self, batch: StreamBatch) -> Tensor:
+        """Tokens."""
+        return batch.inputs
+
     def predict(
         self, model: Supernet, batch: StreamBatch, architecture: Architecture
     ) -> Predictions:

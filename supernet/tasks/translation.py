@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from torch import Tensor
+
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
@@ -113,6 +115,10 @@ class TranslationTask(Task[PairBatch, PairSplit]):
     ) -> Iterator[PairBatch]:
         """Pairs of similar lengths, in random order."""
         return pair_batches(self.train, settings.max_tokens, seed, epoch, device=device)
+
+    def inputs(self, batch: PairBatch) -> Tensor:
+        """The sources."""
+        return batch.source
 
     def predict(self, model: Supernet, batch: PairBatch, architecture: Architecture) -> Predictions:
         """One prediction for each target token, end marks included."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
-from supernet.extraction import Supernet
-from supernet.loss import IGNORED, smoothed_cross_entropy
+from supernet.extraction import StandAlone, Supernet
+from supernet.loss import IGNORED
 from supernet.tasks.base import Task
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
@@ -25,6 +24,7 @@ def add_gradients(
     settings: TrainingSettings,
     *,
     device: str,
+    teacher: StandAlone | None = None,
 ) -> list[float]:
     """Add to the model's gradients those of the networks' mean loss on a share of an update.
 
@@ -35,18 +35,21 @@ def add_gradients(
         networks: which train; the first is the teacher where there is one.
         settings: the numbers.
         device: where the model is.
+        teacher: a frozen network that teaches all of them, in place of the first.
 
     Returns:
         The loss of each network on the share, times the share's weight.
     """
     way = _in_chunks if settings.loss_chunk else _at_once
-    losses, teacher = list[float](), None
+    losses, taught = list[float](), None
+    if teacher is not None and settings.distillation > 0.0:
+        taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
-        loss, taught = way(task, model, part, network, settings, teacher, device)
+        loss, told = way(task, model, part, network, settings, taught, device)
         losses.append(loss)
-        if number == 0 and _distils(settings, len(networks)):
-            teacher = taught
+        if number == 0 and teacher is None and _distils(settings, len(networks)):
+            taught = told
     return losses
 
 
@@ -68,6 +71,27 @@ Taught = Callable[[int, int], Tensor]
 """Probabilities ``(K, C)`` that the teacher gives to the predictions from one number to another."""
 
 
+def _taught_by(
+    teacher: StandAlone,
+    task: Task[Any, Any],
+    batch: Any,
+    settings: TrainingSettings,
+    device: str,
+) -> Taught:
+    """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
+    with torch.no_grad(), _autocast(device, settings):
+        if not settings.loss_chunk:
+            told = task.predict(teacher.network, batch, teacher.architecture).logits
+            return lambda start, end: told[start:end].float().softmax(dim=-1)
+        states_PD, tell, _ = task.states(teacher.network, batch, teacher.architecture)
+
+    def taught(start: int, end: int) -> Tensor:
+        with torch.no_grad(), _autocast(device, settings):
+            return tell(states_PD[start:end]).float().softmax(dim=-1)
+
+    return taught
+
+
 def _at_once(
     task: Task[Any, Any],
     model: Supernet,
@@ -81,7 +105,7 @@ def _at_once(
     with _autocast(device, settings):
         logits, labels, _ = task.predict(model, part.batch, network)
     soft = None if teacher is None else teacher(0, len(labels))
-    loss = _loss(logits, labels, soft, settings) * part.weight
+    loss = task.loss(logits, labels, soft, settings) * part.weight
     (loss / part.networks).backward()
     told = logits.detach()
     return loss.item(), lambda start, end: told[start:end].float().softmax(dim=-1)
@@ -114,7 +138,7 @@ def _in_chunks(
         with _autocast(device, settings):
             logits = tell(before_PD[start : start + size])
         soft = None if teacher is None else teacher(start, start + size)
-        loss = _loss(logits, labels, soft, settings) * (share * part.weight)
+        loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
         (loss / part.networks).backward()
         total += loss.item()
     if before_PD.grad is not None:
@@ -129,17 +153,6 @@ def _in_chunks(
 
 def _distils(settings: TrainingSettings, num_networks: int) -> bool:
     return num_networks > 1 and settings.sampling == "sandwich" and settings.distillation > 0.0
-
-
-def _loss(
-    logits: Tensor, labels: Tensor, teacher: Tensor | None, settings: TrainingSettings
-) -> Tensor:
-    hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
-    if teacher is None:
-        return hard
-    real = labels != IGNORED
-    soft = F.cross_entropy(logits.float()[real], teacher[real])
-    return (1.0 - settings.distillation) * hard + settings.distillation * soft
 
 
 def _autocast(device: str, settings: TrainingSettings) -> torch.autocast:

@@ -24,7 +24,7 @@ from search_spaces.errors import DivergedError, UsageError
 from search_spaces.turns import give_way
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
-from supernet.extraction import Supernet
+from supernet.extraction import StandAlone, Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
@@ -73,6 +73,8 @@ class Trainer:
         device: where to train.
         folder: where to keep checkpoints, or None for none; all ranks of a group see it.
         group: who else trains this model; all are given the same arguments but this.
+        teacher: a frozen network on the same device, whose soft labels all networks learn from in
+            place of those of the largest.
 
     Attributes:
         history: one line per epoch: epoch, train_loss, probe_loss (mean validation loss of the
@@ -91,7 +93,9 @@ class Trainer:
         device: str = "cpu",
         folder: CheckpointFolder | None = None,
         group: Group | None = None,
+        teacher: StandAlone | None = None,
     ) -> None:
+        self._teacher = teacher
         self._raw = model.to(device)
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):
@@ -249,6 +253,7 @@ class Trainer:
                 networks,
                 self._settings,
                 device=self._device,
+                teacher=self._teacher,
             )
         return losses.tolist()
 

@@ -1,0 +1,36 @@
+"""The stage that takes over a checkpoint's weights, and tells what it is worth itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from nas.objectives import QUALITY
+from nas.run.evaluator import validation_quality
+from nas.run.events import ArchitectureMeasured, Event, Progress
+from nas.run.layout import BASELINE_FILE, INHERITED_FILE
+from nas.stages.base import Run
+from supernet.inheritance.inherit import inherit
+from supernet.training.checkpoint import save
+
+JUDGED_BATCHES = 8
+"""Batches of the training split by which heads, neurons and layers are put in order."""
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Write the supernet's first weights, and the checkpoint's own scores."""
+    checkpoint, teacher, spec = run.checkpoint, run.teacher, run.spec
+    assert checkpoint is not None and teacher is not None
+    task = run.quick_task
+    stream = task.batches(spec.budget.supernet, seed=spec.seed, epoch=0, device=spec.device)
+    batches = [task.inputs(batch) for batch in islice(stream, JUDGED_BATCHES)]
+    yield Progress("inherit", 0, 2, f"{checkpoint.family}, {checkpoint.folder}")
+    weights = inherit(run.space, checkpoint, batches, spec.device)
+    save(run.folder.path / INHERITED_FILE, {"weights": weights})
+    yield Progress("inherit", 1, 2)
+    network = checkpoint.architecture
+    values = validation_quality(task, teacher.network, network, spec.quality, spec.device)
+    line = {"id": network.id, "architecture": network.to_json(), "values": values}
+    run.folder.write_json(BASELINE_FILE, line)
+    yield ArchitectureMeasured("inherit", network.id, values)
+    yield Progress("inherit", 2, 2, f"the checkpoint's {QUALITY} is {values[QUALITY]:.4g}")
