@@ -288,10 +288,8 @@ def _design(table: PlacementTable, picked: Kinds) -> Floats:
 
 
 def _fitted(table: PlacementTable, picked: Kinds) -> Floats:
-    weights: Floats = np.linalg.lstsq(_design(table, picked), table.qualities[picked], rcond=None)[
-        0
-    ]
-    return weights
+    found = np.linalg.lstsq(_design(table, picked), table.qualities[picked], rcond=None)[0]
+    return np.asarray(found, dtype=np.float64)
 
 
 def _with(placement: Placement, layer: int, kind: int) -> Placement:
