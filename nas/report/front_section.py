@@ -78,6 +78,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *_retrained_traces(run, cost),
+        *_checkpoint_traces(run, cost),
     ]
     shown = [trace for trace in traces if trace["x"]]
     layout = {
@@ -98,8 +99,8 @@ def _caption(run: RunContents, cost: str) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
-        "the evolution. A star is a network of the front after training from scratch; all others "
-        f"were evaluated {words.observed_how(run)}."
+        "the evolution. A star is a network of the front after "
+        f"{words.trained_how(run)}; all others were evaluated {words.observed_how(run)}."
     )
     if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
@@ -179,6 +180,14 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
     traces = [_tie(before, after, cost) for before, after in ties]
     marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
     return [*traces, _points(run, "retrained", stars, cost, marker)]
+
+
+def _checkpoint_traces(run: RunContents, cost: str) -> list[Trace]:
+    """A square for the checkpoint that the search began with."""
+    if run.origin is None:
+        return []
+    marker = _dots("var(--ink)", 12, symbol="square-open", line={"width": 2.5})
+    return [_points(run, "the checkpoint", [run.origin.entry], cost, marker)]
 
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import time_section, training_section
 from nas.report.exchange_section import exchange_section
 from nas.report.failures_section import failures_section
@@ -30,6 +31,7 @@ POLICY = (
 
 CHAPTERS = {
     "front": "Front",
+    "checkpoint": "Checkpoint",
     "networks": "Networks",
     "exchange": "Exchanges",
     "omni": "Omni layers",
@@ -68,8 +70,9 @@ def render(run: RunContents) -> Html:
     main = tag(
         "main",
         headline(run),
-        _navigation(),
+        _navigation(run),
         front_section(run),
+        checkpoint_section(run),
         networks_section(run),
         exchange_section(run),
         omni_section(run),
@@ -106,8 +109,10 @@ def _head(title: str) -> Html:
     )
 
 
-def _navigation() -> Html:
-    links = [tag("a", name, href=f"#{anchor}") for anchor, name in CHAPTERS.items()]
+def _navigation(run: RunContents) -> Html:
+    there = {anchor: name for anchor, name in CHAPTERS.items() if anchor != "checkpoint"}
+    chapters = there if run.spec.start is None else CHAPTERS
+    links = [tag("a", name, href=f"#{anchor}") for anchor, name in chapters.items()]
     return tag("nav", join(links), aria_label="Sections")
 
 

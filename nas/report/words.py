@@ -292,6 +292,11 @@ def _gene_is(text: str) -> str:
     return f"{kind} {words}" if kind else words
 
 
+def trained_how(run: RunContents) -> str:
+    """What is done with the picked network, to follow "after"."""
+    return "training from scratch" if run.spec.start is None else "fine-tuning"
+
+
 def observed_how(run: RunContents) -> str:
     """With which weights the search evaluated its networks, to follow what was done with them."""
     if not run.spec.trains_alone:
