@@ -43,7 +43,7 @@ class PlainExport(ExportFormat):
         network = network_of(blueprint, read_tensors(file), str(file))
         return reference.difference({"logits": network(*reference.arguments)})
 
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         return "Load `plain.safetensors`."
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from search_spaces.architecture import Architecture
+from search_spaces.space import SearchSpace, Slot
+from search_spaces.tasks import TASKS
+from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.families import FAMILIES as ADAPTERS
+
 FAMILIES = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "vit")
+SEARCHED = tuple(name for name in FAMILIES if ADAPTERS[name].task in TASKS)
+"""Families whose networks are searched."""
 DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 CLASSES = {
     "bert": ("BertConfig", "BertModel"),
@@ -109,6 +118,38 @@ def tokens_of(seed: int, batch: int = 3, length: int = 20) -> Tensor:
     tokens = torch.randint(0, VOCABULARY, (batch, length), generator=generator)
     tokens[0, :3] = 0
     return tokens
+
+
+def inputs_of(checkpoint: Checkpoint, seed: int, batch: int = 3) -> Tensor:
+    """What a checkpoint's network reads: images, or tokens, with padding in encoders."""
+    if checkpoint.family == "vit":
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(batch, 2, 12, 12, generator=generator)
+    tokens = tokens_of(seed, batch)
+    if checkpoint.family != "bert":
+        return tokens
+    return tokens.clamp(min=3).masked_fill(~mask_of("right", batch), 0)
+
+
+def offering(space: SearchSpace, gene: str, *choices: Any) -> SearchSpace:
+    """The space with other choices of a gene, in every layer where it has one."""
+    slots = [
+        Slot(slot.stack, slot.gene, slot.layer, choices) if slot.gene == gene else slot
+        for slot in space.slots
+    ]
+    return replace(space, slots=tuple(slots))
+
+
+def kinds_gene(checkpoint: Checkpoint) -> str:
+    """The name of the gene of self-attention."""
+    return "attention" if checkpoint.architecture.encoder is not None else "self_attention"
+
+
+def layers_of(architecture: Architecture) -> tuple[Any, ...]:
+    """The layers of the only stack."""
+    stack = architecture.encoder or architecture.decoder
+    assert stack is not None
+    return stack.layers
 
 
 def mask_of(side: str, batch: int = 3, length: int = 20) -> Tensor:

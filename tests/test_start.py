@@ -14,17 +14,22 @@ from typer.testing import CliRunner
 
 from nas.cli.app import app
 from nas.cli.search import Here
+from nas.executors.base import ExecutorSettings
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
+from nas.stages.pipeline import run_search
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import load
 from tests.export_cases import hub_without_net
+from tests.pipeline_cases import start, work
 from tests.pretrained_cases import change_config, write_model
+from tests.ray_cases import started
 from tests.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
 
 pytestmark = pytest.mark.export
@@ -159,3 +164,75 @@ def test_a_checkpoint_that_changed_is_refused(run: RunFolder, llama: Path, tmp_p
     changed = RunFolder(folder.path, folder.spec.model_copy(update={"start": start}))
     with pytest.raises(DataError, match="has changed since this run began"):
         _ = OpenedRun(changed).checkpoint
+
+
+def begun(path: Path, llama: Path, data: Path) -> RunFolder:
+    """A request like that of `run`, not worked on, that distils beyond its first checkpoint."""
+    numbers = {**NUMBERS, "distil.updates": 30}
+    found = resolve(asked(llama, data, settings=numbers), Here())
+    return RunFolder.create(path, found.spec)
+
+
+def results(folder: RunFolder) -> dict[str, bytes]:
+    """What a search ends with."""
+    names = ("pareto.json", "observations.jsonl", "exchanges.jsonl", "distilled/errors.json")
+    (trained,) = folder.path.glob("retrained/*/result.json")
+    files = [*(folder.path / name for name in names), trained]
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole(llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Never stopped."""
+    folder = begun(tmp_path_factory.mktemp("whole") / "run", llama, data)
+    work(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stage", "steps"), [("inherit", 2), ("distil", 27), ("supernet", 1), ("retrain-", 1)]
+)
+def test_stopped_anywhere_it_goes_on_to_the_same_end(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path, stage: str, steps: int
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    seen = 0
+    for event in run_search(folder):
+        seen += isinstance(event, Progress) and event.stage.startswith(stage)
+        if seen == steps:
+            break
+    assert not list(folder.path.glob("retrained/*/result.json"))
+    work(RunFolder.open(folder.path))
+    assert results(folder) == results(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["inherit", "distil", "supernet", "retrain-"])
+def test_killed_in_each_new_stage_it_ends_alike(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path, stage: str
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    process = start(folder, stepped=True)
+    assert process.stdin is not None and process.stdout is not None
+    for line in process.stdout:
+        kind, name = line.split()
+        if kind == "Progress" and name.startswith(stage):
+            break
+        process.stdin.write("\n")
+        process.stdin.flush()
+    process.kill()
+    process.communicate()
+    work(RunFolder.open(folder.path))
+    assert results(folder) == results(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_workers_of_ray_find_the_same(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    with started():
+        settings = ExecutorSettings("ray", ray_address="auto", workers=2, train_workers=1)
+        list(run_search(folder, settings))
+    assert results(folder) == results(whole)

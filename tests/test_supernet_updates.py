@@ -13,18 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.data.examples import Split
+from supernet.extraction import StandAlone, extract
 from supernet.models import EncoderClassifier
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
-from tests.training_cases import DATA, SHORT, SPACE, VARIANTS, finished, supernet, trainer, weights
+from tests.supernet_cases import randomised
+from tests.training_cases import (
+    DATA,
+    PROBES,
+    SHORT,
+    SPACE,
+    VARIANTS,
+    finished,
+    supernet,
+    trainer,
+    weights,
+)
 
 Gradients = dict[str, Tensor | None]
 
 
-def first_gradients(settings: TrainingSettings) -> Gradients:
+def first_gradients(settings: TrainingSettings, teacher: StandAlone | None = None) -> Gradients:
     """What the optimiser is given in a first update, on a batch of the first 8 examples."""
     data = replace(DATA, train=Split(DATA.train.inputs[:8], DATA.train.labels[:8]))
-    training = trainer(replace(settings, epochs=1, batch_size=8), data=data)
+    training = trainer(replace(settings, epochs=1, batch_size=8), data=data, teacher=teacher)
     found: Gradients = {}
 
     def step() -> None:
@@ -82,6 +94,31 @@ def test_distillation_is_towards_the_largest_networks_probabilities(share: float
         return torch.stack([hard[0], *rest]).mean()
 
     assert close(first_gradients(settings), gradients_of(loss))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("sampling", ["uniform", "sandwich"])
+def test_a_frozen_teacher_teaches_all_networks(sampling: Any, share: float) -> None:
+    taught = {"sampling": sampling, "num_random": 2, "distillation": share}
+    settings = replace(SHORT, clip_norm=0.0, label_smoothing=0.1, **taught)
+    drawn = build_sampler(SPACE, settings, 0).draw()
+    frozen = extract(randomised(supernet(), 3).float(), PROBES[0])  # type: ignore[arg-type]
+    frozen.eval().requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in frozen.state_dict().items()}
+
+    def loss(model: EncoderClassifier, images: Tensor, labels: Tensor) -> Tensor:
+        target = F.one_hot(labels, 3) * 0.9 + 0.1 / 3
+        wanted = frozen(images).softmax(-1)
+        each = []
+        for network in drawn:
+            told = model(images, network).log_softmax(-1)
+            hard, soft = (-(right * told).sum(-1).mean() for right in (target, wanted))
+            each.append((1 - share) * hard + share * soft)
+        return torch.stack(each).mean()
+
+    assert close(first_gradients(settings, frozen), gradients_of(loss))
+    assert all(torch.equal(before[name], one) for name, one in frozen.state_dict().items())
+    assert share == 0.0 or not close(first_gradients(settings), gradients_of(loss))
 
 
 def test_clipping_scales_all_gradients_to_the_norm() -> None:

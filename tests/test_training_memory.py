@@ -14,14 +14,17 @@ from search_spaces.operators import sample
 from supernet.building import build_supernet
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
+from supernet.extraction import extract
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
 from tests.task_cases import SETTINGS, SPACES, TEXTS, each_kind, first_batch, task_of
 
 
-def gradients(kind: str, settings: TrainingSettings) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and gradients of three networks on the first batch."""
+def gradients(
+    kind: str, settings: TrainingSettings, taught: bool = False
+) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and gradients of three networks on the first batch, by a frozen teacher or not."""
     task, space = task_of(kind), SPACES[kind]
     torch.manual_seed(0)
     model = build_supernet(space, dropout=settings.dropout).train()
@@ -29,19 +32,25 @@ def gradients(kind: str, settings: TrainingSettings) -> tuple[list[float], dict[
         if isinstance(part, ElasticEncoder | ElasticDecoder):
             part.checkpoints = settings.recompute
     networks = space.decode(sample(space, np.random.default_rng(0), 3))
+    teacher = None
+    if taught:
+        teacher = extract(build_supernet(space).eval(), networks[0]).requires_grad_(False)
     torch.manual_seed(1)
     share = Share(first_batch(task, settings), 0.5)
-    losses = add_gradients(task, model, share, networks, settings, device="cpu")
+    losses = add_gradients(task, model, share, networks, settings, device="cpu", teacher=teacher)
     return losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("distillation", [0.0, 0.7])
 @pytest.mark.parametrize("chunk", [7, 100_000])
-def test_chunks_of_the_loss_change_nothing(kind: str, distillation: float, chunk: int) -> None:
+@pytest.mark.parametrize("taught", [False, True])
+def test_chunks_of_the_loss_change_nothing(
+    kind: str, distillation: float, chunk: int, taught: bool
+) -> None:
     settings = replace(SETTINGS, distillation=distillation)
-    losses, wanted = gradients(kind, settings)
-    found_losses, found = gradients(kind, replace(settings, loss_chunk=chunk))
+    losses, wanted = gradients(kind, settings, taught)
+    found_losses, found = gradients(kind, replace(settings, loss_chunk=chunk), taught)
     assert found_losses == pytest.approx(losses, rel=1e-5)
     assert found.keys() == wanted.keys()
     for key, value in wanted.items():

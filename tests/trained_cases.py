@@ -83,7 +83,7 @@ def begun(path: Path, text: str = TRANSLATION, **values: Any) -> RunFolder:
     space = parse_space(text, "a space of the tests")
     given: dict[str, Any] = {
         "space_toml": dump_space(space),
-        "dataset": space.data["dataset"],
+        "dataset": space.data.get("dataset"),
         "budget": budget_for(space, "smoke", {"threads": "1"}),
         "objectives": ("quality", "flops"),
     }

@@ -51,6 +51,8 @@ def export(
 
     Weights are those of a network trained from scratch, or the supernet's with --inherited. The
     folder's outputs for validation examples are compared with the run's model before it is there.
+    After a search --from a checkpoint, --format huggingface writes what the checkpoint's family has
+    itself as the checkpoint was written: transformers loads it without any code of the folder.
     """
     folder = open_run(run)
     use_threads(folder.spec.budget.threads)
@@ -60,7 +62,7 @@ def export(
     if as_json:
         print_json(facts)
         return
-    _say_facts(facts, "path", "id", "format", "weights", "params", "difference")
+    _say_facts(facts, "path", "id", "format", "weights", "params", "difference", "family")
 
 
 def verify(
@@ -84,10 +86,11 @@ def verify(
     if as_json:
         print_json(facts)
         return
-    _say_facts(facts, "path", "id", "format", "weights", "params", "files", "difference")
+    names = ("path", "id", "format", "weights", "params", "files", "difference", "family")
+    _say_facts(facts, *names)
 
 
 def _say_facts(facts: dict[str, Any], *names: str) -> None:
-    for name in names:
+    for name in (name for name in names if name in facts):
         value = facts[name]
         say(f"{name:<11} {value:.2g}" if name == "difference" else f"{name:<11} {value}")

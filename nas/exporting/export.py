@@ -110,9 +110,10 @@ def export_network(folder: RunFolder, request: ExportRequest) -> Exported:
             "files": list(written.files),
             "difference": written.difference,
             "tolerance": form.tolerance,
+            **form.facts(source),
         }
         write_json(building / FACTS_FILE, facts)
-        card = model_card(facts, form.usage(source.blueprint))
+        card = model_card(facts, form.usage(source))
         write_atomically(building / CARD_FILE, card)
         write_checksums(building)
     return Exported(path, facts)
@@ -145,8 +146,9 @@ def _source(
 
     Raises:
         UsageError: when the format cannot hold it.
-        DataError: when the data are not those of the run.
+        DataError: when the data, or a checkpoint that the format needs, are not those of the run.
     """
+    from nas.run.checkpoint import open_checkpoint
     from supernet.export.blueprint import Blueprint
     from supernet.export.contents import preprocessing_of, reference_outputs
     from supernet.export.formats import ExportSource
@@ -162,11 +164,13 @@ def _source(
             f"{data.name} does not hold the data that this run was made with, which the export's "
             "tokenizer and its check need; name with --data DIR the folder it was made with"
         )
+    start = folder.spec.start if form.uses_checkpoint else None
     return ExportSource(
         blueprint,
         extract(network.model, network.architecture),
         reference_outputs(data.task, network.model, blueprint),
         preprocessing_of(data.task, space.model),
+        None if start is None else open_checkpoint(start),
     )
 
 

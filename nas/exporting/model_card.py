@@ -6,11 +6,13 @@ What a run knows of the network as plain values, ``export.json``, and the same i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from latency.profile import read_profile
 from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
+from nas.request.spec import Start
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
 from nas.run.layout import DATA_FILE, FRONT_FILE, profile_file, result_file
@@ -64,6 +66,17 @@ INHERITED = (
     "trained from scratch (`nas retrain`) is usually better. Its scores serve to compare networks."
 )
 
+FINE_TUNED = (
+    "Begun with the checkpoint {name}: its weights, by way of the supernet of the search, then "
+    "fine-tuned on the training split with the checkpoint as teacher. The test split was opened "
+    "once, after training."
+)
+INHERITED_OF_CHECKPOINT = (
+    "**Inherited from the supernet, not trained further**, which began with the checkpoint {name}. "
+    "A network of this architecture that is fine-tuned (`nas retrain`) is usually better. Its "
+    "scores serve to compare networks."
+)
+
 
 def gather_facts(folder: RunFolder, architecture: Architecture, inherited: bool) -> dict[str, Any]:
     """What a run knows of a network, for people who have not got the run.
@@ -85,6 +98,7 @@ def gather_facts(folder: RunFolder, architecture: Architecture, inherited: bool)
         "space": {"name": space.name, "digest": space.digest, "description": space.description},
         "data": {"name": data.get("dataset", spec.dataset), "digest": data.get("digest")},
         "run": spec.digest,
+        **_start(spec.start),
         "seed": spec.seed,
         "weights": "inherited" if inherited else "retrained",
         "scores": _inherited_scores(folder, architecture)
@@ -94,6 +108,12 @@ def gather_facts(folder: RunFolder, architecture: Architecture, inherited: bool)
         **_costs(folder, architecture),
         "licence_of_code": LICENCE,
     }
+
+
+def _start(start: Start | None) -> dict[str, Any]:
+    if start is None:
+        return {}
+    return {"start": {"name": Path(start.folder).name, "digest": start.digest}}
 
 
 def _scores(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
@@ -179,9 +199,9 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         f"Format: {facts['format']}. The network stands in `architecture.json`.",
         "## Use",
         usage.strip(),
-        READINGS[facts["reading"]["kind"]].format(**facts["reading"]),
+        *([] if facts.get("stock") else [_reading(facts["reading"])]),
         "## Weights",
-        INHERITED if facts["weights"] == "inherited" else RETRAINED,
+        _weights(facts),
         *_table(("", ""), _origin(facts)),
         "## Quality",
         *_quality(facts),
@@ -190,10 +210,31 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         "## Check",
         _check(facts),
         "## Licence",
-        f"The code in this folder is under {facts['licence_of_code']}. Weights and tokenizer were "
-        f"made from the data named above, whose own terms may apply to them.",
+        f"{_code(facts)} Weights and tokenizer were made from {_sources(facts)} named above, whose "
+        "own terms may apply to them.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _reading(reading: Mapping[str, Any]) -> str:
+    return READINGS[reading["kind"]].format(**reading)
+
+
+def _weights(facts: Mapping[str, Any]) -> str:
+    inherited, start = facts["weights"] == "inherited", facts.get("start")
+    if start is None:
+        return INHERITED if inherited else RETRAINED
+    return (INHERITED_OF_CHECKPOINT if inherited else FINE_TUNED).format(name=start["name"])
+
+
+def _code(facts: Mapping[str, Any]) -> str:
+    if facts.get("stock"):
+        return "There is no code in this folder."
+    return f"The code in this folder is under {facts['licence_of_code']}."
+
+
+def _sources(facts: Mapping[str, Any]) -> str:
+    return "the checkpoint and the data" if "start" in facts else "the data"
 
 
 def _origin(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -201,6 +242,11 @@ def _origin(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "search space", f"{space['name']} (sha256 {space['digest'][:12]})"
     if space.get("description"):
         yield "about it", space["description"]
+    if "start" in facts:
+        start = facts["start"]
+        yield "checkpoint", f"{start['name']} (sha256 {start['digest'][:12]})"
+    if "family" in facts:
+        yield "for transformers", facts["family"]
     yield "data", f"{data['name']} (sha256 {str(data['digest'])[:12]})"
     yield "seed", str(facts["seed"])
     if "epochs" in facts["scores"]:

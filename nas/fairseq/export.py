@@ -60,9 +60,9 @@ class FairseqExport(ExportFormat):
         network = network_of_checkpoint(folder / CHECKPOINT, blueprint.architecture)
         return reference.difference({"logits": network(*reference.arguments)})
 
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
-        del blueprint
+        del source
         return (
             "With fairseq (`pip install fairseq-fixed`; nothing of ours is needed), in this "
             "folder, symbols with spaces between them on standard input:\n\n"

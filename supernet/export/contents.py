@@ -134,6 +134,11 @@ class ReferenceOutputs:
         return largest
 
 
+def named_outputs(found: Tensor) -> dict[str, Tensor]:
+    """What a network answers, by the names of `ReferenceOutputs.outputs`."""
+    return {"logits": found.float()}
+
+
 @torch.inference_mode()
 def reference_outputs(
     task: Task[Any, Any], model: Supernet, blueprint: Blueprint
@@ -152,7 +157,7 @@ def reference_outputs(
     given: list[Any] = list(inputs.values())
     context = [given.pop()] if "context" in inputs else []
     logits = model(*given, blueprint.architecture, *context)
-    return ReferenceOutputs(inputs, {"logits": logits.float()})
+    return ReferenceOutputs(inputs, named_outputs(logits))
 
 
 def real_inputs(task: Task[Any, Any], blueprint: Blueprint) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.files import write_json
@@ -24,6 +24,7 @@ from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
 if TYPE_CHECKING:
     from supernet.export.contents import Preprocessing, ReferenceOutputs
     from supernet.extraction import StandAlone
+    from supernet.pretrained.checkpoint import Checkpoint
 
 FORMATS: dict[str, str] = {
     "safetensors": "supernet.export.standalone:SafetensorsExport",
@@ -43,12 +44,15 @@ class ExportSource:
         network: on its own, on the CPU, in fp32 and in evaluation mode.
         reference: of the run's model, for the check.
         preprocessing: its tokenizer or labels.
+        origin: the checkpoint that the search began with, for formats that look at it
+            (`ExportFormat.uses_checkpoint`); None where it began with none.
     """
 
     blueprint: Blueprint
     network: StandAlone
     reference: ReferenceOutputs
     preprocessing: Preprocessing
+    origin: Checkpoint | None = None
 
 
 class ExportFormat(ABC):
@@ -59,12 +63,14 @@ class ExportFormat(ABC):
         tolerance: largest difference of a logit from the run's model.
         reference_file: where the reference is kept; its ending says how.
         requires: packages, besides torch, without which it can neither be written nor verified.
+        uses_checkpoint: whether it looks at the checkpoint that a search began with.
     """
 
     name: ClassVar[str]
     tolerance: ClassVar[float] = 1e-4
     reference_file: ClassVar[str] = "check.safetensors"
     requires: ClassVar[tuple[str, ...]] = ("safetensors",)
+    uses_checkpoint: ClassVar[bool] = False
 
     def problem(self, blueprint: Blueprint) -> str | None:
         """Why the format cannot hold such a network, and what can; None when it can."""
@@ -102,8 +108,12 @@ class ExportFormat(ABC):
         """
 
     @abstractmethod
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         """How to use the folder, in Markdown, for the model card: commands and what they need."""
+
+    def facts(self, source: ExportSource) -> dict[str, Any]:
+        """What ``export.json`` says of the folder beside what it says of every export."""
+        return {}
 
 
 def open_format(name: str) -> ExportFormat:

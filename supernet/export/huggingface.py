@@ -1,4 +1,7 @@
-"""A folder that ``AutoModel….from_pretrained(DIR, trust_remote_code=True)`` loads.
+"""A folder that ``AutoModel….from_pretrained`` loads: of the library's own kinds, or with code.
+
+A network that the family of its checkpoint has itself is written as that family writes it, see
+`supernet.export.stock`. Every other one is loaded with ``trust_remote_code=True``.
 
 Beside the network there are three small files of Python: the model as transformers knows
 models, its configuration, and a tokenizer. They import torch, transformers and, where the tokenizer
@@ -27,6 +30,13 @@ from supernet.export.standalone import (
     joined_parts,
     network_source,
     weights_difference,
+)
+from supernet.export.stock import (
+    is_stock,
+    missing_in_family,
+    stock_difference,
+    stock_usage,
+    write_stock,
 )
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
 
@@ -67,9 +77,21 @@ class HuggingFaceExport(ExportFormat):
     """Weights, configuration, model and tokenizer for transformers."""
 
     name = "huggingface"
+    uses_checkpoint = True
+
+    def facts(self, source: ExportSource) -> dict[str, Any]:
+        """Whether the folder needs no code, and why; nothing where there is no checkpoint."""
+        if source.origin is None:
+            return {}
+        family = f"a stock {source.origin.family}"
+        problem = missing_in_family(source.origin, source.blueprint)
+        named = family if problem is None else f"not {family}: {problem}"
+        return {"stock": problem is None, "family": named}
 
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """See `ExportFormat.write`."""
+        if self.facts(source).get("stock"):
+            return write_stock(source, folder)
         blueprint, preprocessing = source.blueprint, source.preprocessing
         weights = {PREFIX + name: t for name, t in plain_weights(source.network).items()}
         write_tensors(folder / WEIGHTS_FILE, weights)
@@ -100,6 +122,8 @@ class HuggingFaceExport(ExportFormat):
 
     def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
+        if is_stock(folder):
+            return stock_difference(folder, blueprint, reference)
         file = folder / WEIGHTS_FILE
         tensors = read_tensors(file)
         foreign = min((name for name in tensors if not name.startswith(PREFIX)), default=None)
@@ -115,9 +139,13 @@ class HuggingFaceExport(ExportFormat):
             return difference
         return max(difference, generated_difference(text, blueprint, weights, reference))
 
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
-        return USAGE[auto_class(blueprint)].format(auto=auto_class(blueprint))
+        if self.facts(source).get("stock"):
+            assert source.origin is not None
+            return stock_usage(source.origin)
+        auto = auto_class(source.blueprint)
+        return USAGE[auto].format(auto=auto)
 
 
 USAGE = {

@@ -93,11 +93,11 @@ class OnnxExport(ExportFormat):
             ) from error
         return max(reference.difference({"logits": torch.from_numpy(one)}) for one in found)
 
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
-        match blueprint.task:
+        match source.blueprint.task:
             case "classification":
-                image = isinstance(blueprint.settings.input, ImageInput)
+                image = isinstance(source.blueprint.settings.input, ImageInput)
                 form = "(batch, channels, height, width)" if image else "(batch, length)"
                 return CLASSIFIER.format(name="images" if image else "tokens", form=form)
             case "translation":

@@ -98,15 +98,15 @@ class SafetensorsExport(ExportFormat):
             return difference
         return max(difference, generated_difference(text, blueprint, weights, reference))
 
-    def usage(self, blueprint: Blueprint) -> str:
+    def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
         return (
             f"`modeling.py` needs {self.packages}, and nothing else. `python modeling.py --check` "
             "reproduces the recorded outputs.\n\n"
             "```python\n"
-            f"from modeling import {NAMES[blueprint.task]}\n\n"
+            f"from modeling import {NAMES[source.blueprint.task]}\n\n"
             "network = load_network()\n"
-            f"{CALLS[blueprint.task]}\n"
+            f"{CALLS[source.blueprint.task]}\n"
             "```"
         )
 

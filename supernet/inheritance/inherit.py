@@ -28,7 +28,7 @@ from supernet.blocks import ElasticAttention, Projections
 from supernet.building import build_supernet
 from supernet.depth import ORDER, Stack
 from supernet.extraction import StandAlone
-from supernet.layers import ElasticFeedForward
+from supernet.layers import ElasticFeedForward, prefix
 from supernet.models import EncoderEmbedder, PooledEncoder
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds, projections_name
@@ -63,8 +63,7 @@ def inherit(
         for batch in batches:
             energies.real = real_positions(teacher, batch)
             final_states(teacher, batch, teacher.architecture)
-    fewest = min(int(n) for s in space.slots if s.gene == "num_layers" for n in s.choices)
-    order = layer_order(teacher, batches[:ORDERING_BATCHES], fewest)
+    order = layer_order(teacher, batches[:ORDERING_BATCHES], space)
     for part, heads, neurons in zip(parts, energies.of_heads(), energies.of_neurons(), strict=True):
         if part.groups is None:
             order_heads(part.projections, part.num_heads, heads.argsort(descending=True))
@@ -78,8 +77,8 @@ def inherit(
     for name, drawn in state.items():
         source = PROJECTIONS.sub(lambda found: f"{found[1]}{names[int(found[2])]}", name)
         if source in known:
-            assert known[source].shape == drawn.shape, name
-            state[name] = known[source].cpu().clone()
+            # The same shape, but for the positions that a space may have fewer of.
+            state[name] = prefix(known[source], *drawn.shape).cpu().clone()
     state[f"{stack_name(checkpoint.architecture)}.{ORDER}"] = torch.tensor(order)
     return state
 
@@ -152,22 +151,27 @@ def final_states(network: StandAlone, inputs: Tensor, architecture: Architecture
 
 
 @torch.no_grad()
-def layer_order(teacher: StandAlone, batches: Sequence[Tensor], fewest: int) -> list[int]:
+def layer_order(teacher: StandAlone, batches: Sequence[Tensor], space: SearchSpace) -> list[int]:
     """Numbers of all layers, those that are kept longest first.
+
+    A layer is only dropped where those behind it offer what is asked of their new places, which
+    matters to spaces whose layers differ.
 
     Args:
         teacher: on its own.
         batches: its inputs.
-        fewest: layers below which nobody asks.
+        space: whose depths are asked for.
 
     Returns:
-        A permutation. Of its first `fewest` the order means nothing.
+        A permutation. Of the first of it, as many as the least depth, the order means nothing.
     """
+    depths = [int(n) for slot in space.slots if slot.gene == "num_layers" for n in slot.choices]
     whole = [final_states(teacher, batch, teacher.architecture) for batch in batches]
     stack, dropped = stack_of(teacher), list[int]()
     kept = list(range(len(stack.blocks)))
-    while len(kept) > fewest:
-        without = {one: [n for n in kept if n != one] for one in kept}
+    while len(kept) > min(depths):
+        rests = {one: [n for n in kept if n != one] for one in kept}
+        without = {one: rest for one, rest in rests.items() if offers(space, rest)}
         losses = {}
         for one, rest in without.items():
             stack.order_layers([*rest, one, *dropped])
@@ -178,6 +182,21 @@ def layer_order(teacher: StandAlone, batches: Sequence[Tensor], fewest: int) -> 
         kept, dropped = without[least], [least, *dropped]
     stack.order_layers(range(len(stack.blocks)))
     return [*kept, *dropped]
+
+
+def offers(space: SearchSpace, numbers: Sequence[int]) -> bool:
+    """Whether layers of a supernet can stand in the first places of its networks.
+
+    Args:
+        space: the supernet's.
+        numbers: of the layers, in the order of the places.
+    """
+    return all(
+        set(slot.choices)
+        <= set(space.slot(f"{slot.stack}.{numbers[slot.layer]}.{slot.gene}").choices)
+        for slot in space.slots
+        if slot.layer is not None and slot.layer < len(numbers)
+    )
 
 
 def with_layers(architecture: Architecture, numbers: Sequence[int]) -> Architecture:

@@ -108,7 +108,7 @@ class LocalDistillation:
         self._batches, self._updates, self._rate = batches, updates, learning_rate
         self._folder, self._done = folder, 0
         self._errors: dict[str, float] = {}
-        self._parameters = self._learnt(shared=space.model.share_attention_weights)
+        self._parameters = self._learnt(own)
         self._optimizer: torch.optim.Optimizer | None = None
         if self._parameters:
             for parameter in self._parameters:
@@ -140,13 +140,13 @@ class LocalDistillation:
         """The supernet's weights, on the CPU."""
         return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
 
-    def _learnt(self, shared: bool) -> list[nn.Parameter]:
+    def _learnt(self, own: Sequence[AttentionKind]) -> list[nn.Parameter]:
         """Parameters that only other kinds have; none of the checkpoint's own."""
         modules: list[nn.Module] = []
         for number, kind in self._learners:
             attention = self._attentions[number]
             modules.append(attention.kernels[kind])
-            if not shared:
+            if attention.projections_for(kind) is not attention.projections_for(own[number]):
                 modules.append(attention.projections_for(kind))
         return list(dict.fromkeys(one for module in modules for one in module.parameters()))
 
@@ -161,7 +161,8 @@ class LocalDistillation:
         optimizer.zero_grad(set_to_none=True)
         for number, kind in self._learners:
             error = self._error(number, kind, seen[number], mask_BN)
-            error.backward()
+            if error.requires_grad:  # a window that shares its projections has nothing to learn
+                error.backward()
             self._errors[f"{number}.{kind}"] = error.item()
         optimizer.step()
         self._done += 1

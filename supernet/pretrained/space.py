@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from search_spaces.architecture import (
@@ -91,8 +92,8 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     """The space around a checkpoint: kinds and FFN widths of each layer, heads, and depth.
 
     Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
-    window smaller ones. Kinds have weights of their own, because each starts from the
-    checkpoint's and then learns its part.
+    window smaller ones; where layers differ, each may become what any of them may. Kinds have
+    weights of their own, because each starts from the checkpoint's and then learns its part.
     """
     positions = checkpoint.settings.max_length
     if checkpoint.settings.positions == "rotary":  # which have no table, and go on for ever
@@ -152,9 +153,11 @@ def _slots(checkpoint: Checkpoint) -> list[Slot]:
         Slot(stack, "embed_dim", None, (found.embed_dim,)),
         Slot(stack, "num_layers", None, shares(len(layers), DEPTHS)),
     ]
+    # The same for all layers: with fewer of them any may be the first.
+    around = (kinds_around(layer.attention, checkpoint.settings, encoder) for layer in layers)
+    kinds = sorted(set(chain.from_iterable(around)), key=kind_order)
     for number, layer in enumerate(layers):
         groups = layer.num_kv_heads
-        kinds: Sequence[Choice] = kinds_around(layer.attention, checkpoint.settings, encoder)
         genes: dict[str, Sequence[Choice]] = {
             f"{prefix}attention": kinds,
             f"{prefix}num_heads": _heads(layer),

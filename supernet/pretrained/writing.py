@@ -39,6 +39,7 @@ from supernet.pretrained.families.base import (
 )
 from supernet.pretrained.tensors import WEIGHTS_FILE, read_tensors
 
+OWN = re.compile(r"projections\.[^.]+")
 # Of older writers, whose facts stand in other keys now.
 REPLACED = ("torch_dtype", "rope_scaling", "auto_map", "num_labels", "_name_or_path")
 
@@ -202,7 +203,8 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
 def _check(place: Path, network: StandAlone) -> None:
     """See that what was written is the network, to the last bit."""
     again = read_checkpoint(place)
-    weights, own = again.weights(), network.network.state_dict()
+    weights = again.weights()  # whose names know nothing of weights that each kind has for itself
+    own = {OWN.sub("projections.shared", n): t for n, t in network.network.state_dict().items()}
     same = again.architecture == network.architecture and weights.keys() == own.keys()
     if not same or not all(torch.equal(weights[n], own[n].cpu().float()) for n in own):
         raise DataError(f"{place} does not read as the network that was written: try another disk")

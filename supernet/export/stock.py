@@ -1,0 +1,129 @@
+"""Networks of a checkpoint's own family: a folder that transformers loads without code of ours.
+
+A search that began with a checkpoint often ends with a network that its family has itself, only
+smaller. Such a network is written as the checkpoint was, with its tokenizer and its pooling.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from search_spaces.errors import DataError
+from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs, named_outputs
+from supernet.export.formats import ExportSource
+from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint, read_checkpoint
+from supernet.pretrained.families import FAMILIES
+from supernet.pretrained.json_files import read_object
+from supernet.pretrained.writing import stock_problem, write_checkpoint
+
+
+def missing_in_family(origin: Checkpoint, blueprint: Blueprint) -> str | None:
+    """Why a checkpoint's family has no such network, as half a sentence; None when it has."""
+    return stock_problem(
+        origin.family, origin.task, blueprint.settings, blueprint.architecture, origin
+    )
+
+
+def write_stock(source: ExportSource, folder: Path) -> list[str]:
+    """Write a network as its checkpoint was written, in place of what stands there by those names.
+
+    Args:
+        source: with an origin whose family has the network.
+        folder: exists.
+
+    Returns:
+        Names of the files written, relative to the folder.
+
+    Raises:
+        DataError: when a file of the origin is gone.
+    """
+    origin, place = source.origin, folder / "checkpoint"
+    assert origin is not None
+    write_checkpoint(place, source.network, origin.family, origin)
+    files = sorted(file.relative_to(place) for file in place.rglob("*") if file.is_file())
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (place / file).replace(folder / file)
+    shutil.rmtree(place)
+    return [file.as_posix() for file in files]
+
+
+def is_stock(folder: Path) -> bool:
+    """Whether a folder is of a family of transformers, and not of code that lies beside it.
+
+    Raises:
+        DataError: when its ``config.json`` is missing or damaged.
+    """
+    return read_object(folder / CONFIG_FILE).get("model_type") in FAMILIES
+
+
+@torch.inference_mode()
+def stock_difference(folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
+    """How far the network of a folder of `write_stock` is from the reference.
+
+    Raises:
+        DataError: when the folder holds another network, or is damaged.
+    """
+    found = read_checkpoint(folder)
+    if found.architecture != blueprint.architecture:
+        raise DataError(
+            f"{folder / CONFIG_FILE} describes another network than the export's; export the "
+            "network anew"
+        )
+    return reference.difference(named_outputs(found.network()(*reference.arguments)))
+
+
+def stock_usage(origin: Checkpoint) -> str:
+    """How to use the folder, in Markdown, for the model card."""
+    if origin.sentence is not None:
+        return SENTENCES
+    return USAGE[origin.task]
+
+
+_NEEDS = (
+    "Needs torch, transformers and safetensors; no code comes with the folder. Tokenizer and "
+    "settings are the checkpoint's own."
+)
+USAGE = {
+    "embedding": f"""\
+{_NEEDS}
+
+```python
+from transformers import AutoModel, AutoTokenizer
+
+model, tokenizer = AutoModel.from_pretrained("DIR"), AutoTokenizer.from_pretrained("DIR")
+states = model(**tokenizer(["a text"], return_tensors="pt")).last_hidden_state
+```""",
+    "language_modelling": f"""\
+{_NEEDS}
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("DIR")
+tokenizer = AutoTokenizer.from_pretrained("DIR")
+inputs = tokenizer("a text", return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=40)))
+```""",
+    "classification": f"""\
+{_NEEDS}
+
+```python
+from transformers import AutoModelForImageClassification
+
+model = AutoModelForImageClassification.from_pretrained("DIR")
+logits = model(images).logits  # (B, C, H, W), prepared as for the checkpoint
+```""",
+}
+SENTENCES = f"""\
+{_NEEDS} So is the pooling.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+embeddings = SentenceTransformer("DIR").encode(["a text"])
+```"""
