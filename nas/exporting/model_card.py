@@ -261,7 +261,7 @@ def _quality(facts: Mapping[str, Any]) -> Iterator[str]:
     names = [n for n in SCORES if any(f"{s}_{n}" in scores for s in splits)]
     rows = [
         (
-            SCORES[name] if unit or name != "loss" else "loss (1 − cosine)",
+            called[name],
             *(_number(scores.get(f"{split}_{name}")) for split in splits),
         )
         for name in names

@@ -105,7 +105,7 @@ class OnnxExport(ExportFormat):
             case "language_modelling":
                 return WRITER
             case "embedding":
-                raise _refused(blueprint)
+                raise _refused(source.blueprint)
 
 
 CLASSIFIER = """\
