@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nas.objectives import QUALITIES
 from nas.report.words import with_unit
-from nas.run.evaluator import inherited_quality
+from nas.run.evaluator import validation_quality
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from supernet.building import build_network
@@ -127,7 +127,7 @@ def test_a_network_is_scored() -> None:
 def test_each_can_be_quality(metric: Any) -> None:
     task, model, (network,) = embedding_task(), supernet_of(SPACE), networks_of(SPACE, 1)
     plain = evaluate(task, model, network, task.valid)
-    found = inherited_quality(task, model, network, metric, "cpu")
+    found = validation_quality(task, model, network, metric, "cpu")
     assert found.pop("quality") == QUALITIES[metric].of(plain.scores)
     apart = {} if metric == "loss" else {"valid_loss": plain.loss}
     assert found == {f"valid_{name}": v for name, v in plain.compared.items()} | apart

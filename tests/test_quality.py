@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITIES, QualityMetric, objective
-from nas.run.evaluator import check_data, inherited_quality
+from nas.run.evaluator import check_data, validation_quality
 from nas.search.front import Front
 from nas.stages.feasibility import check_quality
 from search_spaces.errors import DataError, UsageError
@@ -89,7 +89,7 @@ def test_by_accuracy_it_is_the_share_of_wrong_ones() -> None:
     task, space = task_of("classification"), KINDS["classification"]
     model, (one,) = supernet_of(space), networks_of(space, 1)
     plain = evaluate(task, model, one, task.valid)
-    assert inherited_quality(task, model, one, "accuracy", "cpu") == {
+    assert validation_quality(task, model, one, "accuracy", "cpu") == {
         "quality": 1.0 - plain.accuracy,
         "valid_accuracy": plain.accuracy,
         "valid_loss": plain.loss,
@@ -102,7 +102,7 @@ def test_loss_and_recall_are_both_reported(metric: Any) -> None:
     task: Any = open_task(space, "synthetic", None, 0).first_valid(20)
     model, (one,) = build_supernet(space), networks_of(space, 1)
     plain = evaluate(task, model, one, task.valid)
-    found = inherited_quality(task, model, one, metric, "cpu")
+    found = validation_quality(task, model, one, metric, "cpu")
     apart = {"valid_loss": plain.loss} if metric == "recall_nats" else {}
     assert found == {
         "quality": plain.loss if metric == "loss" else plain.recall_nats,

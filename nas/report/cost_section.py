@@ -1,4 +1,4 @@
-"""What the run cost: the time of each stage and the supernet's training."""
+"""What the run cost: the time of each stage and what was trained before networks were observed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ def time_section(run: RunContents) -> Html:
 
 
 def training_section(run: RunContents) -> Html:
-    """The supernet's learning curves."""
+    """The supernet's learning curves, or why there are none."""
+    if run.spec.trains_alone:
+        text = (
+            "This run has no supernet: each network was trained alone for "
+            f"{words.plural(run.spec.budget.own_updates, 'update')} before it was observed, from "
+            "scratch, with the settings and the seed of the retraining. Its weights were not kept."
+        )
+        return section("training", "Training before observing", paragraph(text))
     title = "Training of the supernet"
     if not run.history:
         return section("training", title, missing("The supernet has not been trained yet."))

@@ -99,7 +99,7 @@ def _caption(run: RunContents, cost: str) -> str:
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
         "the evolution. A star is a network of the front after training from scratch; all others "
-        "use weights inherited from the supernet."
+        f"were evaluated {words.observed_how(run)}."
     )
     if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
@@ -164,7 +164,7 @@ def front_traces(
 
 
 def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
-    """A star for each network trained from scratch, tied to its inherited quality."""
+    """A star for each network trained from scratch, tied to its quality before."""
     assert run.front is not None
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
     stars, ties = [], []
@@ -256,7 +256,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     costs = [name for name in COSTS if name in known]
     timed = [name for name in costs if OBJECTIVES[name].predicted]
     exact = [name for name in COUNTED if name in costs]
-    shown = _inherited_heads(run)
+    shown = _quality_heads(run)
     heads = ["network", "layers", "embedding size", *shown.values()]
     for name in timed:
         label, unit = OBJECTIVES[name].label, OBJECTIVES[name].symbol
@@ -271,7 +271,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     *first, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
         f"The networks of the front. {words.sentence(', '.join(first))} and {last} are those of "
-        "the validation part, with inherited weights. A click on a head sorts."
+        f"the validation part, {words.observed_how(run)}. A click on a head sorts."
     )
     for name, device in run.front.predicted_for.items():
         caption += (
@@ -287,8 +287,8 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _inherited_heads(run: RunContents) -> dict[str, str]:
-    """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
+def _quality_heads(run: RunContents) -> dict[str, str]:
+    """What the validation part says of a network → its head; PREDICTED for the guess."""
     name = "loss" if run.by_loss else words.metric(run, QUALITY)
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
     right = {f"valid_{one}": head for one, head in _beside(run).items()}

@@ -19,6 +19,9 @@ from search_spaces.counts import exponent
 from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
 
+# How networks were evaluated while they were compared, see `observed_how`.
+INHERITED = "with weights inherited from the supernet"
+
 # Scores that are measured beside the objectives.
 LABELS = {
     "valid_bleu": "validation BLEU",
@@ -296,3 +299,10 @@ def _gene_is(text: str) -> str:
     gene, _, kind = text.partition("=")
     words = GENES.get(gene, gene)
     return f"{kind} {words}" if kind else words
+
+
+def observed_how(run: RunContents) -> str:
+    """With which weights the search evaluated its networks, to follow what was done with them."""
+    if not run.spec.trains_alone:
+        return INHERITED
+    return f"after {plural(run.spec.budget.own_updates, 'update')} of training alone"

@@ -175,7 +175,7 @@ class Run(OpenedRun):
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
     def evaluate(self, networks: Sequence[Architecture]) -> Iterator[Outcome]:
-        """What networks are worth with inherited weights, in their order, see `Executor`."""
+        """What networks are worth, in their order, see `Executor`."""
         return self.executor.evaluate(self, networks)
 
 
