@@ -8,6 +8,7 @@ from nas.report.markup import Html, cell, join, missing, paragraph, section, tab
 from nas.results.contents import RunContents
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import FrontEntry
+from search_spaces.architecture import AttentionKind
 
 TITLE = "Another kind in one layer"
 IDLE = 0.01
@@ -82,16 +83,18 @@ def _idle(run: RunContents, entry: FrontEntry) -> Html:
     if not found:
         return paragraph(told, "every one of these does something.")
     named = [
-        f"{words.feature(place, run.both_stacks)}: {_kind_at(entry, place)} ({words.percent(share)})"
+        f"{words.feature(place, run.both_stacks)}: {words.kind(_kind_at(entry, place))} "
+        f"({words.percent(share)})"
         for place, share in found.items()
     ]
     return paragraph(told, tag("strong", "; ".join(named)), ".")
 
 
-def _kind_at(entry: FrontEntry, place: str) -> str:
+def _kind_at(entry: FrontEntry, place: str) -> AttentionKind:
     """The kind of attention that a network has at a place."""
     stack, layer, gene = place.split(".")
-    return str(getattr(getattr(entry.architecture, stack).layers[int(layer)], gene))
+    kind: AttentionKind = getattr(getattr(entry.architecture, stack).layers[int(layer)], gene)
+    return kind
 
 
 def _told(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:

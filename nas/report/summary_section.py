@@ -102,17 +102,11 @@ def _winner(run: RunContents) -> Html:
     result = next((one for one in run.retrained if one.id == picked.id), None)
     if result is not None:
         parts += [
-            f"{_trained(run)} for {words.plural(result.epochs, 'epoch')}, it ",
+            f"{run.spec.trained.capitalize()} for {words.plural(result.epochs, 'epoch')}, it ",
             *_reached(result),
             ", which nothing before had seen.",
         ]
     return join(parts)
-
-
-def _trained(run: RunContents) -> str:
-    if run.origin is None:
-        return "Trained from scratch"
-    return f"Fine-tuned from the checkpoint {run.origin.name}"
 
 
 def _reached(result: Retrained) -> list[str | Html]:
