@@ -120,8 +120,8 @@ def comparison(run: RunContents, before: Row, others: list[Row]) -> Html:
             value = row.values.get(name)
             guess = " (predicted)" if name in row.guessed else ""
             cells.append(cell(f"{words.value(name, value)}{guess}", value))
-            compared = not own and value is not None
-            cells.append(cell(ratio(name, before.values[name], value) if compared else ""))
+            beside = "" if own or value is None else ratio(name, before.values[name], value)
+            cells.append(cell(beside))
         rows.append(cells)
     caption = (
         f"The checkpoint and what became of it; {label} is that of the validation split, and less "

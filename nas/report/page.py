@@ -31,7 +31,6 @@ POLICY = (
 
 CHAPTERS = {
     "front": "Front",
-    "checkpoint": "Checkpoint",
     "networks": "Networks",
     "exchange": "Exchanges",
     "omni": "Omni layers",
@@ -110,9 +109,9 @@ def _head(title: str) -> Html:
 
 
 def _navigation(run: RunContents) -> Html:
-    there = {anchor: name for anchor, name in CHAPTERS.items() if anchor != "checkpoint"}
-    chapters = there if run.spec.start is None else CHAPTERS
-    links = [tag("a", name, href=f"#{anchor}") for anchor, name in chapters.items()]
+    links = [tag("a", name, href=f"#{anchor}") for anchor, name in CHAPTERS.items()]
+    if run.spec.start is not None:
+        links.insert(1, tag("a", "Checkpoint", href="#checkpoint"))
     return tag("nav", join(links), aria_label="Sections")
 
 

@@ -160,7 +160,8 @@ def _exchange(data: Any) -> Exchange:
 
 def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Origin | None:
     """The checkpoint of a run, with its own scores and what it costs as far as is known."""
-    if spec.start is None:
+    start = spec.start
+    if start is None:
         return None
 
     def parse(data: Any) -> Origin:
@@ -172,7 +173,7 @@ def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Or
         if QUALITY not in scores or sorted(order) != list(range(len(order))):
             raise ValueError("it lacks a quality, or an order of all layers")
         errors = reader.json(layout.DISTILLED_ERRORS_FILE, _numbers) or {}
-        return Origin(Path(spec.start.folder).name, entry, order, errors)
+        return Origin(Path(start.folder).name, entry, order, errors)
 
     return reader.json(layout.BASELINE_FILE, parse)
 
