@@ -51,6 +51,7 @@ UNREAD = (
     "linformer_rank",
     "bigbird_block",
     "share_attention_weights",
+    "own_outputs",
 )
 
 
