@@ -32,6 +32,7 @@ JOINTS = (
     "nas.run.stage_runner",
     "nas.run.opened",
     "nas.run.supernet_training",
+    "nas.run.network_training",
     "nas.run.evaluator*",
     "nas.run.checkpoint",
     "nas.profiling.timed_work",

@@ -208,7 +208,7 @@ GOOD = {"quality": 1.0}
 def test_when_it_makes_no_sense_to_go_on(
     lines: list[dict[str, object]], error: type[NasError] | None
 ) -> None:
-    assert type(too_many_failures(lines)) is (error or type(None))
+    assert type(too_many_failures(lines, alone=False)) is (error or type(None))
 
 
 def test_a_ranker_needs_some(tmp_path: Path) -> None:

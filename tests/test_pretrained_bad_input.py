@@ -202,6 +202,22 @@ def test_a_pickle_under_another_name(folder: Any, form: str, tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_head_whose_length_looks_like_a_pickle_is_read(folder: Any) -> None:
+    """0x0280 bytes, 0x0380 …: as likely as any other length of a head."""
+    place = folder("llama")
+    file = place / "model.safetensors"
+    content = file.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    wanted = (length // 256 + 1) * 256 + 0x80
+    wanted += next(
+        n for n in range(0, 1 << 16, 256) if (wanted + n) % (1 << 16) >> 8 in range(2, 6)
+    )
+    head = content[8 : 8 + length].ljust(wanted)
+    file.write_bytes(struct.pack("<Q", wanted) + head + content[8 + length :])
+    assert file.read_bytes()[0] == 0x80 and file.read_bytes()[1] in range(2, 6)
+    assert read_checkpoint(place).network() is not None
+
+
 def test_a_pickle_beside_safetensors_is_not_looked_at(folder: Any, tmp_path: Path) -> None:
     place = folder("llama")
     (place / "pytorch_model.bin").write_bytes(_harmful(tmp_path))

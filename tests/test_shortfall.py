@@ -1,4 +1,4 @@
-"""A network that learnt less from scratch than it had inherited is told of wherever people look."""
+"""A network that learnt less from scratch than it showed in the search is told of everywhere."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_who_learnt_less(measured: dict[str, float], loss: float | None, told: b
     sentence = shortfall_and_advice(entry, loss, "my run")
     assert (sentence is not None) == told
     if sentence:
-        assert f"is {loss:.3f} and was 2.000" in sentence
+        assert f"loss is {loss:.3f} and was 2.000" in sentence
         assert f"nas retrain 'my run' --pick {NETWORK.id} --tune 8" in sentence
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A finished run; its only network from scratch learnt as much as it had inherited."""
+    """A finished run; its only network from scratch learnt as much as it showed in the search."""
     return finished_run(tmp_path / "digits-1")
 
 

@@ -57,7 +57,7 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     if state.front is not None:
         show_front(state.front, state.picked)
     if state.retrained:
-        console.print(retrained_table(state.retrained))
+        console.print(retrained_table(state.retrained, folder.spec.trained.capitalize()))
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
@@ -90,7 +90,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
 
 
 def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
-    """What to say of networks that learnt less from scratch than they had inherited."""
+    """What to say of networks that learnt less from scratch than they showed in the search."""
     entries = {entry.id: entry for entry in state.front.entries} if state.front else {}
     found = [
         shortfall_and_advice(entries[result["id"]], result.get("valid_loss"), str(folder.path))

@@ -78,7 +78,13 @@ def estimate_training(
     from supernet.building import supernet_params  # imports torch
 
     space = checked_space(name)
-    settings = budget_for(space, preset, {}).supernet
+    budget = budget_for(space, preset, {})
+    if budget.own_updates:
+        raise UsageError(
+            f"preset {preset} of {space.name} trains no supernet, but each network alone for "
+            f"{budget.own_updates:,} updates (own_updates); name another one with --preset"
+        )
+    settings = budget.supernet
     costs = training_costs(space, supernet_params(space), settings, gpus)
     hours = costs.hours(gpus, ops * 1e12, used) if costs.updates else None
     if as_json:
@@ -232,7 +238,9 @@ def _preset_table(space: SearchSpace) -> Table:
 def _amounts(budget: Budget) -> dict[str, str]:
     evolution = budget.evolution
     return {
-        "supernet training": _length(budget.supernet),
+        "training before observing": f"{budget.own_updates:,} updates each"
+        if budget.own_updates
+        else _length(budget.supernet),
         "observed networks": f"{budget.observations:,}",
         "candidates evolved": f"{evolution.population * evolution.generations:,}",
         "networks verified": f"{budget.verified:,}",

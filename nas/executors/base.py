@@ -140,8 +140,8 @@ class Source(Protocol):
     def data_digest(self) -> str:
         """Digest of the data that the run began with."""
 
-    def weights(self) -> bytes:
-        """The supernet's weights, as `supernet.training.checkpoint` writes them."""
+    def weights(self) -> bytes | None:
+        """The supernet's weights, as a checkpoint; None where networks are trained alone."""
 
     def prepare(self) -> None:
         """Load what evaluating in this process needs: what is wrong with that is no network's."""
@@ -184,7 +184,7 @@ class Executor(ABC):
 
     @abstractmethod
     def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
-        """Evaluate networks with inherited weights.
+        """Evaluate networks, with inherited weights or after a short training of their own.
 
         Args:
             source: the run, the same at every call.

@@ -29,7 +29,7 @@ from nas.profiling.device_profile import CarriedProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
-from nas.run.evaluator import InheritedEvaluator, open_evaluator
+from nas.run.evaluator import Evaluator, open_evaluator
 from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 
@@ -77,13 +77,13 @@ class Answer:
 
 
 class EvaluationWorker:
-    """Holds the supernet and evaluates one network after the other."""
+    """Holds the supernet, if there is one, and evaluates one network after the other."""
 
     def __init__(self) -> None:
-        self._evaluator: InheritedEvaluator | None = None
+        self._evaluator: Evaluator | None = None
         self._lines = _Lines()
 
-    def prepare(self, order: WorkOrder, weights: bytes) -> Place:
+    def prepare(self, order: WorkOrder, weights: bytes | None) -> Place:
         """Load everything.
 
         Raises:
@@ -104,7 +104,7 @@ class EvaluationWorker:
         return Answer(outcome, time.perf_counter() - started, self._lines.take())
 
     def quality(self, network: Architecture) -> dict[str, float]:
-        """What a network is worth; see `InheritedEvaluator`."""
+        """What a network is worth; see `Evaluator`."""
         assert self._evaluator is not None
         return self._evaluator.quality(network)
 

@@ -23,9 +23,10 @@ def exchange_section(run: RunContents) -> Html:
     intro = paragraph(
         "The picked network ",
         tag("code", of),
-        " with the kind of attention of a single layer exchanged, its weights inherited from the "
-        f"supernet. A cell tells what happens to the {run.quality.objective.label} and to the "
-        "costs; the kind that the network has there is marked.",
+        " with the kind of attention of a single layer exchanged, evaluated "
+        f"{words.observed_how(run)}. A cell tells what happens to the "
+        f"{run.quality.objective.label} and to the costs; the kind that the network has there is "
+        "marked.",
     )
     places = list(dict.fromkeys(one.slot for one in run.exchanges))
     offered = [str(c) for slot in run.space.slots if slot.name in places for c in slot.choices]

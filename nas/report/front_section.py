@@ -98,8 +98,8 @@ def _caption(run: RunContents, cost: str) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
-        "the evolution. A star is a network of the front after training from scratch; all others "
-        "use weights inherited from the supernet."
+        f"the evolution. A star is a network of the front when {run.spec.trained}; all others "
+        f"were evaluated {words.observed_how(run)}."
     )
     if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
@@ -164,7 +164,7 @@ def front_traces(
 
 
 def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
-    """A star for each network trained from scratch, tied to its inherited quality."""
+    """A star for each network trained from scratch, tied to its quality before."""
     assert run.front is not None
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
     stars, ties = [], []
@@ -183,7 +183,7 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
     """What an observation measures, of a network trained from scratch."""
-    names = ("accuracy", *(() if run.by_loss else ("loss", run.quality.name)))
+    names = [*_beside(run), *(() if run.by_loss else ("loss", run.quality.name))]
     values = {
         f"valid_{name}": result.valid_scores[name] for name in names if name in result.valid_scores
     }
@@ -256,7 +256,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     costs = [name for name in COSTS if name in known]
     timed = [name for name in costs if OBJECTIVES[name].predicted]
     exact = [name for name in COUNTED if name in costs]
-    shown = _inherited_heads(run)
+    shown = _quality_heads(run)
     heads = ["network", "layers", "embedding size", *shown.values()]
     for name in timed:
         label, unit = OBJECTIVES[name].label, OBJECTIVES[name].symbol
@@ -271,7 +271,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     *first, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
         f"The networks of the front. {words.sentence(', '.join(first))} and {last} are those of "
-        "the validation part, with inherited weights. A click on a head sorts."
+        f"the validation part, {words.observed_how(run)}. A click on a head sorts."
     )
     for name, device in run.front.predicted_for.items():
         caption += (
@@ -287,12 +287,20 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _inherited_heads(run: RunContents) -> dict[str, str]:
-    """What is known of a network with inherited weights → its head; PREDICTED for the guess."""
-    right = "accuracy" if TASKS[run.space.task].classifies else "tokens right"
+def _quality_heads(run: RunContents) -> dict[str, str]:
+    """What the validation part says of a network → its head; PREDICTED for the guess."""
     name = "loss" if run.by_loss else words.metric(run, QUALITY)
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
-    return heads | ({} if run.by_loss else {"valid_loss": "loss"}) | {"valid_accuracy": right}
+    right = {f"valid_{one}": head for one, head in _beside(run).items()}
+    return heads | ({} if run.by_loss else {"valid_loss": "loss"}) | right
+
+
+def _beside(run: RunContents) -> dict[str, str]:
+    """Scores that every network of a task has beside its loss → their heads."""
+    task = TASKS[run.space.task]
+    if run.space.task == "embedding":
+        return {name: head for name, head in task.metrics.items() if name != "loss"}
+    return {"accuracy": "accuracy" if task.classifies else "tokens right"}
 
 
 def _row(

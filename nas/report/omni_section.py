@@ -16,7 +16,7 @@ PATCH, SPACE = 11, 8  # of a map: side of a patch, and what is between two maps
 TITLE = "What omnidirectional layers look at"
 WORDS = {
     "trained from scratch": "trained from scratch",
-    "inherited": "with weights inherited from the supernet",
+    "inherited": words.INHERITED,
 }
 
 

@@ -52,7 +52,7 @@ def headline(run: RunContents) -> Html:
 
 
 def _shortfalls(run: RunContents) -> list[str]:
-    """Networks that learnt less from scratch than they had inherited, a sentence each."""
+    """Networks that learnt less from scratch than they showed in the search, a sentence each."""
     front = run.front.entries if run.front is not None else ()
     losses = {one.id: one.valid_scores["loss"] for one in run.retrained}
     found = [shortfall_and_advice(entry, losses.get(entry.id), run.name) for entry in front]
@@ -76,7 +76,7 @@ def _story(run: RunContents) -> Html:
     if run.observed:
         sentences.append(
             f"Of {words.count(run.space.size)} networks in the space, {len(run.observed):,} were "
-            "observed with the weights of one shared supernet. "
+            f"observed {words.observed_how(run)}. "
         )
     if run.verified:
         sentences.append(
@@ -102,7 +102,7 @@ def _winner(run: RunContents) -> Html:
     result = next((one for one in run.retrained if one.id == picked.id), None)
     if result is not None:
         parts += [
-            f"Trained from scratch for {words.plural(result.epochs, 'epoch')}, it ",
+            f"{run.spec.trained.capitalize()} for {words.plural(result.epochs, 'epoch')}, it ",
             *_reached(result),
             ", which nothing before had seen.",
         ]

@@ -70,9 +70,12 @@ class Budget(BaseModel):
             networks are fastest with one, and sums over another number differ in the last bits.
         distil: with a checkpoint: what layers learn before the supernet is trained.
         supernet: training of the supernet.
+        own_updates: 0 to observe networks with weights inherited from the supernet. Above 0 there
+            is no supernet: each network is trained alone for so many updates before it is
+            observed, otherwise with the numbers of `retrain`, whose schedule ends with them.
         valid_examples: validation examples (images, pairs or lines) that networks are compared on
             while searching; 0 for all.
-        observations: most networks whose inherited quality is measured before the last ones are
+        observations: most networks whose quality is measured before the last ones are
             verified.
         rounds: how rank-evolve divides them.
         latency_samples: networks that are timed for the latency predictor.
@@ -88,6 +91,7 @@ class Budget(BaseModel):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     distil: DistilBudget = DistilBudget()
     supernet: TrainingSettings = TrainingSettings()
+    own_updates: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
     rounds: RoundsBudget = RoundsBudget()

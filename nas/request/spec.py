@@ -94,8 +94,9 @@ class SearchTerms(BaseModel):
         QualityMetric,
         Field(
             description="What quality is: the validation loss, the share of right predictions, for "
-            "translation BLEU, which takes longer, or for language models the loss on tokens that "
-            "repeat what stands beyond the window."
+            "translation BLEU, which takes longer, for language models the loss on tokens that "
+            "repeat what stands beyond the window, or for encoders of texts how well they agree "
+            "with the checkpoint on which texts are alike, or nearest."
         ),
         Shown("Quality"),
     ] = "loss"
@@ -381,10 +382,30 @@ class SearchSpec(SearchTerms):
             return keep
         return checked_vetoes(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
 
+    @model_validator(mode="after")
+    def _inherits_or_not(self) -> Self:
+        if self.start is not None and self.trains_alone:
+            raise ValueError(
+                f"own_updates is {self.budget.own_updates:,}, which trains each network from "
+                "scratch, and a search that begins with a checkpoint inherits its weights: set "
+                "own_updates to 0, or search without the checkpoint"
+            )
+        return self
+
+    @property
+    def trained(self) -> str:
+        """How its chosen networks are trained, in words."""
+        return "trained from scratch" if self.start is None else "fine-tuned"
+
     @cached_property
     def space(self) -> SearchSpace:
         """The parsed space."""
         return parse_space(self.space_toml, "the run's space.toml")
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether each network is trained alone before it is observed: there is no supernet."""
+        return self.budget.own_updates > 0
 
     @cached_property
     def digest(self) -> str:
@@ -400,6 +421,8 @@ class SearchSpec(SearchTerms):
             for name in LATER_SETTINGS:
                 if not training[name]:
                     del training[name]
+        if not self.trains_alone:
+            del values["budget"]["own_updates"]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

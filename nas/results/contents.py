@@ -31,7 +31,8 @@ class Retrained:
     Attributes:
         id: of the network.
         architecture: the network.
-        headline: the score that its task is known by: ``accuracy``, ``bleu`` or ``perplexity``.
+        headline: the score that its task is known by: ``accuracy``, ``bleu``, ``perplexity`` or
+            ``similarity``.
         test_scores: on the test split, by name.
         valid_scores: the same on the validation split.
         epochs: passes over the training split.
@@ -55,8 +56,8 @@ class Exchange:
         of: id of the network that it was made from.
         slot: the place, such as ``decoder.2.self_attention``.
         kind: that stands there instead.
-        values: quality with inherited weights and costs, by objective; without quality where it
-            could not be evaluated.
+        values: quality as networks were observed and costs, by objective; without quality where
+            it could not be evaluated.
     """
 
     of: str
@@ -97,7 +98,7 @@ class RunContents:
         profiles: timed objective → what was timed for its predictor, and on what device.
         carried: the device profile that the search was given.
         predictors: timed objective → how its predictor was chosen.
-        history: of the supernet's training.
+        history: of the supernet's training, if there was one.
         observed: networks with a measured quality; a latency may be predicted.
         population: the best networks of the evolution, by prediction.
         verified: networks that were measured after the evolution.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,
@@ -193,12 +194,13 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
         device: where to put it.
 
     Raises:
-        UsageError: when no supernet is trained yet.
+        UsageError: when no supernet is trained yet, or never will be.
         DamagedRunError: when the weights are missing, were changed, or are of another space.
     """
     from supernet.building import build_supernet
     from supernet.training.checkpoint import load
 
+    check_inherits(folder, network_id)
     _check_weights(folder, "supernet")
     file, space = folder.path / SUPERNET_FILE, folder.spec.space
     if not file.is_file():
@@ -212,6 +214,29 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
         reason = str(error).splitlines()[0]
         raise DamagedRunError(f"{file} is no supernet of this run's space ({reason})") from error
     return TrainedNetwork(architecture, model.to(device).eval(), device)
+
+
+def nothing_inherited(spec: SearchSpec) -> str | None:
+    """Why the networks of a run inherit no weights; None where there is a supernet."""
+    if not spec.trains_alone:
+        return None
+    return (
+        "the run has no supernet to inherit weights from: each network was trained alone for "
+        f"{spec.budget.own_updates:,} updates before it was observed, and those weights were not "
+        "kept"
+    )
+
+
+def check_inherits(folder: RunFolder, network_id: str) -> None:
+    """Refuse a run whose networks inherit no weights.
+
+    Raises:
+        UsageError: saying how the network gets some.
+    """
+    if reason := nothing_inherited(folder.spec):
+        raise UsageError(
+            f"{reason}; nas retrain {folder.path} --pick {network_id} trains it from scratch"
+        )
 
 
 def _check_weights(folder: RunFolder, stage: str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
+from nas.run.network_training import new_network, trainer_of
 from nas.run.opened import OpenedRun
 from nas.search.front import FrontEntry
 from supernet.building import build_network
 from supernet.extraction import StandAlone, extract
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import Trainer
-from supernet.training.sampling import SingleNetwork
 from supernet.training_settings import TrainingSettings
 
 
@@ -30,25 +28,11 @@ def network_trainer(
         settings: the numbers.
         checkpoints: where the training goes on from.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.spec.seed)
-        network = build_network(
-            run.space.model, run.space.task, entry.architecture, settings.dropout
-        )
+    network = new_network(run.spec, entry.architecture, settings)
     if run.spec.start is not None:
         inherited = extract(run.supernet, entry.architecture)
         network.network.load_state_dict(inherited.network.state_dict())
-    trainer = Trainer(
-        network.network,
-        SingleNetwork(entry.architecture),
-        [entry.architecture],
-        run.quick_task,
-        settings,
-        seed=run.spec.seed,
-        device=run.spec.device,
-        folder=checkpoints,
-        teacher=run.teacher,
-    )
+    trainer = trainer_of(network, run.spec, run.quick_task, settings, checkpoints, run.teacher)
     return network, trainer
 
 

@@ -1,8 +1,9 @@
-"""Tells when a network learnt less from scratch than it had inherited from the supernet.
+"""Tells when a network learnt less from scratch than it showed in the search.
 
-A search compares networks by inherited weights. They hide a network that is hard to train on its
-own: its weights were learnt in wider and shallower networks. Such a winner may stand at chance
-after a retraining that others do well with.
+Most searches compare networks by inherited weights. They hide a network that is hard to train on
+its own: its weights were learnt in wider and shallower networks. Such a winner may stand at chance
+after a retraining that others do well with. Where networks were trained alone for a short while
+before they were observed, the longer schedule of the retraining may suit one less.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ import shlex
 from nas.objectives import QUALITY
 from nas.search.front import FrontEntry
 
-# Inherited losses may be of a part of the validation split: that moves them by a few percent.
+# Losses of the search may be of a part of the validation split: that moves them a few percent.
 TOLERANCE = 1.1
 
 
-def inherited_loss(entry: FrontEntry) -> float | None:
-    """The validation loss with inherited weights in nats; None where no network was measured."""
+def loss_in_search(entry: FrontEntry) -> float | None:
+    """The validation loss in nats that the search measured; None where it measured none."""
     return entry.measured.get("valid_loss", entry.measured.get(QUALITY))
 
 
 def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
-    """Words for a network that learnt less from scratch than it had inherited, or None.
+    """Words for a network that learnt less from scratch than it showed in the search, or None.
 
     Args:
         entry: the network.
         loss: its validation loss after training from scratch; None is not judged.
     """
-    inherited = inherited_loss(entry)
-    if loss is None or inherited is None or loss <= TOLERANCE * inherited:
+    shown = loss_in_search(entry)
+    if loss is None or shown is None or loss <= TOLERANCE * shown:
         return None
     return (
-        f"network {entry.id} learnt less from scratch than it had inherited: its validation loss "
-        f"is {loss:.3f} and was {inherited:.3f}; its training does not suit it"
+        f"network {entry.id} learnt less from scratch than it showed in the search: its validation "
+        f"loss is {loss:.3f} and was {shown:.3f}; its training does not suit it"
     )
 
 

@@ -1,6 +1,6 @@
-"""Measures what networks are worth with inherited weights.
+"""Measures what networks are worth, with inherited weights or after a short training alone.
 
-One of the few modules of `nas` that know torch. It joins the supernet with the search.
+One of the few modules of `nas` that know torch. It joins the elastic models with the search.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 
 from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.request.spec import SearchSpec
+from nas.run.network_training import trained_alone
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
@@ -30,35 +31,33 @@ def use_threads(spec: SearchSpec) -> None:
         torch.set_num_threads(spec.budget.threads)
 
 
-def inherited_quality(
+def validation_quality(
     task: Task[Any, Any],
-    supernet: Supernet,
+    model: Supernet,
     architecture: Architecture,
     metric: QualityMetric,
     device: str,
 ) -> dict[str, float]:
-    """What a network is worth on the validation split with the supernet's weights.
+    """What a network is worth on the validation split.
 
     Args:
         task: with the validation examples to look at.
-        supernet: the weights.
+        model: the weights: the supernet, or the network on its own.
         architecture: the network.
         metric: what quality is; ``bleu`` translates greedily, which is several times faster than
             with a beam and ranks networks alike.
         device: where to compute.
 
     Returns:
-        ``quality``, of which less is better, ``valid_accuracy``, and the other scores of the
-        validation split that quality is not itself.
+        ``quality``, of which less is better, and the scores of the validation split that quality is
+        not itself.
     """
-    result = evaluate(task, supernet, architecture, task.valid, device=device)
-    scores = {"accuracy": result.accuracy, "loss": result.loss}
-    if result.recall_nats is not None:
-        scores["recall_nats"] = result.recall_nats
+    result = evaluate(task, model, architecture, task.valid, device=device)
+    scores = result.scores
     if metric == "bleu":
         assert isinstance(task, TranslationTask)
         greedy = BeamSettings(beam_size=1)
-        scores["bleu"] = split_bleu(task, supernet, architecture, task.valid, device, greedy).score
+        scores["bleu"] = split_bleu(task, model, architecture, task.valid, device, greedy).score
     measured = {f"valid_{name}": score for name, score in scores.items()}
     if metric == "loss":
         del measured["valid_loss"]
@@ -84,33 +83,36 @@ def check_data(task: Task[Any, Any], metric: QualityMetric) -> None:
 
 
 @dataclass(frozen=True)
-class InheritedEvaluator:
+class Evaluator:
     """All that is needed to evaluate networks of a run.
 
     Attributes:
         spec: the request.
         task: with as many validation examples as networks are compared on.
-        supernet: the trained weights, in evaluation mode.
+        supernet: the trained weights, in evaluation mode; None where each network is trained alone.
     """
 
     spec: SearchSpec
     task: Task[Any, Any]
-    supernet: Supernet
+    supernet: Supernet | None
 
     def quality(self, network: Architecture) -> dict[str, float]:
-        """See `inherited_quality`; values may be infinite or no numbers."""
-        return inherited_quality(
-            self.task, self.supernet, network, self.spec.quality, self.spec.device
-        )
+        """See `validation_quality`; values may be infinite or no numbers.
+
+        Raises:
+            DivergedError: when a loss of the network's training is not finite.
+        """
+        model = self.supernet or trained_alone(self.spec, self.task, network)
+        return validation_quality(self.task, model, network, self.spec.quality, self.spec.device)
 
 
-def open_evaluator(spec: SearchSpec, data_digest: str, weights: bytes) -> InheritedEvaluator:
+def open_evaluator(spec: SearchSpec, data_digest: str, weights: bytes | None) -> Evaluator:
     """Open a run's data and take up its supernet, away from its folder.
 
     Args:
         spec: the request.
         data_digest: of the data that the run began with.
-        weights: a checkpoint with the supernet's ``weights``.
+        weights: a checkpoint with the supernet's ``weights``; None where there is none.
 
     Raises:
         DataError: when the data are not there, or are others.
@@ -121,8 +123,8 @@ def open_evaluator(spec: SearchSpec, data_digest: str, weights: bytes) -> Inheri
             f"the data set {spec.data or spec.dataset} is not the one on the machine where the run "
             "is worked on; put the same files at the same path"
         )
-    supernet = trained_supernet(spec, read(weights)["weights"])
-    return InheritedEvaluator(spec, compared_on(task, spec), supernet)
+    supernet = None if weights is None else trained_supernet(spec, read(weights)["weights"])
+    return Evaluator(spec, compared_on(task, spec), supernet)
 
 
 def compared_on(task: Task[Any, Any], spec: SearchSpec) -> Task[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nas.run.checkpoint import open_checkpoint
-from nas.run.evaluator import compared_on, inherited_quality, trained_supernet, use_threads
+from nas.run.evaluator import Evaluator, compared_on, trained_supernet, use_threads
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,
@@ -113,23 +113,26 @@ class OpenedRun:
         """Digest of the data that the run began with."""
         return str(self.folder.read_json(DATA_FILE)["digest"])
 
-    def weights(self) -> bytes:
-        """The trained supernet's weights, as a checkpoint."""
-        return dumped({"weights": self._trained_weights()})
+    def weights(self) -> bytes | None:
+        """The trained supernet's weights, as a checkpoint; None in a run without a supernet."""
+        return None if self.spec.trains_alone else dumped({"weights": self._trained_weights()})
 
     def _trained_weights(self) -> dict[str, Any]:
         weights: dict[str, Any] = load(self.folder.path / SUPERNET_FILE)["weights"]
         return weights
 
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        supernet = None if self.spec.trains_alone else self.supernet
+        return Evaluator(self.spec, self.quick_task, supernet)
+
     def prepare(self) -> None:
         """Load what `quality` needs."""
-        _ = self.quick_task, self.supernet
+        _ = self._evaluator
 
     def quality(self, network: Architecture) -> dict[str, float]:
-        """What the validation split says of a network with inherited weights, in this process."""
-        return inherited_quality(
-            self.quick_task, self.supernet, network, self.spec.quality, self.spec.device
-        )
+        """What the validation split says of a network, in this process; see `Evaluator`."""
+        return self._evaluator.quality(network)
 
 
 def shared_run(path: str | Path) -> OpenedRun:

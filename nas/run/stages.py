@@ -162,6 +162,7 @@ SEARCH_STAGES = (
             BEST_SUPERNET_FILE: "those with the lowest validation loss",
             HISTORY_FILE: "how its training went",
         },
+        lambda spec: not spec.trains_alone,
         scratch=(RAY_TRAIN_FOLDER,),
     ),
     Stage(

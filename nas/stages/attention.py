@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nas.results.networks import open_network
+from nas.results.networks import check_inherits, open_network
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, attention_file
@@ -84,6 +84,7 @@ def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
 def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, Weights]:
     if retrained:
         return open_network(run.folder, entry.id, "cpu").model, "trained from scratch"
+    check_inherits(run.folder, entry.id)
     if not run.folder.has(SUPERNET_FILE):
         raise UsageError(
             f"the supernet of this run was deleted to make room; train {entry.id} from scratch "

@@ -104,7 +104,7 @@ class Run(OpenedRun):
         """
         top = largest(self.space)
         values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
-        values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.num_outcomes)
+        values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.guessing_loss)
         identity = self.space.decode(top)[0].id
         for name, known in self.measured_costs().items():
             if identity in known and not known[identity].doubtful:
@@ -175,7 +175,7 @@ class Run(OpenedRun):
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
     def evaluate(self, networks: Sequence[Architecture]) -> Iterator[Outcome]:
-        """What networks are worth with inherited weights, in their order, see `Executor`."""
+        """What networks are worth, in their order, see `Executor`."""
         return self.executor.evaluate(self, networks)
 
 

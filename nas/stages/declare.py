@@ -26,7 +26,8 @@ def work(run: Run) -> Iterator[Event]:
     feasibility.check_request(run.spec, run.executor, run.carried)
     task = run.task
     check_data(run.quick_task, run.spec.quality)
-    for training in (run.spec.budget.supernet, run.spec.budget.retrain):
+    budget, alone = run.spec.budget, run.spec.trains_alone
+    for training in (budget.retrain,) if alone else (budget.supernet, budget.retrain):
         task.check(training)
     write_atomically(run.folder.path / SPACE_FILE, dump_space(run.space))
     run.folder.write_json(
@@ -37,8 +38,8 @@ def work(run: Run) -> Iterator[Event]:
             **task.describe(),
         },
     )
-    if run.computes_on.startswith("cuda"):
-        yield Note("declare", training_told(run.space, run.spec.budget.supernet))
+    if run.computes_on.startswith("cuda") and not alone:
+        yield Note("declare", training_told(run.space, budget.supernet))
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 

@@ -1,7 +1,8 @@
 """The stage that exchanges the kind of attention of single layers of the picked network.
 
 What the network loses, or saves, with another kind in one layer says what that layer's kind is
-good for. Weights are the supernet's; costs are predicted, or counted where a formula tells them.
+good for. Networks are evaluated as the observed ones were; costs are predicted, or counted where a
+formula tells them.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _picked(run: Run) -> Architecture | None:
 
 
 def _known(run: Run) -> dict[str, float | None]:
-    """Qualities with inherited weights that were measured, by id; None where that failed."""
+    """Qualities that were observed or verified, by id; None where that failed."""
     found: dict[str, float | None] = {}
     for line in (*run.observations().values(), *run.folder.read_journal(VERIFICATION_FILE)):
         found[line["id"]] = None if failed(line) else line.get("measured", line)[QUALITY]

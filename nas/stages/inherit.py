@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from nas.objectives import QUALITY
-from nas.run.evaluator import inherited_quality
+from nas.run.evaluator import validation_quality
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import BASELINE_FILE, INHERITED_FILE
 from nas.stages.base import Run
@@ -30,7 +30,7 @@ def work(run: Run) -> Iterator[Event]:
     save(run.folder.path / INHERITED_FILE, {"weights": weights})
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture
-    values = inherited_quality(task, teacher.network, network, spec.quality, spec.device)
+    values = validation_quality(task, teacher.network, network, spec.quality, spec.device)
     line = {"id": network.id, "architecture": network.to_json(), "values": values}
     run.folder.write_json(BASELINE_FILE, line)
     yield ArchitectureMeasured("inherit", network.id, values)

@@ -34,7 +34,7 @@ def measured_entries(run: Run) -> list[FrontEntry]:
         )
         for network, predicted, cost_values in details:
             line = known[network.id]
-            measured = inherited(line) | cost_values
+            measured = observed_values(line) | cost_values
             entries[network.id] = FrontEntry(network.id, network, measured, predicted)
     return [_with_costs(entry, costs) for entry in entries.values()]
 
@@ -71,8 +71,8 @@ def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, KnownCost]])
     )
 
 
-def inherited(line: Mapping[str, Any]) -> dict[str, float]:
-    """What was measured of a network with inherited weights, out of its line in the journal."""
+def observed_values(line: Mapping[str, Any]) -> dict[str, float]:
+    """What was observed of a network, out of its line in the journal."""
     return {name: value for name, value in line.items() if name not in ("id", "architecture")}
 
 

@@ -35,7 +35,7 @@ NETWORKS_PER_FRONT = 8
 
 
 def work(run: Run) -> Iterator[Event]:
-    """Measure the inherited quality of networks until the searcher has had enough.
+    """Measure the quality of networks until the searcher has had enough.
 
     What the journal knows is told to the searcher again, which then asks for what is missing.
 
@@ -79,7 +79,8 @@ def _observed(
         known[network.id] = line
         run.folder.append(OBSERVATIONS_FILE, [line])
         yield to_event("observe", network, outcome)
-        abort_stage(run.folder, "observe", [OBSERVATIONS_FILE], too_many_failures(known.values()))
+        problem = too_many_failures(known.values(), run.spec.trains_alone)
+        abort_stage(run.folder, "observe", [OBSERVATIONS_FILE], problem)
 
 
 def _tell(

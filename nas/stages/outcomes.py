@@ -33,11 +33,12 @@ def to_event(stage: str, network: Architecture, outcome: Outcome) -> Event:
     return ArchitectureMeasured(stage, network.id, outcome)
 
 
-def too_many_failures(lines: Iterable[Mapping[str, Any]]) -> NasError | None:
+def too_many_failures(lines: Iterable[Mapping[str, Any]], alone: bool) -> NasError | None:
     """Why it makes no sense to go on; None while it does.
 
     Args:
         lines: of the networks so far.
+        alone: whether each was trained alone.
 
     Returns:
         The error to end with, when there are many failures and more of them than of the rest.
@@ -49,9 +50,14 @@ def too_many_failures(lines: Iterable[Mapping[str, Any]]) -> NasError | None:
     if not many and not (len(every) >= MANY_FAILURES and good < FEWEST):
         return None
     if all(failure.kind == "not finite" for failure in failures):
+        cause = (
+            "their short trainings diverge: lower retrain.learning_rate"
+            if alone
+            else "the supernet has diverged: lower supernet.learning_rate"
+        )
         return DivergedError(
             f"the validation loss of {len(failures)} of {len(every)} networks is not a number; "
-            "the supernet has diverged: lower supernet.learning_rate"
+            f"{cause}"
         )
     return _unusable(failures, len(every))
 

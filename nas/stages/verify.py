@@ -22,9 +22,9 @@ from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.stages.base import KnownCost, Run
 from nas.stages.measured import (
     exact_costs,
-    inherited,
     journal_entry,
     measured_entries,
+    observed_values,
     predicted_values,
     read_confirmed,
     with_confirmed,
@@ -71,7 +71,8 @@ def work(run: Run) -> Iterator[Event]:
                 continue
             lines[line["id"]] = line
             journals = (VERIFICATION_FILE, HOLDING_FILE)
-            abort_stage(run.folder, "verify", journals, too_many_failures(lines.values()))
+            problem = too_many_failures(lines.values(), run.spec.trains_alone)
+            abort_stage(run.folder, "verify", journals, problem)
             done = min(len(lines), wanted)
             yield Progress("verify", done, wanted)
         position += len(batch)
@@ -247,7 +248,7 @@ def _verified(
             "predicted": predicted[index],
         }
         before = known.get(network.id)
-        outcome = next(outcomes) if before is None else inherited(before)
+        outcome = next(outcomes) if before is None else observed_values(before)
         if isinstance(outcome, Failure):
             event: Event | None = to_event("verify", network, outcome)
             line |= values_of(outcome)

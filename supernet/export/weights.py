@@ -9,7 +9,6 @@ or of another kind is refused in one sentence.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from search_spaces.files import replacing
 from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
+from supernet.pretrained.tensors import foreign_kind
 from supernet.training.checkpoint import load, save
 
 _RENAMED = (
@@ -166,7 +166,7 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load as unpacked
 
-    kind = _foreign_kind(file)
+    kind = foreign_kind(file)
     if kind is not None:
         raise DataError(
             f"{file} is {kind}, not a safetensors file; it was not opened, for a pickle can run "
@@ -178,15 +178,6 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise DataError(
             f"{file} is no whole safetensors file ({first_line(error)}); export the network anew"
         ) from error
-
-
-def _foreign_kind(file: Path) -> str | None:
-    """What a file really is, when it is one of those that are often renamed."""
-    if zipfile.is_zipfile(file):
-        return "a zip archive, as torch.save writes it"
-    with file.open("rb") as stream:
-        start = stream.read(2)
-    return "a pickle" if len(start) == 2 and start[0] == 0x80 and start[1] in range(2, 6) else None
 
 
 def first_line(error: Exception) -> str:

@@ -22,6 +22,7 @@ from supernet.pretrained.json_files import read_object
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.msgpack")
+PICKLE_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
 PLAIN_TYPES = frozenset(("F32", "F16", "BF16", "F64"))
 
 
@@ -124,8 +125,10 @@ def foreign_kind(file: Path) -> str | None:
     if zipfile.is_zipfile(file):
         return "a zip archive, as torch.save writes it"
     with file.open("rb") as stream:
-        start = stream.read(2)
-    return "a pickle" if len(start) == 2 and start[0] == 0x80 and start[1] in range(2, 6) else None
+        start = stream.read(9)
+    if start[8:] == b"{":  # the length of a head may have any bytes, and the head begins with it
+        return None
+    return "a pickle" if start[:1] == b"\x80" and start[1:2] in PICKLE_PROTOCOLS else None
 
 
 def check_types(tensors: Iterable[StoredTensor]) -> None:

@@ -220,7 +220,7 @@ def _distrust(card: ReportCard, settings: PruningSettings) -> str | None:
             return (
                 f"The ranker's held-out {what} is {value:.3f} with {card.observations} "
                 f"observations, below the {least:g} that would justify a cut; the space stays "
-                "whole. Observe more networks or train the supernet longer."
+                "whole. Observe more networks, or train longer before they are observed."
             )
     return None
 

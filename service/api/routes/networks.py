@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from nas.results.networks import nothing_inherited
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
@@ -78,6 +79,7 @@ def checked_network(kind: Kind, job: Job, given: NetworkRequest, context: Contex
     if kind is Kind.attention:
         check_omni(network.architecture, folder.spec.space.model.omni_span)
     if isinstance(given, ExportRequest):
+        reason = nothing_inherited(folder.spec) or "the supernet was deleted to make room"
         trained = given.weights == "trained"
         file = weights_file(network.id) if trained else SUPERNET_FILE
         if not (folder.path / file).is_file():
@@ -86,6 +88,6 @@ def checked_network(kind: Kind, job: Job, given: NetworkRequest, context: Contex
                 f"{network.id} is not trained from scratch: retrain it first, or export the "
                 "weights it inherited"
                 if trained
-                else "the supernet was deleted to make room; retrain the network, and export that",
+                else f"{reason}; retrain the network, and export that",
             )
     return network

@@ -1,0 +1,244 @@
+"""Which layers should get another kind of attention? All placements, and what choosing misses.
+
+``python -m experiments.placement_table --checkpoint DIR --data DIR --kinds softmax,linear``
+
+Every other kind is distilled in every layer of a checkpoint once (`supernet.inheritance.local`),
+then every placement of the kinds is evaluated with these weights. So the best placement with any
+number of converted layers is known, and for each way of choosing how much it is short of that, as
+a share of the distance between the best and the worst. A table that is cut short goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from experiments.harness import RESULTS, Options, Study, done_jobs, note, table_of
+from experiments.placement_selectors import (
+    SELECTORS,
+    Choice,
+    Placement,
+    PlacementTable,
+    additive,
+    additive_fit,
+    additive_fits,
+    all_placements,
+    mean_regrets,
+    ranked,
+)
+from nas.cli.search import Here
+from nas.objectives import QUALITY, QualityMetric
+from nas.request.resolve import resolve
+from nas.request.spec import SearchRequest
+from nas.run.folder import RunFolder
+from nas.run.layout import DISTILLED_ERRORS_FILE
+from nas.run.stage_runner import run_stage
+from nas.run.stages import search_stages
+from nas.stages.base import Run
+from nas.stages.pipeline import work_of
+from search_spaces.errors import UsageError
+from search_spaces.files import append_lines
+from search_spaces.loading import dump_space
+from search_spaces.operators import largest
+from search_spaces.space import SearchSpace
+from supernet.building import build_supernet
+from supernet.pretrained.checkpoint import read_checkpoint
+from supernet.pretrained.space import space_around
+
+JOURNAL = "placements.jsonl"
+MARK = 0.01
+FOLD = 25
+
+
+def kinds_space(checkpoint: Path, kinds: list[str]) -> SearchSpace:
+    """The checkpoint's networks that differ in their kinds of attention alone.
+
+    Raises:
+        UsageError: for a kind that the space around the checkpoint does not offer.
+    """
+    space = space_around(read_checkpoint(checkpoint))
+    top = largest(space)[0]
+    choices: dict[str, list[Any]] = {}
+    for slot, index in zip(space.slots, top, strict=True):
+        if not slot.gene.endswith("attention"):
+            choices[slot.name] = [slot.choices[index]]
+            continue
+        if missing := [kind for kind in kinds if kind not in slot.choices]:
+            raise UsageError(
+                f"{slot.name} offers {', '.join(map(str, slot.choices))}, not {missing[0]}"
+            )
+        choices[slot.name] = kinds
+    return space.restrict(choices)
+
+
+def distilled_run(options: Options, space: SearchSpace) -> Run:
+    """A run of the space whose kinds of attention have been distilled, now or earlier."""
+    request = SearchRequest(
+        start=str(options.checkpoint),
+        space_toml=dump_space(space),
+        data=str(options.data),
+        objectives=("quality", "flops"),
+        quality=cast(QualityMetric, options.quality),
+        settings={
+            "threads": 1,
+            "distil.updates": options.updates,
+            "valid_examples": options.examples,
+        },
+    )
+    spec = resolve(request, Here()).spec
+    run = Run(RunFolder.create(options.work / "run", spec))
+    for stage in search_stages(spec):
+        if stage.name in ("declare", "inherit", "distil"):
+            for _ in run_stage(run, stage, work_of(stage)):
+                pass
+    return run
+
+
+def evaluate_all(run: Run, kinds: list[str], journal: Path) -> dict[Placement, dict[str, float]]:
+    """What the validation split says of every placement, as far as the journal does not know it."""
+    supernet = build_supernet(run.space)
+    supernet.load_state_dict(run.first_weights())
+    run.__dict__["supernet"] = supernet.to(run.spec.device).eval()
+    done = {tuple(line["placement"]): line["values"] for line in done_jobs(journal).values()}
+    top = largest(run.space)
+    columns = [n for n, slot in enumerate(run.space.slots) if slot.gene.endswith("attention")]
+    every = list(all_placements(len(columns), len(kinds)))
+    for number, placement in enumerate(every):
+        if placement in done:
+            continue
+        row = top.copy()
+        for column, kind in zip(columns, placement, strict=True):
+            row[0, column] = run.space.slots[column].choices.index(kinds[kind])
+        values = run.quality(run.space.decode(row)[0])
+        line = {"key": str(placement), "placement": placement, "values": values}
+        append_lines(journal, [json.dumps(line)])
+        done[placement] = values
+        if number % FOLD == 0:
+            note(f"{number} of {len(every)} placements")
+    return done
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """All numbers of the study."""
+    torch.set_num_threads(1)
+    kinds = options.kinds.split(",")
+    options.work.mkdir(parents=True, exist_ok=True)
+    space = kinds_space(options.checkpoint, kinds)
+    run = distilled_run(options, space)
+    found = evaluate_all(run, kinds, options.work / JOURNAL)
+    placements = sorted(found)
+    errors = run.folder.read_json(DISTILLED_ERRORS_FILE)
+    layers = len(placements[0])
+    table = PlacementTable(
+        np.array(placements),
+        np.array([found[one][QUALITY] for one in placements]),
+        np.array([[errors.get(f"{n}.{kind}", 0.0) for kind in kinds] for n in range(layers)]),
+    )
+    np.savez_compressed(
+        RESULTS / f"{options.name}.npz",
+        placements=table.placements.astype(np.int8),
+        qualities=table.qualities,
+        errors=table.errors,
+    )
+    seeds = range(options.seeds)
+    return {
+        "name": options.name,
+        "kinds": kinds,
+        "layers": layers,
+        "quality": options.quality,
+        "placements": len(placements),
+        "own": table.known[(0,) * layers],
+        "best": [_extreme(table, count, best=True) for count in table.counts],
+        "worst": [_extreme(table, count, best=False) for count in table.counts],
+        "regrets": {name: _regrets(table, choose(table)) for name, choose in SELECTORS.items()},
+        "additive": [_regrets(table, additive(table, seed)) for seed in seeds],
+        "search": [_regrets(table, ranked(table, space, seed)) for seed in seeds],
+        "r2": additive_fit(table),
+        "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
+    }
+
+
+def _extreme(table: PlacementTable, count: int, best: bool) -> dict[str, Any]:
+    among = np.flatnonzero(table.converted == count)
+    values = table.qualities[among]
+    number = among[values.argmin() if best else values.argmax()]
+    placement = table.placements[number].tolist()
+    return {"count": count, "quality": float(table.qualities[number]), "placement": placement}
+
+
+def _regrets(table: PlacementTable, choice: Choice) -> dict[str, float]:
+    return {str(count): value for count, value in mean_regrets(table, choice).items()}
+
+
+def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
+    """Tables of the numbers."""
+    kinds = numbers["kinds"]
+    counts = [str(one["count"]) for one in numbers["best"]]
+    rows = []
+    for best, worst in zip(numbers["best"], numbers["worst"], strict=True):
+        names = " ".join(kinds[kind] for kind in best["placement"])
+        rows.append([best["count"], f"{best['quality']:.4g}", f"{worst['quality']:.4g}", names])
+    yield table_of(
+        f"{numbers['name']}: {numbers['placements']} placements, {numbers['quality']}, less is "
+        f"better; the network itself {numbers['own']:.4g}",
+        ["converted", "best", "worst", "the best placement"],
+        rows,
+    )
+    lines = [[name, *_cells(found, counts)] for name, found in numbers["regrets"].items()]
+    for name in ("additive", "search"):
+        runs = numbers[name]
+        mean = {count: float(np.mean([one[count] for one in runs])) for count in counts}
+        worst = {count: float(np.max([one[count] for one in runs])) for count in counts}
+        lines.append([f"{name}, mean of {len(runs)} seeds", *_cells(mean, counts)])
+        lines.append([f"{name}, worst of {len(runs)} seeds", *_cells(worst, counts)])
+    yield table_of(
+        "regret: share of the distance from the best to the worst with as many converted layers",
+        ["chosen by", *counts],
+        lines,
+    )
+    fits = ", ".join(f"{n}: {value:.2f}" for n, value in numbers["r2_by_count"].items())
+    yield f"R² of a sum of scores by layer: {numbers['r2']:.3f} over all; by count {fits or 'none'}"
+
+
+def _cells(found: dict[str, float], counts: list[str]) -> list[str]:
+    return [f"{found[count]:.3f}" for count in counts]
+
+
+def met(numbers: dict[str, Any]) -> bool:
+    """Whether the search is within a hundredth of the best everywhere, with every seed."""
+    return all(value <= MARK for one in numbers["search"] for value in one.values())
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """See `Study.add_options`."""
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--data", type=Path, required=True, help="folder of nas data prepare")
+    parser.add_argument("--kinds", default="softmax,linear", help="the checkpoint's own first")
+    parser.add_argument("--quality", default="loss", choices=get_args(QualityMetric))
+    parser.add_argument("--updates", type=int, default=100, help="of the local distillation")
+    parser.add_argument("--examples", type=int, default=500, help="validation examples")
+    parser.add_argument("--seeds", type=int, default=10, help="of the searches")
+    parser.add_argument("--name", default="placement_table", help="of the results' files")
+    parser.add_argument("--work", type=Path, default=Path("runs/placement_table"))
+
+
+STUDY = Study(
+    name="placement_table",
+    question="Which layers should get another kind of attention, and who finds them?",
+    add_options=add_options,
+    measure=measure,
+    show=show,
+    met=met,
+    results=lambda options: str(options.name),
+    example="--checkpoint ./all-MiniLM-L6-v2 --data data/texts --kinds softmax,linear",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())
