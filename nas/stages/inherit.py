@@ -14,8 +14,9 @@ from supernet.depth import ORDER
 from supernet.inheritance.inherit import inherit, stack_name
 from supernet.training.checkpoint import save
 
-JUDGED_BATCHES = 8
-"""Batches of the training split by which heads, neurons and layers are put in order."""
+JUDGED_BATCHES = 16
+"""Batches of the training split by which heads, neurons and layers are put in order, and to which
+the output layers of smaller sizes are fitted."""
 
 
 def work(run: Run) -> Iterator[Event]:
