@@ -62,7 +62,7 @@ class Oracle:
         self.known = read_known(work)
         self.fresh: dict[bytes, float] = {}
         largest_flops = float(network_costs(self.space, largest(self.space))[0, 1])
-        guessing = QUALITIES[self._run.spec.quality].of_guessing(self._run.task.num_outcomes)
+        guessing = QUALITIES[self._run.spec.quality].of_guessing(self._run.task.guessing_loss)
         reference = np.array([guessing, largest_flops])
         self.problem = Problem(self.space, self._costs, reference)
 

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from search_spaces.settings import ImageInput, ModelSettings
 
-TaskName = Literal["classification", "translation", "language_modelling"]
+TaskName = Literal["classification", "translation", "language_modelling", "embedding"]
 TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
 
 
@@ -26,12 +26,16 @@ class TaskTraits:
         problem: what the settings of a space lack for the task; None when they are fine.
         metrics: name → what it is called, see `supernet.tasks.base.Scores`; the first that data
             have is the one that the task is known by on them.
+        loss_unit: what the loss is counted in; empty for a share.
+        guessing_loss: of a network that knows nothing; None where the number of outcomes says it.
     """
 
     stacks: tuple[str, ...]
     network: str
     problem: Callable[[ModelSettings], str | None]
     metrics: Mapping[str, str]
+    loss_unit: str = "nats"
+    guessing_loss: float | None = None
 
     @property
     def classifies(self) -> bool:
@@ -62,6 +66,13 @@ def _translation(model: ModelSettings) -> str | None:
 
 def _language_modelling(model: ModelSettings) -> str | None:
     problem = _text(model, "language_modelling")
+    if problem is None and (_two_vocabularies(model) or _shared(model)):
+        return "target_vocab_size and share_embeddings belong to translation"
+    return problem
+
+
+def _embedding(model: ModelSettings) -> str | None:
+    problem = _text(model, "embedding")
     if problem is None and (_two_vocabularies(model) or _shared(model)):
         return "target_vocab_size and share_embeddings belong to translation"
     return problem
@@ -110,5 +121,13 @@ TASKS: dict[TaskName, TaskTraits] = {
             "loss": "loss",
             "recall_nats": "loss on recalled",
         },
+    ),
+    "embedding": TaskTraits(
+        ("encoder",),
+        "encoder of texts",
+        _embedding,
+        {"similarity": "similarity", "recall_at_10": "recall at 10", "loss": "loss"},
+        loss_unit="",
+        guessing_loss=1.0,
     ),
 }

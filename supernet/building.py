@@ -12,7 +12,12 @@ from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from supernet.extraction import StandAlone, Supernet
-from supernet.models import FixedNetwork, build_classifier_supernet
+from supernet.models import (
+    FixedEmbedder,
+    FixedNetwork,
+    build_classifier_supernet,
+    build_embedder_supernet,
+)
 from supernet.sequence_models import (
     FixedLanguageModel,
     FixedTranslation,
@@ -32,6 +37,7 @@ BUILDERS: dict[TaskName, Builders] = {
     "classification": Builders(build_classifier_supernet, FixedNetwork),
     "translation": Builders(build_translation_supernet, FixedTranslation),
     "language_modelling": Builders(build_language_supernet, FixedLanguageModel),
+    "embedding": Builders(build_embedder_supernet, FixedEmbedder),
 }
 
 

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest
 from supernet.building import build_supernet
@@ -23,8 +22,6 @@ from tests.export_cases import hub_without_net
 from tests.pretrained_cases import FAMILIES, tokens_of, write_model
 
 pytestmark = pytest.mark.export
-
-SEARCHED = [family for family in FAMILIES if family != "bert"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +35,7 @@ def checkpoints(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {name: read_checkpoint(write_model(hub, place / name, name)) for name in FAMILIES}
 
 
-@pytest.mark.parametrize("family", SEARCHED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_checkpoint_is_in_its_space(checkpoints: dict[str, Checkpoint], family: str) -> None:
     found = checkpoints[family]
     text = space_text(found)
@@ -52,7 +49,7 @@ def test_the_checkpoint_is_in_its_space(checkpoints: dict[str, Checkpoint], fami
     assert "\n    " not in text and max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("family", SEARCHED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_networks_of_the_space_can_be_built(
     checkpoints: dict[str, Checkpoint], family: str
 ) -> None:
@@ -63,7 +60,9 @@ def test_networks_of_the_space_can_be_built(
     shapes = {kind.sub("", name): t.shape for name, t in found.weights().items()}
     own = network.network.state_dict()
     assert shapes == {kind.sub("", name): t.shape for name, t in own.items()}
-    if family != "vit":
+    if family == "bert":
+        assert network(tokens_of(1))[1].shape == (3, 24)
+    elif family != "vit":
         assert network(tokens_of(1)).shape[2] == 61
 
 
@@ -105,13 +104,13 @@ def test_positions_without_a_table_are_cut_to_what_a_space_can_say(
     assert parse_space(space_text(long), "mine.toml").model.max_length == 1_000_000
 
 
-def test_a_task_that_is_not_searched(checkpoints: dict[str, Checkpoint]) -> None:
-    found = replace(checkpoints["llama"], task="embedding")
-    from search_spaces.tasks import TASKS
-
-    if "embedding" not in TASKS:
-        with pytest.raises(UsageError, match="for the task embedding"):
-            space_around(found)
+def test_an_encoder_of_texts_reads_many_short_ones(checkpoints: dict[str, Checkpoint]) -> None:
+    space = space_around(checkpoints["bert"])
+    assert space.task == "embedding" and space.workload == {"batch": 1, "source": 48}
+    for preset in space.presets.values():
+        assert (preset["supernet"]["batch_size"], preset["supernet"]["distillation"]) == (64, 0.0)
+    long = replace(checkpoints["bert"].settings, max_length=512)
+    assert space_around(replace(checkpoints["bert"], settings=long)).workload["source"] == 128
 
 
 @pytest.mark.parametrize("name", ["qwen3", "[b]o\nld\x1b[31m", "---", "ü" * 80])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,7 +31,7 @@ def test_every_name_has_a_line_and_tasks_that_know_it() -> None:
     for name in ("objective", "winner"):
         assert len({getattr(one, name) for one in QUALITIES.values()}) == len(QUALITIES)
     for one in QUALITIES.values():
-        if one.name != "accuracy":  # which every task has, and few are known by
+        if one.name != "accuracy":  # which most tasks have, and few are known by
             assert [task for task in TASKS if one.name in TASKS[task].metrics] == list(one.tasks)
 
 
@@ -43,6 +42,8 @@ def test_every_name_has_a_line_and_tasks_that_know_it() -> None:
         ("bleu", "100 - valid_bleu", "BLEU"),
         ("accuracy", "1 - valid_accuracy", "share"),
         ("recall_nats", "valid_recall_nats", "nats"),
+        ("similarity", "1 - valid_similarity", "correlation"),
+        ("recall_at_10", "1 - valid_recall_at_10", "share"),
     ],
 )
 def test_what_stands_in_a_front(name: Any, metric: str, unit: str) -> None:
@@ -66,17 +67,22 @@ def test_a_front_that_was_read_knows_its_quality(name: Any) -> None:
 
 
 def test_less_is_better_of_each() -> None:
-    scores = {"loss": 2.5, "accuracy": 0.75, "bleu": 30.0, "recall_nats": 1.25}
+    near = {"similarity": 0.75, "recall_at_10": 0.5}
+    scores = {"loss": 2.5, "accuracy": 0.75, "bleu": 30.0, "recall_nats": 1.25, **near}
     worth = {name: one.of(scores) for name, one in QUALITIES.items()}
-    assert worth == {"loss": 2.5, "accuracy": 0.25, "bleu": 70.0, "recall_nats": 1.25}
-    blind = {name: one.of_guessing(20) for name, one in QUALITIES.items()}
+    far = {"similarity": 0.25, "recall_at_10": 0.5}
+    assert worth == {"loss": 2.5, "accuracy": 0.25, "bleu": 70.0, "recall_nats": 1.25, **far}
+    blind = {name: one.of_guessing(3.0) for name, one in QUALITIES.items()}
     assert blind == {
-        "loss": math.log(20),
+        "loss": 3.0,
         "accuracy": 1.0,
         "bleu": 100.0,
-        "recall_nats": math.log(20),
+        "recall_nats": 3.0,
+        "similarity": 1.0,
+        "recall_at_10": 1.0,
     }
-    assert MORE_IS_BETTER == ("valid_accuracy", "valid_bleu", "tokens_per_s")
+    more = ("valid_accuracy", "valid_bleu", "valid_similarity", "valid_recall_at_10")
+    assert (*more, "tokens_per_s") == MORE_IS_BETTER
 
 
 def test_by_accuracy_it_is_the_share_of_wrong_ones() -> None:

@@ -106,7 +106,7 @@ def prepare(
     if not quiet:
         for line in shared_examples(prepared.manifest):
             say(line)
-        say(what_next(out_folder))
+        say(what_next(out_folder, None if tokenizer in LEARNT else tokenizer))
 
 
 def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
@@ -140,9 +140,10 @@ def shared_examples(manifest: Manifest) -> list[str]:
     return told
 
 
-def what_next(folder: Path) -> str:
-    """What can be done with a folder."""
-    return f"Next    nas search --space SPACE --data {shlex.quote(str(folder))}"
+def what_next(folder: Path, checkpoint: str | None) -> str:
+    """What can be done with a folder, whose tokens may be those of a checkpoint."""
+    begun = "--space SPACE" if checkpoint is None else f"--from {shlex.quote(checkpoint)}"
+    return f"Next    nas search {begun} --data {shlex.quote(str(folder))}"
 
 
 def shown_on(screen: Screen) -> Report:

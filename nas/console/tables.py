@@ -158,16 +158,22 @@ def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
         _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
         **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if apart else {}),
-        "tokens right" if of_texts else "accuracy": lambda entry: decimal(
-            entry.measured.get("valid_accuracy"), 4
-        ),
     }
+    scores = {"valid_accuracy": "tokens right" if of_texts else "accuracy"}
+    if any("valid_similarity" in entry.measured for entry in front.entries):
+        scores = {"valid_similarity": "similarity", "valid_recall_at_10": "recall@10"}
+    for name, head in scores.items():
+        columns[head] = partial(_score_cell, name)
     known = {name for entry in front.entries for name in entry.values}
     for one in [OBJECTIVES[name] for name in LISTED_COSTS if name in known]:
         columns[one.head] = partial(_cost_cell, one)
         if one.timed and any(one.name in entry.measured for entry in front.entries):
             columns[f"pred. {one.head}"] = partial(_predicted_cell, one)
     return columns
+
+
+def _score_cell(name: str, entry: FrontEntry) -> str:
+    return decimal(entry.measured.get(name), 4)
 
 
 def _predicted_cell(cost: Objective, entry: FrontEntry) -> str:
@@ -207,13 +213,15 @@ def feature_table(title: str, features: Iterable[Feature]) -> Table:
     return made
 
 
-def retrained_table(results: Iterable[Mapping[str, Any]]) -> Table:
-    """Networks trained from scratch, with their one score on the test split."""
+def retrained_table(
+    results: Iterable[Mapping[str, Any]], title: str = "Trained from scratch"
+) -> Table:
+    """Networks trained after the search, with their one score on the test split."""
     results = list(results)
     score = next((found for result in results if (found := headline(result))), "accuracy")
     numbers = ["test", f"valid {called(score)}", "valid loss", "params", "epochs"]
     spare = ["epochs", "params", "valid loss"]
-    made = table("Trained from scratch", ["id", *numbers], numbers, whole=["id"], spare=spare)
+    made = table(title, ["id", *numbers], numbers, whole=["id"], spare=spare)
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),

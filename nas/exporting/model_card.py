@@ -32,6 +32,8 @@ SCORES = {
     "perplexity": "perplexity per token",
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
+    "similarity": "similarity to the checkpoint",
+    "recall_at_10": "recall of the checkpoint's ten nearest",
     "loss": "loss (nats)",
     "recall_nats": "loss on recalled tokens (nats)",
 }
@@ -202,7 +204,7 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
         _weights(facts),
         *_table(("", ""), _origin(facts)),
         "## Quality",
-        *_quality(facts["scores"]),
+        *_quality(facts),
         "## Size and speed",
         *_table(("", ""), _size(facts)),
         "## Check",
@@ -252,11 +254,16 @@ def _origin(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "request", f"sha256 {facts['run'][:12]}"
 
 
-def _quality(scores: Mapping[str, Any]) -> Iterator[str]:
+def _quality(facts: Mapping[str, Any]) -> Iterator[str]:
+    scores, unit = facts["scores"], TASKS[facts["task"]].loss_unit
+    called = SCORES if unit else SCORES | {"loss": "loss (1 − cosine)"}
     splits = [s for s in SPLITS if any(name.startswith(f"{s}_") for name in scores)]
     names = [n for n in SCORES if any(f"{s}_{n}" in scores for s in splits)]
     rows = [
-        (SCORES[name], *(_number(scores.get(f"{split}_{name}")) for split in splits))
+        (
+            called[name],
+            *(_number(scores.get(f"{split}_{name}")) for split in splits),
+        )
         for name in names
     ]
     if not rows:

@@ -6,7 +6,6 @@ what it lacks. One more is a line of `QUALITIES`, and in `QualityMetric`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,7 +13,7 @@ from typing import Literal
 from nas.objectives.base import Objective
 from search_spaces.tasks import TASK_NAMES, TaskName
 
-QualityMetric = Literal["loss", "accuracy", "bleu", "recall_nats"]
+QualityMetric = Literal["loss", "accuracy", "bleu", "recall_nats", "similarity", "recall_at_10"]
 
 LOSS = Objective(
     "quality", "valid_loss", unit="nats", label="validation loss", head="loss", symbol="nats"
@@ -29,7 +28,7 @@ class Quality:
         name: as given on the command line, and of the score that a task reports.
         objective: what is minimised.
         best: the score of a network that is always right, where more is better; quality is what a
-            network lacks to it. None where less is better: quality is the score itself, in nats.
+            network lacks to it. None where less is better: quality is the score itself.
         wish: what a search for it looks for, for people.
         winner: what the network with the best quality has.
         useless: what a network does that is worth nothing.
@@ -54,13 +53,13 @@ class Quality:
         score = scores[self.name]
         return score if self.best is None else self.best - score
 
-    def of_guessing(self, num_outcomes: int) -> float:
+    def of_guessing(self, loss: float) -> float:
         """The value of a network that knows nothing.
 
         Args:
-            num_outcomes: classes or tokens, all as likely; scores with a best value are nothing.
+            loss: of that network; scores with a best value are nothing.
         """
-        return math.log(num_outcomes) if self.best is None else self.best
+        return loss if self.best is None else self.best
 
 
 QUALITIES: Mapping[QualityMetric, Quality] = {
@@ -81,6 +80,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
             wish="a high validation accuracy",
             winner="the highest accuracy",
             useless="is never right",
+            tasks=("classification", "translation", "language_modelling"),
         ),
         Quality(
             "bleu",
@@ -106,6 +106,38 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
             wish="a low loss on recalled tokens",
             winner="the lowest loss on recalled tokens",
             tasks=("language_modelling",),
+        ),
+        Quality(
+            "similarity",
+            replace(
+                LOSS,
+                metric="1 - valid_similarity",
+                unit="correlation",
+                label="1 − similarity",
+                head="1−similarity",
+                symbol="",
+            ),
+            best=1.0,
+            wish="a high similarity to the checkpoint",
+            winner="the highest similarity",
+            useless="finds no two texts alike",
+            tasks=("embedding",),
+        ),
+        Quality(
+            "recall_at_10",
+            replace(
+                LOSS,
+                metric="1 - valid_recall_at_10",
+                unit="share",
+                label="1 − recall at 10",
+                head="1−recall@10",
+                symbol="",
+            ),
+            best=1.0,
+            wish="a high recall of the checkpoint's neighbours",
+            winner="the highest recall",
+            useless="finds no neighbour",
+            tasks=("embedding",),
         ),
     )
 }

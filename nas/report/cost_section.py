@@ -10,6 +10,7 @@ from nas.report.charts import Trace, axis, bars, chart, hover
 from nas.report.markup import Html, missing, paragraph, section, tag
 from nas.results.contents import Epoch, RunContents
 from nas.run.stages import stage_label
+from search_spaces.tasks import TASKS
 
 
 def time_section(run: RunContents) -> Html:
@@ -53,13 +54,13 @@ def training_section(run: RunContents) -> Html:
         "network of the space was then judged with its part of these weights. From time to time "
         "a few fixed probe networks were measured on the validation part."
     )
-    drawings = [_losses(run.history)]
+    drawings = [_losses(run.history, TASKS[run.space.task].loss_unit)]
     if sum(epoch.tau is not None for epoch in run.history) > 1:
         drawings.append(_stability(run.history))
     return section("training", title, intro, tag("div", drawings, class_="charts"))
 
 
-def _losses(history: Sequence[Epoch]) -> Html:
+def _losses(history: Sequence[Epoch], unit: str) -> Html:
     traces = [
         _line("training loss", [(e.epoch, e.train_loss) for e in history], "var(--linear)", ""),
         _line(
@@ -70,7 +71,7 @@ def _losses(history: Sequence[Epoch]) -> Html:
     values = [number for trace in shown for number in trace["y"]]
     layout = {
         "xaxis": _epochs(history),
-        "yaxis": axis("loss (nats)", values, tickformat="~g"),
+        "yaxis": axis(f"loss ({unit})" if unit else "loss", values, tickformat="~g"),
     }
     caption = (
         "Loss by epoch. The training loss contains label smoothing and distillation where these "

@@ -98,7 +98,7 @@ def _caption(run: RunContents, cost: str) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
-        "the evolution. A star is a network of the front after training from scratch; all others "
+        f"the evolution. A star is a network of the front when {run.spec.trained}; all others "
         f"were evaluated {words.observed_how(run)}."
     )
     if run.quality.name == "bleu":
@@ -183,7 +183,7 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
     """What an observation measures, of a network trained from scratch."""
-    names = ("accuracy", *(() if run.by_loss else ("loss", run.quality.name)))
+    names = [*_beside(run), *(() if run.by_loss else ("loss", run.quality.name))]
     values = {
         f"valid_{name}": result.valid_scores[name] for name in names if name in result.valid_scores
     }
@@ -289,10 +289,18 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
 
 def _quality_heads(run: RunContents) -> dict[str, str]:
     """What the validation part says of a network → its head; PREDICTED for the guess."""
-    right = "accuracy" if TASKS[run.space.task].classifies else "tokens right"
     name = "loss" if run.by_loss else words.metric(run, QUALITY)
     heads = {QUALITY: name, PREDICTED: f"{name} predicted"}
-    return heads | ({} if run.by_loss else {"valid_loss": "loss"}) | {"valid_accuracy": right}
+    right = {f"valid_{one}": head for one, head in _beside(run).items()}
+    return heads | ({} if run.by_loss else {"valid_loss": "loss"}) | right
+
+
+def _beside(run: RunContents) -> dict[str, str]:
+    """Scores that every network of a task has beside its loss → their heads."""
+    task = TASKS[run.space.task]
+    if run.space.task == "embedding":
+        return {name: head for name, head in task.metrics.items() if name != "loss"}
+    return {"accuracy": "accuracy" if task.classifies else "tokens right"}
 
 
 def _row(

@@ -27,6 +27,8 @@ LABELS = {
     "valid_bleu": "validation BLEU",
     "valid_loss": "validation loss",
     "valid_recall_nats": "validation loss on recalled tokens",
+    "valid_similarity": "validation similarity",
+    "valid_recall_at_10": "validation recall at 10",
     "valid_accuracy": "validation accuracy",
 }
 # All that is known of networks, in the order in which it is listed.
@@ -42,7 +44,12 @@ SCORES = {
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
     "recall_nats": "loss on recalled tokens",
+    "similarity": "similarity",
+    "recall_at_10": "recall at 10",
 }
+
+# Those of them that are shares, and told in percent.
+SHARES = ("accuracy", "recall_at_10")
 
 GENES = {
     "embed_dim": "embedding size",
@@ -94,7 +101,9 @@ def axis_label(run: RunContents, name: str) -> str:
 def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called, with its unit where it has one."""
     symbol = objective(name, quality).symbol if name in OBJECTIVES else ""
-    symbol = "nats" if name in ("valid_loss", "valid_recall_nats") else symbol
+    symbol = "nats" if name == "valid_recall_nats" else symbol
+    if name == "valid_loss" or (name == QUALITY and quality == "loss"):
+        symbol = TASKS[task].loss_unit
     return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)
 
 
@@ -107,7 +116,7 @@ def value(name: str, number: float | None) -> str:
     """A metric's value as people read it; a dash where there is none."""
     if number is None:
         return "–"
-    if name == "valid_accuracy":
+    if name.removeprefix("valid_") in SHARES:
         return percent(number)
     if name in OBJECTIVES and OBJECTIVES[name].whole:
         return whole(number)
@@ -124,7 +133,7 @@ def quantity(name: str, number: float) -> str:
 
 def score(name: str, number: float) -> str:
     """A score of a network trained from scratch: a share in percent, others with two decimals."""
-    return percent(number) if name == "accuracy" else f"{number:,.2f}"
+    return percent(number) if name in SHARES else f"{number:,.2f}"
 
 
 def whole(number: float) -> str:

@@ -94,8 +94,9 @@ class SearchTerms(BaseModel):
         QualityMetric,
         Field(
             description="What quality is: the validation loss, the share of right predictions, for "
-            "translation BLEU, which takes longer, or for language models the loss on tokens that "
-            "repeat what stands beyond the window."
+            "translation BLEU, which takes longer, for language models the loss on tokens that "
+            "repeat what stands beyond the window, or for encoders of texts how well they agree "
+            "with the checkpoint on which texts are alike, or nearest."
         ),
         Shown("Quality"),
     ] = "loss"
@@ -390,6 +391,11 @@ class SearchSpec(SearchTerms):
                 "own_updates to 0, or search without the checkpoint"
             )
         return self
+
+    @property
+    def trained(self) -> str:
+        """How its chosen networks are trained, in words."""
+        return "trained from scratch" if self.start is None else "fine-tuned"
 
     @cached_property
     def space(self) -> SearchSpace:

@@ -31,7 +31,8 @@ class Retrained:
     Attributes:
         id: of the network.
         architecture: the network.
-        headline: the score that its task is known by: ``accuracy``, ``bleu`` or ``perplexity``.
+        headline: the score that its task is known by: ``accuracy``, ``bleu``, ``perplexity`` or
+            ``similarity``.
         test_scores: on the test split, by name.
         valid_scores: the same on the validation split.
         epochs: passes over the training split.

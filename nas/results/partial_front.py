@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, minimised, points_of
 from nas.search.pareto import hypervolume, non_dominated
 from search_spaces.operators import largest
+from search_spaces.tasks import TASKS
 
 MOST_POINTS = 120
 
@@ -124,8 +126,11 @@ def _known(contents: RunContents) -> dict[str, float]:
             known[name] = timed.value
     known |= rates(known, contents.costs, space)
     quality, outcomes = contents.quality, space.model.num_classes
+    guessing = TASKS[space.task].guessing_loss
+    if outcomes is not None:
+        guessing = math.log(outcomes)
     if quality.best is not None:
         known[QUALITY] = quality.best
-    elif outcomes is not None:
-        known[QUALITY] = quality.of_guessing(outcomes)
+    elif guessing is not None:
+        known[QUALITY] = quality.of_guessing(guessing)
     return known

@@ -40,7 +40,7 @@ from search_spaces.space import Genotypes, SearchSpace
 T = TypeVar("T")
 
 # Of all that a network is scored by, the first one that is there is what its task is known by.
-HEADLINES = ("bleu", "perplexity", "accuracy")
+HEADLINES = ("bleu", "perplexity", "similarity", "accuracy")
 
 
 def read_contents(folder: RunFolder) -> RunContents:

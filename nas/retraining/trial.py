@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +59,7 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
             task, network.network, architecture, task.valid, device=run.spec.device
         ).loss
     except DivergedError:
-        loss = DIVERGED_FACTOR * math.log(run.task.num_outcomes)
+        loss = DIVERGED_FACTOR * run.task.guessing_loss
         folders.end(key, "diverged", loss)
     else:
         save(where / TRIAL_WEIGHTS, {"model": weights, "epochs": len(trainer.history)})

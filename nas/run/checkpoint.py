@@ -18,7 +18,6 @@ def starting_point(folder: Path) -> StartingPoint:
 
     Raises:
         DataError: when it cannot be read.
-        UsageError: for a checkpoint of a task whose networks are not searched.
     """
     checkpoint = read_checkpoint(folder.resolve())
 

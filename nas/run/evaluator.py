@@ -49,13 +49,11 @@ def validation_quality(
         device: where to compute.
 
     Returns:
-        ``quality``, of which less is better, ``valid_accuracy``, and the other scores of the
-        validation split that quality is not itself.
+        ``quality``, of which less is better, and the scores of the validation split that quality is
+        not itself.
     """
     result = evaluate(task, model, architecture, task.valid, device=device)
-    scores = {"accuracy": result.accuracy, "loss": result.loss}
-    if result.recall_nats is not None:
-        scores["recall_nats"] = result.recall_nats
+    scores = result.scores
     if metric == "bleu":
         assert isinstance(task, TranslationTask)
         greedy = BeamSettings(beam_size=1)

@@ -104,7 +104,7 @@ class Run(OpenedRun):
         """
         top = largest(self.space)
         values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
-        values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.num_outcomes)
+        values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.guessing_loss)
         identity = self.space.decode(top)[0].id
         for name, known in self.measured_costs().items():
             if identity in known and not known[identity].doubtful:

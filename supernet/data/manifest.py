@@ -89,7 +89,8 @@ class Manifest(_Frozen):
     Attributes:
         format: version of the folder's layout.
         task: what the data are for.
-        content: ``pairs`` of lines, a ``stream`` of lines, ``images`` or ``texts`` with labels.
+        content: ``pairs`` of lines, a ``stream`` of lines, ``images`` or ``texts`` with labels, or
+            texts with ``embeddings``.
         settings: the options that decided the content.
         request: digest of the settings and of all that was read: equal requests, equal folders.
         inputs: the files that were read.
@@ -97,13 +98,14 @@ class Manifest(_Frozen):
         token_dtype: of the token files: ``uint16`` or ``int32``; None for images.
         image_shape: height, width and channels; None for text.
         label_names: classification only.
+        width: of the embeddings; None for other data.
         splits: by name: ``train``, ``valid``, ``test``.
         files: every other file of the folder.
     """
 
     format: Literal[1] = 1
     task: TaskName
-    content: Literal["pairs", "stream", "images", "texts"]
+    content: Literal["pairs", "stream", "images", "texts", "embeddings"]
     settings: dict[str, str | int | float | bool | None]
     request: str
     inputs: list[InputFile]
@@ -111,6 +113,7 @@ class Manifest(_Frozen):
     token_dtype: Literal["uint16", "int32"] | None = None
     image_shape: tuple[int, int, int] | None = None
     label_names: list[str] = []
+    width: int | None = None
     splits: dict[str, SplitRecord]
     files: dict[str, FileRecord]
 

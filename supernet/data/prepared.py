@@ -7,7 +7,7 @@ the manifest's checksums when they are opened; tokens are memory-mapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -103,7 +103,23 @@ class ExampleSplit:
         return len(self.labels)
 
 
-S = TypeVar("S", PairSplit, StreamSplit, ExampleSplit)
+@dataclass(frozen=True, eq=False, slots=True)
+class EmbeddingSplit:
+    """Texts and the vectors that their embeddings should be.
+
+    Attributes:
+        texts: rows of tokens, with the marks around them.
+        targets: float32 ``(N, D)``, memory-mapped.
+    """
+
+    texts: TokenRows
+    targets: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+S = TypeVar("S", PairSplit, StreamSplit, ExampleSplit, EmbeddingSplit)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -326,6 +342,23 @@ def _examples(folder: Path, manifest: Manifest, split: str) -> ExampleSplit:
     return ExampleSplit(inputs, labels)
 
 
+def targets_file(split: str) -> str:
+    """Name of the file with the vectors of a split, in numpy's format."""
+    return f"{split}.targets.npy"
+
+
+def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
+    if manifest.tokenizer is None or manifest.token_dtype is None:
+        raise _contradiction(folder)
+    texts = read_rows(
+        folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size, least=PAD + 1
+    )
+    targets = np.load(folder / targets_file(split), mmap_mode="r", allow_pickle=False)
+    if targets.shape != (len(texts), manifest.width) or targets.dtype != np.float32:
+        raise _contradiction(folder)
+    return EmbeddingSplit(texts, targets)
+
+
 def _contradiction(folder: Path) -> DataError:
     return DataError(f"the manifest of {folder} contradicts its files; prepare the data anew")
 
@@ -333,6 +366,7 @@ def _contradiction(folder: Path) -> DataError:
 PAIRS = PreparedForm("translation", _pairs)
 STREAM = PreparedForm("language_modelling", _stream)
 EXAMPLES = PreparedForm("classification", _examples)
+EMBEDDINGS = PreparedForm("embedding", _embeddings)
 
 
 def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -> None:
@@ -359,6 +393,37 @@ def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -
         _check_images(data.name, inputs, shape)
     else:
         _check_texts(data, shape, model.max_length - model.class_token)
+
+
+def check_embeddings_fit(
+    data: PreparedData[EmbeddingSplit], model: ModelSettings, widths: Sequence[int]
+) -> None:
+    """See that networks of these settings can read the texts, and make vectors of their width.
+
+    Args:
+        data: the texts.
+        model: the settings.
+        widths: embedding sizes of the networks.
+
+    Raises:
+        DataError: when the vocabulary, the longest text or the width do not fit.
+    """
+    tokenizer, shape = data.source_tokenizer, model.input
+    assert isinstance(shape, TokenInput) and tokenizer is not None
+    if tokenizer.vocab_size > shape.vocab_size:
+        _refuse_checkpoint(tokenizer, data.name, shape.vocab_size)
+    room, width = model.max_length - model.class_token, data.train.targets.shape[1]
+    if data.longest > room:
+        raise DataError(
+            f"the longest text of {data.name} has {data.longest} tokens, but the networks of this "
+            f"space read {room}; prepare the data with --max-length {room}"
+        )
+    if other := [one for one in widths if one != width]:
+        raise DataError(
+            f"the embeddings in {data.name} have {width} numbers, but networks of this space have "
+            f"embed_dim = {other[0]}; set embed_dim of the space to [{width}], or prepare the data "
+            "with a checkpoint of the other width"
+        )
 
 
 def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:

@@ -139,9 +139,9 @@ def padding_share(split: PairSplit, batches: list[Indices]) -> float:
 
 def collate_pairs(split: PairSplit, rows: Indices) -> PairBatch:
     """The batch of these rows."""
-    source = _matrix(split.source, rows, ends=True)
-    inputs = _matrix(split.target, rows, begins=True)
-    targets = _matrix(split.target, rows, ends=True)
+    source = padded_rows(split.source, rows, ends=True)
+    inputs = padded_rows(split.target, rows, begins=True)
+    targets = padded_rows(split.target, rows, ends=True)
     mask = inputs != PAD
     return PairBatch(
         rows=torch.from_numpy(np.asarray(rows, dtype=np.int64)),
@@ -156,7 +156,7 @@ def collate_pairs(split: PairSplit, rows: Indices) -> PairBatch:
 
 def source_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Sources alone, for translating: int64 ``(B, S)`` ended by end marks, and their mask."""
-    matrix = _matrix(TokenRows.of(rows), np.arange(len(rows)), ends=True)
+    matrix = padded_rows(TokenRows.of(rows), np.arange(len(rows)), ends=True)
     return matrix, matrix != PAD
 
 
@@ -210,7 +210,9 @@ def _cut(order: Indices, widths: Indices, max_tokens: int) -> list[Indices]:
     return batches
 
 
-def _matrix(rows: TokenRows, chosen: Indices, begins: bool = False, ends: bool = False) -> Tensor:
+def padded_rows(
+    rows: TokenRows, chosen: Indices, begins: bool = False, ends: bool = False
+) -> Tensor:
     """Chosen rows with a begin or end mark, filled up with padding: int64 ``(B, longest)``."""
     starts = rows.offsets[chosen]
     lengths = rows.offsets[np.asarray(chosen) + 1] - starts - rows.gap

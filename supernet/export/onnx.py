@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from search_spaces.errors import DataError
+from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import ImageInput
 from supernet.export import onnx_driver
 from supernet.export.blueprint import Blueprint
@@ -104,6 +104,8 @@ class OnnxExport(ExportFormat):
                 return TRANSLATOR
             case "language_modelling":
                 return WRITER
+            case "embedding":
+                raise _refused(source.blueprint)
 
 
 CLASSIFIER = """\
@@ -148,6 +150,14 @@ def graph_names(blueprint: Blueprint) -> tuple[str, ...]:
             return ("source", "step")
         case "language_modelling":
             return ("step",)
+        case "embedding":
+            raise _refused(blueprint)
+
+
+def _refused(blueprint: Blueprint) -> UsageError:
+    return UsageError(
+        f"no ONNX graph is known of networks for {blueprint.task}; give --format safetensors"
+    )
 
 
 def facts_of(blueprint: Blueprint) -> dict[str, str]:

@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DataError
 from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.tasks import TaskName
 from search_spaces.toml_source import shown
 from supernet.building import build_network
 from supernet.extraction import StandAlone
-from supernet.models import FixedEmbedder
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
-from supernet.pretrained.families.base import CheckpointTask, Family
+from supernet.pretrained.families.base import Family
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
@@ -57,7 +57,7 @@ class Checkpoint:
 
     folder: Path
     family: str
-    task: CheckpointTask
+    task: TaskName
     settings: ModelSettings
     architecture: Architecture
     config: Mapping[str, Any] = field(repr=False)
@@ -183,18 +183,14 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **named)
 
 
-def bare_network(
-    task: CheckpointTask, settings: ModelSettings, architecture: Architecture
-) -> StandAlone:
+def bare_network(task: TaskName, settings: ModelSettings, architecture: Architecture) -> StandAlone:
     """A network of these sizes whose parameters have no memory yet (torch's device ``meta``)."""
     with torch.device("meta"), _Undrawn():
-        if task == "embedding":
-            return FixedEmbedder(settings, architecture)
         return build_network(settings, task, architecture)
 
 
 def parameter_shapes(
-    task: CheckpointTask, settings: ModelSettings, architecture: Architecture
+    task: TaskName, settings: ModelSettings, architecture: Architecture
 ) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter of a network, by its name in ``network.network``."""
     state = bare_network(task, settings, architecture).network.state_dict()

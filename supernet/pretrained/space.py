@@ -19,12 +19,10 @@ from search_spaces.architecture import (
     kind_order,
     variant_of,
 )
-from search_spaces.errors import UsageError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import MAX_SIZE
-from search_spaces.tasks import TASKS
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.families.base import differing
 
@@ -36,6 +34,8 @@ SMALLEST_WINDOW = 16
 LARGEST_WINDOW = 4_096
 FFN_STEP = 8
 TIMED_TOKENS = 1_024
+EMBEDDED_TOKENS = 128  # of a text that is searched for or found: a passage
+EMBEDDED_TEXTS = 64  # of a batch: they are short
 SEGMENT_LENGTH = 512
 VALID_EXAMPLES = 2_000
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
@@ -68,11 +68,7 @@ class LayerGenes(NamedTuple):
 
 
 def space_text(checkpoint: Checkpoint) -> str:
-    """The space around a checkpoint as TOML, with what to know of it in front.
-
-    Raises:
-        UsageError: for a checkpoint of a task whose networks are not searched.
-    """
+    """The space around a checkpoint as TOML, with what to know of it in front."""
     space = space_around(checkpoint)
     stack = space.stacks[0]
     layers = _layers(checkpoint)
@@ -98,16 +94,7 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
     window smaller ones; where layers differ, each may become what any of them may. Kinds have
     weights of their own, because each starts from the checkpoint's and then learns its part.
-
-    Raises:
-        UsageError: for a checkpoint of a task whose networks are not searched.
     """
-    task = checkpoint.task
-    if task not in TASKS:
-        raise UsageError(
-            f"{checkpoint.folder} is for the task {task}, whose networks are not searched; those "
-            f"of {', '.join(TASKS)} are"
-        )
     positions = checkpoint.settings.max_length
     if checkpoint.settings.positions == "rotary":  # which have no table, and go on for ever
         positions = min(positions, MAX_SIZE)
@@ -115,16 +102,17 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         checkpoint.settings,
         max_length=positions,
         share_attention_weights=False,
+        own_outputs=True,
         linear_kernel="hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
     )
     space = SearchSpace(
         name=_name(checkpoint),
-        task=task,
+        task=checkpoint.task,
         model=settings,
         slots=tuple(_slots(checkpoint)),
         description=f"Around a checkpoint of the family {checkpoint.family}.",
-        workload=_workload(settings),
-        presets=_presets(settings),
+        workload=_workload(checkpoint),
+        presets=_presets(checkpoint),
     )
     assert space.contains(checkpoint.architecture)
     return space
@@ -232,17 +220,19 @@ def _reads_both_ways(checkpoint: Checkpoint) -> bool:
     return checkpoint.architecture.encoder is not None
 
 
-def _presets(settings: ModelSettings) -> dict[str, Any]:
+def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
     """Budgets of a search that begins with weights: short trainings at small rates.
 
-    Source: the checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`;
-    the numbers of updates were set so that a preset takes about as long as one from scratch.
+    Source: the checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`,
+    or made the targets; the numbers of updates were set so that a preset takes about as long as
+    one from scratch.
     """
+    length, embeds = checkpoint.settings.max_length, checkpoint.task == "embedding"
     shared = {
-        "segment_length": min(SEGMENT_LENGTH, settings.max_length),
-        "max_tokens": 8 * min(SEGMENT_LENGTH, settings.max_length),
-        "batch_size": 32,
-        "distillation": 0.9,
+        "segment_length": min(SEGMENT_LENGTH, length),
+        "max_tokens": 8 * min(SEGMENT_LENGTH, length),
+        "batch_size": EMBEDDED_TEXTS if embeds else 32,
+        "distillation": 0.0 if embeds else 0.9,
         "label_smoothing": 0.0,
         "weight_decay": 0.01,
         "dropout": 0.0,
@@ -265,10 +255,12 @@ def _presets(settings: ModelSettings) -> dict[str, Any]:
     return presets
 
 
-def _workload(settings: ModelSettings) -> dict[str, Any]:
+def _workload(checkpoint: Checkpoint) -> dict[str, Any]:
+    settings = checkpoint.settings
     if isinstance(settings.input, ImageInput):
         return {"batch": 1, "source": settings.input.num_tokens}
-    return {"batch": 1, "source": min(TIMED_TOKENS, settings.max_length)}
+    usual = EMBEDDED_TOKENS if checkpoint.task == "embedding" else TIMED_TOKENS
+    return {"batch": 1, "source": min(usual, settings.max_length)}
 
 
 def _name(checkpoint: Checkpoint) -> str:

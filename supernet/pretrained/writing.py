@@ -19,6 +19,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DataError, UsageError
 from search_spaces.files import building_folder, write_json
 from search_spaces.settings import ModelSettings
+from search_spaces.tasks import TaskName
 from supernet.extraction import StandAlone
 from supernet.pretrained.checkpoint import (
     CONFIG_FILE,
@@ -30,7 +31,6 @@ from supernet.pretrained.checkpoint import (
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.families.base import (
-    CheckpointTask,
     Family,
     Sizes,
     differing,
@@ -46,7 +46,7 @@ REPLACED = ("torch_dtype", "rope_scaling", "auto_map", "num_labels", "_name_or_p
 
 def stock_problem(
     family: str,
-    task: CheckpointTask | None,
+    task: TaskName | None,
     settings: ModelSettings,
     architecture: Architecture,
     origin: Checkpoint | None = None,
@@ -83,7 +83,7 @@ def stock_problem(
 
 
 def stock_family(
-    task: CheckpointTask | None, settings: ModelSettings, architecture: Architecture
+    task: TaskName | None, settings: ModelSettings, architecture: Architecture
 ) -> str | None:
     """The first family that has such a network; None when none has."""
     fits = (name for name in FAMILIES if not stock_problem(name, task, settings, architecture))

@@ -8,6 +8,7 @@ Shapes: P predictions, C outcomes (classes, or tokens of the vocabulary).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
-from search_spaces.tasks import TaskName
+from search_spaces.tasks import TASKS, TaskName
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED, smoothed_cross_entropy
@@ -33,6 +34,8 @@ SplitT = TypeVar("SplitT")
 
 class Predictions(NamedTuple):
     """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.loss.IGNORED`.
+
+    Of texts that are embedded: embeddings ``(P, D)``, and those that they should be ``(P, D)``.
 
     `recalled`, bool ``(P,)``, tells which labels only recall can tell, where that is known.
     """
@@ -58,16 +61,30 @@ class States(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean cross-entropy in nats without label smoothing, share of right predictions, their number.
+    """What the predictions of a network are worth.
 
-    A prediction is an example's class, or one token of a text with all before it given.
-    `recall_nats` is the mean over the recalled tokens; None where none are known.
+    A prediction is an example's class, one token of a text with all before it given, or the
+    embedding of a text.
+
+    Attributes:
+        loss: mean cross-entropy in nats without label smoothing; of embeddings 1 − cosine.
+        accuracy: share of right predictions; None where they are neither right nor wrong.
+        count: predictions.
+        recall_nats: the mean over the recalled tokens; None where none are known.
+        compared: scores of all predictions together, see `Task.compared`.
     """
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     count: int
     recall_nats: float | None = None
+    compared: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """All of them by name, those that are known."""
+        known = {"loss": self.loss, "accuracy": self.accuracy, "recall_nats": self.recall_nats}
+        return {name: v for name, v in known.items() if v is not None} | dict(self.compared)
 
 
 @dataclass(frozen=True)
@@ -75,8 +92,9 @@ class Scores:
     """A network's scores on a split.
 
     Attributes:
-        values: name → value: ``loss`` (nats per prediction) and ``accuracy`` for every task; with
-            a ``bleu`` for translation; ``perplexity`` (per token) for both tasks on texts, and for
+        values: name → value: ``loss`` (nats per prediction) and ``accuracy`` for every task but
+            embedding, which has a ``loss`` (1 − cosine), ``similarity`` and ``recall_at_10``; a
+            ``bleu`` for translation; ``perplexity`` (per token) for both tasks on texts, and for
             language models ``perplexity_per_word``, ``bits_per_character`` and
             ``word_perplexity``. Per word is the published convention: all tokens' nats are shared
             out among the words and the ends of lines, as papers on WikiText-103 count its <eos>.
@@ -101,15 +119,18 @@ class Task(ABC, Generic[BatchT, SplitT]):
 
     Attributes:
         kind: the task's name in a space file.
+        teachable: whether networks also learn from what another network says of a batch.
+        compares: whether predictions are compared with each other, see `compared`.
         name: of the data, for people.
         digest: of the data that a search sees.
-        num_outcomes: classes, or tokens of the networks' vocabulary: a network that guesses has a
-            loss of its logarithm.
+        num_outcomes: classes, tokens of the networks' vocabulary, or numbers of an embedding.
         train: what networks learn from.
         valid: what they are compared on.
     """
 
     kind: ClassVar[TaskName]
+    teachable: ClassVar[bool] = True
+    compares: ClassVar[bool] = False
     name: str
     digest: str
     num_outcomes: int
@@ -123,6 +144,12 @@ class Task(ABC, Generic[BatchT, SplitT]):
         cls, space: SearchSpace, dataset: str, path: str | None, seed: int
     ) -> Task[BatchT, SplitT]:
         """Open the training and validation data of a search; see `open_task`."""
+
+    @property
+    def guessing_loss(self) -> float:
+        """The loss of a network that knows nothing: to it all outcomes are as likely."""
+        known = TASKS[self.kind].guessing_loss
+        return math.log(self.num_outcomes) if known is None else known
 
     @property
     def has_recall(self) -> bool:
@@ -174,8 +201,8 @@ class Task(ABC, Generic[BatchT, SplitT]):
             UsageError: for a task whose networks have few outcomes.
         """
         raise UsageError(
-            f"loss_chunk is for networks that write tokens; those of {self.kind} tell few classes: "
-            "set it to 0"
+            f"loss_chunk is for networks that write tokens; those of {self.kind} tell one thing of "
+            "an input: set it to 0"
         )
 
     def loss(
@@ -205,9 +232,16 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """Predictions that count."""
         return int((labels != IGNORED).sum())
 
-    def num_right(self, logits: Tensor, labels: Tensor) -> int:
-        """Predictions that count and are right."""
+    def num_right(self, logits: Tensor, labels: Tensor) -> int | None:
+        """Predictions that count and are right; None where they are neither right nor wrong."""
         return int((logits.argmax(dim=-1) == labels).sum())
+
+    def compared(self, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
+        """Scores that can be told of all predictions of a split together, by name.
+
+        Asked for where the task `compares`; others have none.
+        """
+        return {}
 
     @abstractmethod
     def evaluation(
@@ -237,8 +271,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
             beam: how translations are searched for.
             max_tokens: tokens of a batch that is translated, see `translate_lines`.
         """
-        values = {"loss": found.loss, "accuracy": found.accuracy}
-        return Scores(values, "accuracy", found.count)
+        return Scores(found.scores, "accuracy", found.count)
 
     def open_test(self) -> SplitT:
         """The test split: for the last step of retraining, and for evaluation asked for by name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.turns import give_way
@@ -29,7 +30,8 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    loss, right, count = 0.0, 0, 0
+    loss, right, count = 0.0, list[int](), 0
+    kept: list[tuple[Tensor, Tensor]] = []
     recall_loss, num_recalled = 0.0, 0
     kind = torch.device(device).type
     try:
@@ -37,8 +39,11 @@ def evaluate(
             for logits, labels, recalled in task.evaluation(model, architecture, split, device):
                 give_way()
                 loss += task.summed_loss(logits, labels)
-                right += task.num_right(logits, labels)
+                if (among := task.num_right(logits, labels)) is not None:
+                    right.append(among)
                 count += task.num_labels(labels)
+                if task.compares:
+                    kept.append((logits, labels))
                 if recalled is not None:
                     recall_loss += task.summed_loss(logits[recalled], labels[recalled])
                     num_recalled += int(recalled.sum())
@@ -46,7 +51,12 @@ def evaluate(
         model.train(was_training)
     assert count, "an empty split has no loss"
     recall_nats = recall_loss / num_recalled if num_recalled else None
-    return Evaluation(loss / count, right / count, count, recall_nats)
+    accuracy = sum(right) / count if right else None
+    compared = {}
+    if task.compares:
+        logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        compared = dict(task.compared(logits, labels))
+    return Evaluation(loss / count, accuracy, count, recall_nats, compared)
 
 
 def score(

@@ -233,19 +233,15 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         max_tokens: int,
     ) -> Scores:
         """See `Task.scores`."""
-        recall = {} if found.recall_nats is None else {"recall_nats": found.recall_nats}
         if split.scored is not None:
-            values = {"loss": found.loss, "accuracy": found.accuracy, **recall}
-            return Scores(values, "accuracy", found.count)
+            return Scores(found.scores, "accuracy", found.count)
         nats = found.loss * found.count
         values = {
-            "loss": found.loss,
-            "accuracy": found.accuracy,
+            **found.scores,
             "perplexity": perplexity(found.loss),
             "perplexity_per_word": perplexity(nats / (split.num_words + len(split.rows))),
             "word_perplexity": perplexity(nats / max(split.num_words, 1)),
             "bits_per_character": nats / math.log(2.0) / max(split.num_characters, 1),
-            **recall,
         }
         return Scores(values, "perplexity", found.count)
 

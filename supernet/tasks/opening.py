@@ -8,6 +8,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
+from supernet.tasks.embedding import EmbeddingTask
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translation import TranslationTask
 
@@ -15,6 +16,7 @@ TASKS: dict[TaskName, type[Task[Any, Any]]] = {
     "classification": ClassificationTask,
     "translation": TranslationTask,
     "language_modelling": LanguageModellingTask,
+    "embedding": EmbeddingTask,
 }
 
 

@@ -159,7 +159,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
             DivergedError: when the network's outputs are not finite numbers.
         """
         bleu = split_bleu(self, model, architecture, split, device, beam, max_tokens)
-        values = {"loss": found.loss, "accuracy": found.accuracy}
+        values = found.scores
         values |= {"perplexity": perplexity(found.loss), "bleu": bleu.score}
         return Scores(values, "bleu", found.count, bleu.signature)
 

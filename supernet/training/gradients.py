@@ -42,13 +42,13 @@ def add_gradients(
     """
     way = _in_chunks if settings.loss_chunk else _at_once
     losses, taught = list[float](), None
-    if teacher is not None and settings.distillation > 0.0:
+    if teacher is not None and task.teachable and settings.distillation > 0.0:
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
         loss, told = way(task, model, part, network, settings, taught, device)
         losses.append(loss)
-        if number == 0 and teacher is None and _distils(settings, len(networks)):
+        if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):
             taught = told
     return losses
 

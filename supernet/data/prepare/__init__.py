@@ -77,6 +77,7 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
             token_dtype=content.token_dtype,
             image_shape=content.image_shape,
             label_names=content.label_names,
+            width=content.width,
             splits=content.splits,
             files=record_files(folder),
         )

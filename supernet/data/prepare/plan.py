@@ -79,12 +79,13 @@ class PrepareRequest:
 class Content:
     """What was written: the fields of the manifest that only the writer knows."""
 
-    content: Literal["pairs", "stream", "images", "texts"]
+    content: Literal["pairs", "stream", "images", "texts", "embeddings"]
     splits: dict[str, SplitRecord]
     tokenizer: TokenizerRecord | None = None
     token_dtype: Literal["uint16", "int32"] | None = None
     image_shape: tuple[int, int, int] | None = None
     label_names: list[str] = field(default_factory=list)
+    width: int | None = None
 
 
 class Plan(Protocol):

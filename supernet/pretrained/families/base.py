@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from search_spaces.architecture import (
     Architecture,
@@ -23,8 +23,6 @@ from supernet.models import FixedEmbedder, FixedNetwork
 from supernet.pretrained.config import Config
 from supernet.pretrained.names import NamePair
 from supernet.sequence_models import FixedLanguageModel
-
-CheckpointTask = TaskName | Literal["embedding"]
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -51,6 +49,7 @@ UNREAD = (
     "linformer_rank",
     "bigbird_block",
     "share_attention_weights",
+    "own_outputs",
 )
 
 
@@ -79,7 +78,7 @@ class Family(ABC):
     """
 
     model_type: ClassVar[str]
-    task: ClassVar[CheckpointTask]
+    task: ClassVar[TaskName]
     classes: ClassVar[tuple[str, ...]]
     base: ClassVar[str]
     unused: ClassVar[tuple[str, ...]] = ()
@@ -111,7 +110,7 @@ class Family(ABC):
         return any(re.fullmatch(pattern, name) for pattern in self.unused)
 
 
-def network_task(network: StandAlone) -> CheckpointTask | None:
+def network_task(network: StandAlone) -> TaskName | None:
     """What a network does, as tasks of checkpoints go; None for one that no family does."""
     if isinstance(network, FixedEmbedder):
         return "embedding"

@@ -1,0 +1,89 @@
+"""Batches of texts and the vectors that their embeddings should be.
+
+Shapes: B texts of a batch, T tokens of its longest, D width of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from supernet.data.prepared import EmbeddingSplit
+from supernet.data.text_batches import Indices, check_order, padded_rows
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EmbeddingBatch:
+    """Some texts.
+
+    Attributes:
+        tokens: int64 ``(B, T)``; padding is 0, at the end of rows.
+        targets: fp32 ``(B, D)``.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_labels(self) -> int:
+        """One vector for each text."""
+        return len(self.targets)
+
+    def part(self, rows: slice) -> EmbeddingBatch:
+        """Some of the texts, padded as they are here."""
+        return EmbeddingBatch(self.tokens[rows], self.targets[rows])
+
+
+def embedding_batches(
+    split: EmbeddingSplit,
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    device: torch.device | str | None = None,
+) -> Iterator[EmbeddingBatch]:
+    """One pass over a split, in batches of texts of similar lengths.
+
+    Args:
+        split: what to go through.
+        batch_size: texts of a batch, at least 1; one batch keeps what is left.
+        seed: of the order, at least 0.
+        epoch: number of the pass, at least 0; each has batches of its own.
+        shuffle: False is for evaluation: always the same batches, shortest first.
+        device: where batches go.
+
+    Raises:
+        UsageError: on negative numbers.
+    """
+    check_order(seed, epoch)
+    lengths = split.texts.lengths
+    if not shuffle:
+        order = np.argsort(lengths, kind="stable")
+        parts = _parts(order, batch_size)
+    else:
+        rng = np.random.default_rng((seed, epoch))
+        order = rng.permutation(len(split))
+        order = order[np.argsort(lengths[order], kind="stable")]
+        parts = _parts(order, batch_size)
+        parts = [parts[number] for number in rng.permutation(len(parts))]
+    # An inner generator, so that wrong arguments are refused here and not at the first batch.
+    return (_batch(split, rows, device) for rows in parts)
+
+
+def _parts(order: Indices, size: int) -> list[Indices]:
+    return [order[at : at + size] for at in range(0, len(order), size)]
+
+
+def _batch(
+    split: EmbeddingSplit, rows: Indices, device: torch.device | str | None
+) -> EmbeddingBatch:
+    tokens = padded_rows(split.texts, rows)
+    targets = torch.from_numpy(np.array(split.targets[rows]))
+    return EmbeddingBatch(tokens.to(device), targets.to(device))

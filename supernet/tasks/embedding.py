@@ -1,0 +1,249 @@
+"""Embeddings of texts: vectors that are searched, learnt from those of a checkpoint.
+
+The target of a text is the checkpoint's own embedding, so that a loss of 0 is the checkpoint. Only
+directions count: vectors are compared by their cosines.
+
+Shapes: B texts of a batch, P texts of a split, D width of the embeddings, Q queries.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
+from search_spaces.space import SearchSpace
+from supernet.beam_search import BeamSettings
+from supernet.data.embedding_batches import EmbeddingBatch, embedding_batches
+from supernet.data.prepared import (
+    EMBEDDINGS,
+    EmbeddingSplit,
+    PreparedData,
+    check_embeddings_fit,
+)
+from supernet.data.tokenizer import Tokenizer
+from supernet.extraction import Supernet
+from supernet.tasks.base import Evaluation, Predictions, Scores, Task
+from supernet.training_settings import TrainingSettings
+
+EVALUATION_BATCH = 32  # texts of like lengths; more at once are no faster on a CPU
+MOST_PAIRS = 20_000
+MOST_QUERIES = 2_000
+NEIGHBOURS = 10
+DRAW_SEED = 10  # of pairs and queries: another one gives other scores
+CHUNK = 256  # queries at a time
+
+
+class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
+    """Find for each text the vector that the checkpoint gives it.
+
+    Args:
+        data: the splits of a search, and the tokenizer.
+        open_test: reads the test split.
+
+    Attributes:
+        tokenizer: of the checkpoint.
+    """
+
+    kind = "embedding"
+    teachable = False
+    compares = True
+
+    def __init__(
+        self, data: PreparedData[EmbeddingSplit], open_test: Callable[[], EmbeddingSplit]
+    ) -> None:
+        assert data.source_tokenizer is not None
+        self.name, self.digest = data.name, data.digest
+        self.train, self.valid = data.train, data.valid
+        self.num_outcomes = data.train.targets.shape[1]
+        self.tokenizer: Tokenizer = data.source_tokenizer
+        self._open_test = open_test
+
+    @classmethod
+    def open(cls, space: SearchSpace, dataset: str, path: str | None, seed: int) -> EmbeddingTask:
+        """See `Task.open`."""
+        del seed
+        if path is None:
+            raise DataError(
+                f"networks of the space {space.name} learn the embeddings that a checkpoint gives "
+                f"to texts, and the data {dataset} have none: name a folder of texts, "
+                "nas search --from MODEL --data TEXTS, or what nas data prepare --task embedding "
+                "--tokenizer MODEL --source TEXTS --out DIR makes of one"
+            )
+        folder = Path(path).expanduser()
+        data = EMBEDDINGS.open(folder)
+        (widths,) = (slot.choices for slot in space.slots if slot.gene == "embed_dim")
+        check_embeddings_fit(data, space.model, [int(width) for width in widths])
+        return cls(data, partial(EMBEDDINGS.open_test, folder))
+
+    def describe(self) -> Mapping[str, int]:
+        """Texts, tokens, vocabulary, and the width of the vectors."""
+        return {
+            "num_train": len(self.train),
+            "num_valid": len(self.valid),
+            "num_tokens": self.train.texts.num_tokens,
+            "vocab_size": self.tokenizer.vocab_size,
+            "width": self.num_outcomes,
+        }
+
+    def first_valid(self, count: int) -> EmbeddingTask:
+        """See `Task.first_valid`; two at least, because texts are compared with each other."""
+        count = max(count, 2)
+        task, valid = copy.copy(self), self.valid
+        task.valid = replace(valid, texts=valid.texts.first(count), targets=valid.targets[:count])
+        return task
+
+    def check(self, settings: TrainingSettings) -> None:
+        """Nothing can be wrong: every number of texts makes a batch."""
+
+    def num_batches(self, settings: TrainingSettings) -> int:
+        """Batches of every pass."""
+        return -(-len(self.train) // settings.batch_size)
+
+    def batches(
+        self, settings: TrainingSettings, *, seed: int, epoch: int, device: str
+    ) -> Iterator[EmbeddingBatch]:
+        """Texts of similar lengths, in random order."""
+        return embedding_batches(self.train, settings.batch_size, seed, epoch, device=device)
+
+    def inputs(self, batch: EmbeddingBatch) -> Tensor:
+        """Tokens."""
+        return batch.tokens
+
+    def predict(self, model: Any, batch: EmbeddingBatch, architecture: Architecture) -> Predictions:
+        """Embeddings ``(B, D)``, and those of the checkpoint in the place of labels."""
+        return Predictions(model(batch.tokens, architecture)[1], batch.targets)
+
+    def loss(
+        self, logits: Tensor, labels: Tensor, soft: Tensor | None, settings: TrainingSettings
+    ) -> Tensor:
+        """1 − cosine to the checkpoint's embedding, the mean over the texts."""
+        del soft, settings
+        return 1.0 - F.cosine_similarity(logits.float(), labels, dim=-1).mean()
+
+    def summed_loss(self, logits: Tensor, labels: Tensor) -> float:
+        """See `Task.summed_loss`: 1 − cosine to the checkpoint's embedding."""
+        near_P = F.cosine_similarity(logits.double(), labels.double(), dim=-1)
+        return (1.0 - near_P).clamp(min=0.0).sum().item()
+
+    def num_labels(self, labels: Tensor) -> int:
+        """Texts."""
+        return len(labels)
+
+    def num_right(self, logits: Tensor, labels: Tensor) -> None:
+        """None: an embedding is near or far."""
+
+    def compared(self, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
+        """``similarity`` and ``recall_at_10``, see `similarity` and `neighbours_found`."""
+        return {
+            "similarity": similarity(logits, labels),
+            "recall_at_10": neighbours_found(logits, labels),
+        }
+
+    def evaluation(
+        self, model: Supernet, architecture: Architecture, split: EmbeddingSplit, device: str
+    ) -> Iterator[Predictions]:
+        """See `Task.evaluation`; texts come shortest first, so that little is padding."""
+        parts = embedding_batches(split, EVALUATION_BATCH, shuffle=False, device=device)
+        return (self.predict(model, batch, architecture) for batch in parts)
+
+    def scores(
+        self,
+        found: Evaluation,
+        model: Supernet,
+        architecture: Architecture,
+        split: EmbeddingSplit,
+        *,
+        device: str,
+        beam: BeamSettings,
+        max_tokens: int,
+    ) -> Scores:
+        """See `Task.scores`."""
+        return Scores(found.scores, "similarity", found.count)
+
+
+def similarity(found_PD: Tensor, right_PD: Tensor) -> float:
+    """Whether a network finds the same pairs of texts alike as the checkpoint does.
+
+    Spearman's correlation, over pairs of texts, of the cosines of the two texts' embeddings with
+    those of the checkpoint's: over all pairs, or over `MOST_PAIRS` of them that their number alone
+    decides. 1 is the same order; a network to which all texts are equally alike has 0.
+
+    Args:
+        found_PD: the network's embeddings ``(P, D)``, P at least 2.
+        right_PD: the checkpoint's, of the same texts.
+
+    Returns:
+        -1 to 1; not a number where an embedding is not finite.
+
+    Source: Reimers and Gurevych, "Sentence-BERT" (2019), section 4.1, who score cosines by
+    Spearman's correlation too, with people's scores in the checkpoint's place.
+    """
+    first, second = _pairs(len(found_PD))
+    cosines = []
+    for vectors_PD in (found_PD, right_PD):
+        unit_PD = F.normalize(vectors_PD.float(), dim=-1)
+        cosines.append((unit_PD[first] * unit_PD[second]).sum(dim=-1).double().cpu().numpy())
+    if not all(np.isfinite(one).all() for one in cosines):
+        return float("nan")
+    if any(np.ptp(one) == 0.0 for one in cosines):
+        return 0.0
+    return float(spearmanr(cosines[0], cosines[1]).statistic)
+
+
+def _pairs(count: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the first and of the second text of each pair."""
+    if count * (count - 1) // 2 <= MOST_PAIRS:
+        first, second = np.triu_indices(count, 1)
+    else:
+        rng = np.random.default_rng(DRAW_SEED)
+        first = rng.integers(count, size=MOST_PAIRS)
+        second = (first + rng.integers(1, count, size=MOST_PAIRS)) % count
+    return torch.from_numpy(first), torch.from_numpy(second)
+
+
+def neighbours_found(found_PD: Tensor, right_PD: Tensor) -> float:
+    """The share of each text's ten nearest that a network has among its ten nearest too.
+
+    Nearest are the other texts with the highest cosines, by the checkpoint's embeddings and by the
+    network's; all others, where there are fewer than ten. Looked up for every text, or for
+    `MOST_QUERIES` of them that their number alone decides, always among all.
+
+    Args:
+        found_PD: the network's embeddings ``(P, D)``, P at least 2.
+        right_PD: the checkpoint's, of the same texts.
+
+    Returns:
+        0 to 1; not a number where an embedding is not finite.
+    """
+    if not bool(found_PD.isfinite().all()):
+        return float("nan")
+    count = len(found_PD)
+    queries = np.arange(count)
+    if count > MOST_QUERIES:
+        queries = np.random.default_rng(DRAW_SEED).choice(count, MOST_QUERIES, replace=False)
+    queries_Q = torch.from_numpy(queries).to(found_PD.device)
+    units = [F.normalize(vectors_PD.float(), dim=-1) for vectors_PD in (found_PD, right_PD)]
+    both = 0
+    for some_Q in queries_Q.split(CHUNK):
+        found_QK, right_QK = (_nearest(unit_PD, some_Q) for unit_PD in units)
+        both += int((found_QK[:, :, None] == right_QK[:, None, :]).sum())
+    return both / (len(queries) * min(NEIGHBOURS, count - 1))
+
+
+def _nearest(unit_PD: Tensor, queries_Q: Tensor) -> Tensor:
+    """Numbers of the texts with the highest cosines to each query, itself left out."""
+    cosines_QP = unit_PD[queries_Q] @ unit_PD.T
+    cosines_QP.scatter_(1, queries_Q[:, None], -2.0)
+    return cosines_QP.topk(min(NEIGHBOURS, len(unit_PD) - 1), dim=1).indices
