@@ -11,7 +11,8 @@ from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import BASELINE_FILE, INHERITED_FILE
 from nas.stages.base import Run
 from supernet.depth import ORDER
-from supernet.inheritance.inherit import inherit, stack_name
+from supernet.inheritance.inherit import inherit
+from supernet.inheritance.parts import stack_name
 from supernet.training.checkpoint import save
 
 JUDGED_BATCHES = 16
