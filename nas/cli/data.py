@@ -21,11 +21,18 @@ from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
     from supernet.data.manifest import Manifest
+    from supernet.data.prepare.plan import PrepareRequest
 
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
 LEARNT = ("bpe", "unigram")
-EXAMPLES = {"pairs": "pairs", "stream": "lines", "images": "images", "texts": "texts"}
+EXAMPLES = {
+    "pairs": "pairs",
+    "stream": "lines",
+    "images": "images",
+    "texts": "texts",
+    "embeddings": "texts",
+}
 
 
 def prepare(
@@ -35,7 +42,8 @@ def prepare(
         metavar="PATH",
         help="The training data: text, plain or .gz, one sentence a line (repeat it for several "
         "files); for classification an .npz file, the folder of CIFAR-10's python batches, a "
-        "folder with one folder of images a class, or a .jsonl file with text and label.",
+        "folder with one folder of images a class, or a .jsonl file with text and label; for "
+        "embedding .txt, .gz and .jsonl files with text, or whole folders of them.",
     ),
     target: list[Path] = typer.Option(
         [], metavar="FILE", help="Translation: the translations of --source, line by line."
@@ -44,7 +52,7 @@ def prepare(
         [],
         metavar="PATH",
         help="The validation data. Translation: twice, source and target, or the prefix of both "
-        "(val for val.en and val.de). Classification: held out if not given.",
+        "(val for val.en and val.de). Classification and embedding: held out if not given.",
     ),
     test: list[Path] = typer.Option([], metavar="PATH", help="The test data, in the same form."),
     out_folder: Path = typer.Option(..., "--out", metavar="DIR", help="The folder to make."),
@@ -58,13 +66,14 @@ def prepare(
         "bpe",
         metavar="bpe|unigram|DIR",
         help="Byte pairs, sentencepiece's unigram model, or the folder of a checkpoint whose "
-        "tokenizer.json is taken as it is (language modelling and texts with labels).",
+        "tokenizer.json is taken as it is (language modelling and texts with labels), and for "
+        "embedding its network too.",
     ),
     max_length: int = typer.Option(
         None,
         min=1,
-        show_default="256 for translation, 4000 bytes or 512 tokens for texts, none for language "
-        "modelling",
+        show_default="256 for translation, 4000 bytes or 512 tokens for texts, the checkpoint's "
+        "for embedding, none for language modelling",
         help="Tokens of a row at most. Longer ones are left out of training and cut elsewhere.",
     ),
     max_ratio: float = typer.Option(
@@ -106,7 +115,7 @@ def prepare(
     if not quiet:
         for line in shared_examples(prepared.manifest):
             say(line)
-        say(what_next(out_folder))
+        say(what_next(request))
 
 
 def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
@@ -140,9 +149,12 @@ def shared_examples(manifest: Manifest) -> list[str]:
     return told
 
 
-def what_next(folder: Path) -> str:
-    """What can be done with a folder."""
-    return f"Next    nas search --space SPACE --data {shlex.quote(str(folder))}"
+def what_next(request: PrepareRequest) -> str:
+    """What can be done with a prepared folder."""
+    searched = "--space SPACE"
+    if request.task == "embedding":
+        searched = f"--from {shlex.quote(str(request.tokenizer))}"
+    return f"Next    nas search {searched} --data {shlex.quote(str(request.out))}"
 
 
 def shown_on(screen: Screen) -> Report:
