@@ -124,6 +124,9 @@ class ModelSettings:
             (``window:64``). In a decoder those up to the query's own, in an encoder so many on
             either side, and the query's own.
         unit_length: whether embeddings of texts are scaled to length 1.
+        own_outputs: in the supernet, each number of heads and each size of an FFN below a layer's
+            largest has an output layer of its own, in place of the leading part of the largest's.
+            No difference to a stand-alone network.
     """
 
     input: ImageInput | TokenInput
@@ -158,6 +161,7 @@ class ModelSettings:
     scale_embeddings: bool = True
     window: int = 0
     unit_length: bool = False
+    own_outputs: bool = False
 
     def stated(self) -> dict[str, Any]:
         """The fields, without those added since 0.2 that have their default.

@@ -18,6 +18,7 @@ from supernet.layers import (
     ElasticRMSNorm,
     ScaledDropout,
     build_norm,
+    own_output,
 )
 from supernet.plan import AttentionPlan, LayerPlan
 from supernet.rotary import Rotation
@@ -26,7 +27,8 @@ from supernet.rotary import Rotation
 class Projections(nn.Module):
     """Queries, keys, values and output of one attention block.
 
-    With ``qk_norm`` self-attention has norms of queries and keys besides.
+    With ``qk_norm`` self-attention has norms of queries and keys besides. Numbers of heads that the
+    plan names have an output of their own (`ModelSettings.own_outputs`).
     """
 
     def __init__(
@@ -43,6 +45,12 @@ class Projections(nn.Module):
         self.key = ElasticLinear(max_key_dim, plan.key_width, bias)
         self.value = ElasticLinear(max_key_dim, plan.key_width, bias)
         self.output = ElasticLinear(plan.width, max_dim, settings.output_bias)
+        self.outputs = nn.ModuleDict(
+            {
+                str(n): ElasticLinear(settings.attention_dim(n), max_dim, settings.output_bias)
+                for n in plan.own_outputs
+            }
+        )
         self.query_norm: ElasticRMSNorm | None = None
         self.key_norm: ElasticRMSNorm | None = None
         if settings.qk_norm and place != "cross":
@@ -208,7 +216,8 @@ class ElasticAttention(nn.Module):
 
     def _output(self, own: Projections, out_BHND: Tensor, x_BND: Tensor) -> Tensor:
         merged = out_BHND.transpose(1, 2).flatten(2)
-        return own.output(merged, x_BND.shape[-1])  # type: ignore[no-any-return]
+        output = own_output(own.output, own.outputs, out_BHND.shape[1])
+        return output(merged, x_BND.shape[-1])  # type: ignore[no-any-return]
 
 
 class ElasticEncoderBlock(nn.Module):
@@ -225,7 +234,7 @@ class ElasticEncoderBlock(nn.Module):
         self.attention_norm = build_norm(settings, max_dim)
         self.attention = ElasticAttention(settings, max_dim, plan.attention)
         self.ffn_norm = build_norm(settings, max_dim)
-        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout)
+        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout, plan.own_outputs)
         self.dropout = ScaledDropout(dropout, max_dim)
 
     def forward(

@@ -54,7 +54,7 @@ class ElasticDecoderBlock(nn.Module):
                 settings, max_dim, plan.cross_attention, "cross", max_encoder_dim
             )
         self.ffn_norm = build_norm(settings, max_dim)
-        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout)
+        self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout, plan.own_outputs)
         self.dropout = ScaledDropout(dropout, max_dim)
 
     def memory(self, encoded_BMD: Tensor, layer: DecoderLayer, mask_BM: Tensor | None) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import overload
 
 import torch
@@ -19,6 +20,8 @@ from supernet.sequence_models import (
 
 # What the name of a layer's parameter begins with.
 BLOCK = re.compile(r"^(encoder|decoder)\.blocks\.(\d+)\.")
+# And what stands behind that in the name of an output layer's, of which a size may have its own.
+OUTPUT = re.compile(r"^(?:(ffn)\.outer|(\w*?)attention\.projections\.[^.]+\.output)(?=\.)")
 
 Supernet = EncoderClassifier | EncoderEmbedder | TranslationModel | LanguageModel
 StandAlone = FixedNetwork | FixedEmbedder | FixedTranslation | FixedLanguageModel
@@ -36,7 +39,8 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
     """The stand-alone network of an architecture with the supernet's weights (copies).
 
     Every elastic size is a prefix, so each parameter of the small network is the leading corner
-    of the supernet's parameter of the same name.
+    of the supernet's parameter of the same name; or of the size's own output layer, where it has
+    one.
 
     Args:
         supernet: a model built from a space that contains the architecture.
@@ -45,22 +49,32 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away
         network = _stand_alone(supernet, architecture)
     network.to(next(supernet.parameters()))  # device and precision
-    large, blocks = supernet.state_dict(), _blocks(supernet, architecture)
+    large = supernet.state_dict()
     with torch.no_grad():
         for name, parameter in network.network.state_dict().items():
-            source = BLOCK.sub(lambda found: blocks[found[1]][int(found[2])], name)
+            source = _source(name, supernet, architecture, large)
             parameter.copy_(prefix(large[source], *parameter.shape))
     return network.train(supernet.training)
 
 
-def _blocks(supernet: Supernet, architecture: Architecture) -> dict[str, list[str]]:
-    """Name of a stack → what the names of its layers' parameters begin with in the supernet."""
-    stacks = {"encoder": architecture.encoder, "decoder": architecture.decoder}
-    return {
-        name: [f"{name}.blocks.{n}." for n in getattr(supernet, name).kept(len(stack.layers))]
-        for name, stack in stacks.items()
-        if stack is not None
-    }
+def _source(
+    name: str, supernet: Supernet, architecture: Architecture, large: Container[str]
+) -> str:
+    """The supernet's name of a network's parameter."""
+    if (block := BLOCK.match(name)) is None:
+        return name
+    stack = architecture.encoder if block[1] == "encoder" else architecture.decoder
+    assert stack is not None
+    layer = stack.layers[int(block[2])]
+    number = getattr(supernet, block[1]).kept(len(stack.layers))[int(block[2])]
+    begin, rest = f"{block[1]}.blocks.{number}.", name[block.end() :]
+
+    def own(found: re.Match[str]) -> str:
+        size = layer.ffn_dim if found[1] else getattr(layer, f"{found[2]}num_heads")
+        return f"{found[0]}s.{size}"
+
+    of_size = begin + OUTPUT.sub(own, rest)
+    return of_size if of_size in large else begin + rest
 
 
 def _stand_alone(supernet: Supernet, architecture: Architecture) -> StandAlone:

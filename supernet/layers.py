@@ -9,7 +9,7 @@ Shapes: B batch, N positions, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -159,13 +159,20 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 class ElasticFeedForward(nn.Module):
     """Two linear layers with an activation between, any inner size up to its own.
 
+    Inner sizes of `own_outputs` have a second layer of their own (`ModelSettings.own_outputs`).
+
     With ``ffn_form = "gated"`` a third one gates: ``outer(activation(gate(x)) * inner(x))``.
 
     Source of the gated form: Shazeer, GLU Variants Improve Transformer (2020), equation 6.
     """
 
     def __init__(
-        self, settings: ModelSettings, max_dim: int, max_ffn_dim: int, dropout: float
+        self,
+        settings: ModelSettings,
+        max_dim: int,
+        max_ffn_dim: int,
+        dropout: float,
+        own_outputs: Sequence[int] = (),
     ) -> None:
         super().__init__()
         bias = settings.ffn_bias
@@ -174,6 +181,7 @@ class ElasticFeedForward(nn.Module):
             self.gate = ElasticLinear(max_dim, max_ffn_dim, bias)
         self.inner = ElasticLinear(max_dim, max_ffn_dim, bias)
         self.outer = ElasticLinear(max_ffn_dim, max_dim, bias)
+        self.outers = nn.ModuleDict({str(n): ElasticLinear(n, max_dim, bias) for n in own_outputs})
         self.activation = ACTIVATIONS[settings.activation]
         self.dropout = ScaledDropout(dropout, max_ffn_dim)
 
@@ -184,7 +192,16 @@ class ElasticFeedForward(nn.Module):
             hidden = self.activation(hidden)
         else:
             hidden = self.activation(self.gate(x_BND, ffn_dim)) * hidden
-        return self.outer(self.dropout(hidden), x_BND.shape[-1])  # type: ignore[no-any-return]
+        outer = own_output(self.outer, self.outers, ffn_dim)
+        return outer(self.dropout(hidden), x_BND.shape[-1])  # type: ignore[no-any-return]
+
+
+def own_output(largest: ElasticLinear, own: nn.ModuleDict, size: int) -> ElasticLinear:
+    """The output layer of a size: its own, or the largest's, whose leading part it then uses."""
+    # Asked of the table first: the size of a traced graph is no number yet.
+    found = own[str(size)] if len(own) and str(size) in own else largest
+    assert isinstance(found, ElasticLinear)
+    return found
 
 
 def recomputed(step: Callable[[], T]) -> T:

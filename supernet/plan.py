@@ -30,6 +30,7 @@ class AttentionPlan:
         head_dim: widest head.
         kinds: attention kinds that need parameters here.
         span: most states per position that are attended; 1 without an omni layer.
+        own_outputs: numbers of heads with an output layer of their own.
     """
 
     width: int
@@ -38,6 +39,7 @@ class AttentionPlan:
     head_dim: int
     kinds: tuple[AttentionKind, ...]
     span: int = 1
+    own_outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,12 @@ class LayerPlan:
     Attributes:
         attention: of its attention block.
         ffn_dim: most hidden units.
+        own_outputs: numbers of hidden units with an output layer of their own.
     """
 
     attention: AttentionPlan
     ffn_dim: int
+    own_outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class DecoderLayerPlan:
     self_attention: AttentionPlan
     cross_attention: AttentionPlan | None
     ffn_dim: int
+    own_outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ def encoder_plan_of_space(space: SearchSpace) -> StackPlan:
     layers = []
     for number in range(space.max_layers("encoder")):
         attention = _attention_of_space(space, f"encoder.{number}", "", number)
-        layers.append(LayerPlan(attention, _largest(space, f"encoder.{number}.ffn_dim")))
+        name = f"encoder.{number}.ffn_dim"
+        layers.append(LayerPlan(attention, _largest(space, name), _own_outputs(space, name)))
     return StackPlan(_largest(space, "encoder.embed_dim"), tuple(layers))
 
 
@@ -103,6 +109,7 @@ def decoder_plan_of_space(space: SearchSpace) -> DecoderPlan:
                 self_attention=_attention_of_space(space, name, "self_", number),
                 cross_attention=cross,
                 ffn_dim=_largest(space, f"{name}.ffn_dim"),
+                own_outputs=_own_outputs(space, f"{name}.ffn_dim"),
             )
         )
     encoder_dim = _largest(space, "encoder.embed_dim") if with_encoder else 0
@@ -123,11 +130,18 @@ def _attention_of_space(space: SearchSpace, layer: str, prefix: str, below: int)
         head_dim=max(space.model.head_width(h) for h in heads),
         kinds=kinds,
         span=min(space.model.omni_span, below + 1) if "omni" in kinds else 1,
+        own_outputs=_own_outputs(space, f"{layer}.{prefix}num_heads"),
     )
 
 
 def _largest(space: SearchSpace, slot: str) -> int:
     return max(int(choice) for choice in space.slot(slot).choices)
+
+
+def _own_outputs(space: SearchSpace, slot: str) -> tuple[int, ...]:
+    """Choices below the largest, where they have output layers of their own."""
+    below = sorted(int(choice) for choice in space.slot(slot).choices)[:-1]
+    return tuple(below) if space.model.own_outputs else ()
 
 
 def encoder_plan_of_network(settings: ModelSettings, encoder: EncoderStack) -> StackPlan:

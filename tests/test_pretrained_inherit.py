@@ -18,15 +18,12 @@ from supernet.building import build_network, build_supernet
 from supernet.extraction import StandAlone, Supernet, extract
 from supernet.inheritance.inherit import (
     ORDERING_BATCHES,
-    Weights,
-    final_states,
     inherit,
     layer_order,
     offers,
-    real_positions,
-    stack_name,
     with_layers,
 )
+from supernet.inheritance.parts import Weights, final_states, real_positions, stack_name
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.space import space_around
 from tests.export_cases import hub_without_net

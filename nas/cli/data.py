@@ -21,7 +21,6 @@ from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
     from supernet.data.manifest import Manifest
-    from supernet.data.prepare.plan import PrepareRequest
 
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
@@ -115,7 +114,7 @@ def prepare(
     if not quiet:
         for line in shared_examples(prepared.manifest):
             say(line)
-        say(what_next(request))
+        say(what_next(out_folder, None if tokenizer in LEARNT else tokenizer))
 
 
 def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
@@ -149,12 +148,10 @@ def shared_examples(manifest: Manifest) -> list[str]:
     return told
 
 
-def what_next(request: PrepareRequest) -> str:
-    """What can be done with a prepared folder."""
-    searched = "--space SPACE"
-    if request.task == "embedding":
-        searched = f"--from {shlex.quote(str(request.tokenizer))}"
-    return f"Next    nas search {searched} --data {shlex.quote(str(request.out))}"
+def what_next(folder: Path, checkpoint: str | None) -> str:
+    """What can be done with a folder, whose tokens may be those of a checkpoint."""
+    begun = "--space SPACE" if checkpoint is None else f"--from {shlex.quote(checkpoint)}"
+    return f"Next    nas search {begun} --data {shlex.quote(str(folder))}"
 
 
 def shown_on(screen: Screen) -> Report:

@@ -57,7 +57,7 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     if state.front is not None:
         show_front(state.front, state.picked)
     if state.retrained:
-        console.print(retrained_table(state.retrained))
+        console.print(retrained_table(state.retrained, folder.spec.trained.capitalize()))
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:

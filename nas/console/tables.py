@@ -213,13 +213,15 @@ def feature_table(title: str, features: Iterable[Feature]) -> Table:
     return made
 
 
-def retrained_table(results: Iterable[Mapping[str, Any]]) -> Table:
-    """Networks trained from scratch, with their one score on the test split."""
+def retrained_table(
+    results: Iterable[Mapping[str, Any]], title: str = "Trained from scratch"
+) -> Table:
+    """Networks trained after the search, with their one score on the test split."""
     results = list(results)
     score = next((found for result in results if (found := headline(result))), "accuracy")
     numbers = ["test", f"valid {called(score)}", "valid loss", "params", "epochs"]
     spare = ["epochs", "params", "valid loss"]
-    made = table("Trained from scratch", ["id", *numbers], numbers, whole=["id"], spare=spare)
+    made = table(title, ["id", *numbers], numbers, whole=["id"], spare=spare)
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),

@@ -98,7 +98,7 @@ def _caption(run: RunContents, cost: str) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
-        "the evolution. A star is a network of the front after training from scratch; all others "
+        f"the evolution. A star is a network of the front when {run.spec.trained}; all others "
         f"were evaluated {words.observed_how(run)}."
     )
     if run.quality.name == "bleu":

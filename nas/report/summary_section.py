@@ -102,7 +102,7 @@ def _winner(run: RunContents) -> Html:
     result = next((one for one in run.retrained if one.id == picked.id), None)
     if result is not None:
         parts += [
-            f"Trained from scratch for {words.plural(result.epochs, 'epoch')}, it ",
+            f"{run.spec.trained.capitalize()} for {words.plural(result.epochs, 'epoch')}, it ",
             *_reached(result),
             ", which nothing before had seen.",
         ]

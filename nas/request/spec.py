@@ -392,6 +392,11 @@ class SearchSpec(SearchTerms):
             )
         return self
 
+    @property
+    def trained(self) -> str:
+        """How its chosen networks are trained, in words."""
+        return "trained from scratch" if self.start is None else "fine-tuned"
+
     @cached_property
     def space(self) -> SearchSpace:
         """The parsed space."""

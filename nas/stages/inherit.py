@@ -13,8 +13,9 @@ from nas.stages.base import Run
 from supernet.inheritance.inherit import inherit
 from supernet.training.checkpoint import save
 
-JUDGED_BATCHES = 8
-"""Batches of the training split by which heads, neurons and layers are put in order."""
+JUDGED_BATCHES = 16
+"""Batches of the training split by which heads, neurons and layers are put in order, and to which
+the output layers of smaller sizes are fitted."""
 
 
 def work(run: Run) -> Iterator[Event]:

@@ -3,7 +3,9 @@
 Sizes are prefixes, so what matters most goes to the front: heads and neurons of an FFN are put in
 order within their layer, which changes no output, and layers are put in the order in which they
 are kept. Kinds of attention other than a layer's own begin with its queries, keys, values and
-outputs. The largest network with the checkpoint's own kinds is the checkpoint.
+outputs. Output layers that a smaller size has for itself are fitted to what the whole layer says
+(`supernet.inheritance.refit`). The largest network with the checkpoint's own kinds is the
+checkpoint.
 
 Source: Hou et al., DynaBERT (2020), section 3.1, and Muralidharan et al., Minitron (2024), section
 2.2, order heads and neurons by activations on a few batches; here by the energy of what each adds
@@ -16,25 +18,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
-from supernet.blocks import ElasticAttention, Projections
+from supernet.blocks import Projections
 from supernet.building import build_supernet
-from supernet.depth import ORDER, Stack
+from supernet.depth import ORDER
 from supernet.extraction import StandAlone
+from supernet.inheritance.parts import (
+    LayerParts,
+    Weights,
+    final_states,
+    layer_parts,
+    real_positions,
+    stack_name,
+    stack_of,
+)
+from supernet.inheritance.refit import fitted_outputs
 from supernet.layers import ElasticFeedForward, prefix
-from supernet.models import EncoderEmbedder, PooledEncoder
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds, projections_name
-from supernet.sequence_models import LanguageModel
 
-Weights = dict[str, Tensor]
 ORDERING_BATCHES = 2
 """Batches by which layers are put in order: each is read once for every layer and every depth."""
 PROJECTIONS = re.compile(r"(blocks\.(\d+)\.(?:self_)?attention\.)projections\.[^.]+")
@@ -68,10 +76,11 @@ def inherit(
         if part.groups is None:
             order_heads(part.projections, part.num_heads, heads.argsort(descending=True))
         order_neurons(part.ffn, neurons.argsort(descending=True))
+    fitted = fitted_outputs(teacher, batches, space)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # of parameters that the checkpoint has none of
         state: Weights = build_supernet(space).state_dict()
-    known = teacher.network.state_dict()
+    known = {**teacher.network.state_dict(), **fitted}
     kinds = layer_kinds(checkpoint.architecture)
     names = [projections_name(checkpoint.settings, kind) for kind in kinds]
     for name, drawn in state.items():
@@ -81,73 +90,6 @@ def inherit(
             state[name] = prefix(known[source], *drawn.shape).cpu().clone()
     state[f"{stack_name(checkpoint.architecture)}.{ORDER}"] = torch.tensor(order)
     return state
-
-
-@dataclass(frozen=True)
-class LayerParts:
-    """What of a layer is put in order.
-
-    Attributes:
-        projections: of its attention.
-        ffn: its feed-forward network.
-        num_heads: of its queries.
-        groups: heads of its keys where they are fewer, so that heads stay where they are.
-    """
-
-    projections: Projections
-    ffn: ElasticFeedForward
-    num_heads: int
-    groups: int | None
-
-
-def stack_name(architecture: Architecture) -> str:
-    """The only stack of a network: ``encoder`` or ``decoder``."""
-    return "decoder" if architecture.encoder is None else "encoder"
-
-
-def stack_of(network: StandAlone) -> Stack:
-    """The only stack of a network on its own."""
-    stack = getattr(network.network, stack_name(network.architecture))
-    assert isinstance(stack, Stack)
-    return stack
-
-
-def attention_of(block: nn.Module) -> ElasticAttention:
-    """The self-attention of a block of either stack."""
-    found = getattr(block, "attention", None) or block.self_attention
-    assert isinstance(found, ElasticAttention)
-    return found
-
-
-def layer_parts(network: StandAlone) -> list[LayerParts]:
-    """The parts of each layer of a network on its own, first layer first."""
-    found = []
-    for block, layer in zip(stack_of(network).blocks, _layers(network.architecture), strict=True):
-        (projections,) = attention_of(block).projections.values()
-        assert isinstance(projections, Projections) and isinstance(block.ffn, ElasticFeedForward)
-        found.append(LayerParts(projections, block.ffn, *_heads(layer)))
-    return found
-
-
-def real_positions(network: StandAlone, inputs: Tensor) -> Tensor | None:
-    """True at positions that are not padding, ``(B, N)``; None where there is none."""
-    model = network.network
-    return model.real_positions(inputs) if isinstance(model, PooledEncoder) else None
-
-
-def final_states(network: StandAlone, inputs: Tensor, architecture: Architecture) -> Tensor:
-    """What a network says in the end, before a vocabulary makes it large.
-
-    Returns:
-        Embeddings ``(B, D)``, logits of classes ``(B, C)``, or a decoder's last states
-        ``(B, N, D)``.
-    """
-    model: Any = network.network
-    if isinstance(model, LanguageModel):
-        return model.read(inputs, architecture)
-    if isinstance(model, EncoderEmbedder):
-        return model(inputs, architecture)[1]  # type: ignore[no-any-return]
-    return model(inputs, architecture)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -213,21 +155,6 @@ def with_layers(architecture: Architecture, numbers: Sequence[int]) -> Architect
 def relative_error(found: Tensor, right: Tensor) -> float:
     """Squared distance, as a share of what it should be."""
     return float((found - right).square().sum() / right.square().sum().clamp(min=1e-30))
-
-
-def _layers(architecture: Architecture) -> Sequence[EncoderLayer | DecoderLayer]:
-    stack = architecture.encoder or architecture.decoder
-    assert stack is not None
-    return stack.layers
-
-
-def _heads(layer: EncoderLayer | DecoderLayer) -> tuple[int, int | None]:
-    """Heads of queries, and of keys where they are fewer."""
-    if isinstance(layer, EncoderLayer):
-        heads, groups = layer.num_heads, layer.num_kv_heads
-    else:
-        heads, groups = layer.self_num_heads, layer.self_num_kv_heads
-    return heads, None if groups == heads else groups
 
 
 class Energies:

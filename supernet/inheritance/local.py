@@ -24,7 +24,7 @@ from search_spaces.space import SearchSpace
 from search_spaces.turns import give_way
 from supernet.blocks import Projections
 from supernet.building import build_supernet
-from supernet.inheritance.inherit import (
+from supernet.inheritance.parts import (
     LayerParts,
     Weights,
     attention_of,

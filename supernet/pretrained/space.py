@@ -102,6 +102,7 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         checkpoint.settings,
         max_length=positions,
         share_attention_weights=False,
+        own_outputs=True,
         linear_kernel="hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
     )
     space = SearchSpace(

@@ -49,6 +49,7 @@ UNREAD = (
     "linformer_rank",
     "bigbird_block",
     "share_attention_weights",
+    "own_outputs",
 )
 
 
