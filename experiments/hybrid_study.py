@@ -3,16 +3,18 @@
 ``python -m experiments.hybrid_study --space recall --length 512``
 
 On a task that needs recall, one supernet of the whole space is trained, with weights of their own
-for each kind of attention. Four spaces are searched with it, by the same number of real
-evaluations: softmax only, windows only, linear only, and all kinds mixed; for quality against the
-size of the cache, and against the times of a token and of a prompt, predicted from 60 networks that
-are timed. Two winners of each space, the best and the cheapest that is as good within a tolerance,
-are trained from scratch, all with the same updates and several seeds, and tested. More networks,
-spread over all inherited qualities, are trained once, to see how well the search ranks them.
+for each kind of attention; where the preset has `own_updates`, as those of `recall` have, each
+network is trained alone for so many updates instead. Four spaces are searched, by the same number
+of real evaluations: softmax only, windows only, linear only, and all kinds mixed; for quality
+against the size of the cache, and against the times of a token and of a prompt, predicted from 60
+networks that are timed. Two winners of each space, the best and the cheapest that is as good within
+a tolerance, are trained from scratch, all with the same updates and several seeds, and tested. More
+networks, spread over all qualities in the search, are trained once, to see how well the search
+ranks them.
 
 The marks: a winner of the mixed space, of more than one kind, is no worse than the best of the pure
 spaces, beyond the deviation of the seeds, with at most 0.6 of its cache and 0.75 of its time; and
-Kendall's tau of inherited qualities with those from scratch is 0.7 or more.
+Kendall's tau of the qualities in the search with those from scratch is 0.7 or more.
 
 Evaluations, timings and trainings are kept in the work folder and not repeated.
 
@@ -70,7 +72,7 @@ COSTS = (CACHE, "decode_ms", "prefill_ms")
 UNTIMED = (CACHE, "flops")
 TIMES = COSTS[1:]
 
-TOLERANCE = 0.02  # of a quality, inherited: share of right answers, or nats
+TOLERANCE = 0.02  # of a quality in the search: share of right answers, or nats
 MOST_CACHE, MOST_TIME, LEAST_TAU = 0.6, 0.75, 0.7
 LEAST_RANKED = 10
 
@@ -227,7 +229,7 @@ def winners_of(asked: Oracle, found: Found, costs: Mapping[str, Costs]) -> list[
 
 
 def ranked_rows(asked: Oracle, winners: Sequence[Winner], found: Found, count: int) -> Genotypes:
-    """The winners, and networks spread evenly over the inherited qualities of all that was met."""
+    """The winners, and networks spread evenly over the qualities of all that was met."""
     won = distinct(np.concatenate([winner.row for winner in winners]))
     met = [rows for by_space in found.values() for rows in by_space.values()]
     keys = {row.tobytes() for row in won}
@@ -273,7 +275,11 @@ def measure(options: Options) -> dict[str, Any]:
         "quality": quality,
         "budget": options.budget,
         "seeds": options.seeds,
-        "updates": {"supernet": budget.supernet.max_updates, "scratch": budget.retrain.max_updates},
+        "updates": {
+            "alone": budget.own_updates,
+            "supernet": 0 if budget.own_updates else budget.supernet.max_updates,
+            "scratch": budget.retrain.max_updates,
+        },
         "fronts": fronts_of(asked, found, costs),
         "winners": winner_rows(asked, won, scores, costs, work),
         "ranking": ranking(asked, ranked, scores, quality),
@@ -347,7 +353,7 @@ def winner_rows(
             "id": winner.network.id,
             "kinds": kinds_of(winner.network),
             "architecture": winner.network.to_json(),
-            "inherited": float(asked(winner.row)[0]),
+            "in_search": float(asked(winner.row)[0]),
             "costs": priced[winner.network.id],
             "scores": scores[winner.network.id],
         }
@@ -361,20 +367,20 @@ def ranking(
     scores: Mapping[str, list[dict[str, float]]],
     metric: QualityMetric,
 ) -> dict[str, Any]:
-    """Kendall's tau-b of inherited qualities with those from scratch, means over the seeds."""
-    networks, inherited = asked.space.decode(rows), asked(rows)
+    """Kendall's tau-b of qualities in the search with those from scratch, means over the seeds."""
+    networks, found = asked.space.decode(rows), asked(rows)
     scratch = np.array(
         [np.mean([QUALITIES[metric].of(one) for one in scores[n.id]]) for n in networks]
     )
-    interval = tau_interval(inherited, scratch)
+    interval = tau_interval(found, scratch)
     return {
         "networks": [
-            {"id": network.id, "kinds": kinds_of(network), "inherited": mine, "scratch": theirs}
+            {"id": network.id, "kinds": kinds_of(network), "in_search": mine, "scratch": theirs}
             for network, mine, theirs in zip(
-                networks, inherited.tolist(), scratch.tolist(), strict=True
+                networks, found.tolist(), scratch.tolist(), strict=True
             )
         ],
-        "kendall_tau": float(kendalltau(inherited, scratch).statistic),
+        "kendall_tau": float(kendalltau(found, scratch).statistic),
         "interval": None if interval is None else list(interval),
     }
 
@@ -514,7 +520,7 @@ def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
     interval = order["interval"]
     within = "" if interval is None else " ({:.2f} … {:.2f})".format(*interval)
     yield (
-        f"Kendall's τ of inherited qualities with those from scratch, {len(order['networks'])} "
+        f"Kendall's τ of qualities in the search with those from scratch, {len(order['networks'])} "
         f"networks: {order['kendall_tau']:.3f}{within} (wanted ≥ {LEAST_TAU}): {verdict('ranking')}"
     )
 
@@ -544,7 +550,7 @@ def _winners_table(content: Mapping[str, Any], title: str) -> Table:
         "space",
         "winner",
         "layers",
-        "inherited",
+        "in the search",
         f"{QUALITIES[metric].objective.label}",
     )
     costs = [*UNTIMED, *(name for name in TIMES if name in content["winners"][0]["costs"])]
@@ -557,7 +563,7 @@ def _winners_table(content: Mapping[str, Any], title: str) -> Table:
                 row["space"],
                 f"{row['which']} {row['id']}",
                 " ".join(row["kinds"]),
-                f"{row['inherited']:.4f}",
+                f"{row['in_search']:.4f}",
                 f"{mean:.4f}",
                 f"{deviation:.4f}",
                 f"{np.mean([one['loss'] for one in row['scores']]):.4f}",

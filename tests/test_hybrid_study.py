@@ -66,10 +66,10 @@ def test_an_update_reads_as_many_sequences_at_any_length() -> None:
         space = space_at("recall", length)
         budget = budget_for(space, "quick", numbers_at(space, "quick", {}))
         usual = load_space("recall").workload["source"]
-        shipped = budget_for(SPACE, "quick", {}).retrain.max_tokens // usual
-        for training in (budget.supernet, budget.retrain):
-            assert training.segment_length == length
-            assert training.max_tokens == shipped * length
+        shipped = budget_for(SPACE, "quick", {})
+        for now, then in ((budget.supernet, shipped.supernet), (budget.retrain, shipped.retrain)):
+            assert now.segment_length == length
+            assert now.max_tokens == then.max_tokens // usual * length
 
 
 def test_numbers_that_are_given_go_before_all_others() -> None:
@@ -171,7 +171,7 @@ def winner(space: str, kinds: list[str], accuracies: list[float], **costs: float
         "id": f"{len(kinds)}{kinds[0]}",
         "kinds": kinds,
         "architecture": {},
-        "inherited": 0.1,
+        "in_search": 0.1,
         "costs": {"flops": 1e6, **costs},
         "scores": [{"accuracy": value, "loss": 1.0} for value in accuracies],
     }
@@ -183,7 +183,7 @@ def content(tau: float = 0.8) -> dict[str, Any]:
     mixed = {CACHE: 0.55, "decode_ms": 3.0, "prefill_ms": 20.0, "flops": 2e6}
     linear = {CACHE: 0.1, "decode_ms": 2.0, "prefill_ms": 10.0}
     networks = [
-        {"id": str(n), "kinds": ["softmax"], "inherited": n / 10, "scratch": n / 10}
+        {"id": str(n), "kinds": ["softmax"], "in_search": n / 10, "scratch": n / 10}
         for n in range(10)
     ]
     return {
@@ -192,7 +192,7 @@ def content(tau: float = 0.8) -> dict[str, Any]:
         "quality": "accuracy",
         "budget": 8,
         "seeds": 3,
-        "updates": {"supernet": 3000, "scratch": 1000},
+        "updates": {"alone": 500, "supernet": 0, "scratch": 1000},
         "fronts": [
             {"cost": CACHE, "space": name, "hypervolume": share, "front": []}
             for name, share in (("softmax", 0.5), ("linear", 0.25), (MIXED, 1.0))
@@ -286,7 +286,7 @@ def test_a_study_begun_again_does_nothing_twice(
     arguments = ["--space", "recall", "--length", "48", "--costs", "kv_cache_mb", "--json"]
     arguments += ["--preset", "smoke", "--budget", "40", "--seeds", "2", "--ranked", "10"]
     arguments += ["--work", str(tmp_path / "work")]
-    arguments += ["--set", "supernet.max_updates=4", "retrain.max_updates=2", "valid_examples=4"]
+    arguments += ["--set", "own_updates=2", "retrain.max_updates=2", "valid_examples=4"]
     STUDY.main(arguments)
     first = json.loads(capsys.readouterr().out)
     work = tmp_path / "work" / "recall-48"
