@@ -66,6 +66,7 @@ def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
     if task == "classification":
         values |= {"num_classes": 5, "class_token": rng.random() < 0.5}
         values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"
+    values["window_first"] = rng.random() < 0.5
     return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
 
 
