@@ -68,6 +68,7 @@ def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
         values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"
     if task == "embedding":
         values |= {"pooling": rng.choice(["mean", "first"]), "unit_length": rng.random() < 0.5}
+    values["window_first"] = rng.random() < 0.5
     return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
 
 
