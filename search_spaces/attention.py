@@ -165,7 +165,7 @@ def _relative(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     """Every query meets the keys of its window; as many on the other side in an encoder.
 
-    There a class token sees all, and is seen by all.
+    There the first position may see all, and be seen by all.
     """
     positions = sizes.keys // sizes.span
     seen = min(sizes.window - 1, positions - 1)
@@ -174,7 +174,7 @@ def _window(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     if not sizes.causal:
         side = min(sizes.window, positions - 1)
         pairs = positions * (2 * side + 1) - side * (side + 1)
-        pairs += settings.class_token * 2 * (positions - 1 - side)
+        pairs += settings.first_sees_all * 2 * (positions - 1 - side)
     scores = 2 * pairs * sizes.span**2 * sizes.width
     return Tally(products=scores, scalings=sizes.queries * sizes.width)
 

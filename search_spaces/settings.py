@@ -127,6 +127,8 @@ class ModelSettings:
         own_outputs: in the supernet, each number of heads and each size of an FFN below a layer's
             largest has an output layer of its own, in place of the leading part of the largest's.
             No difference to a stand-alone network.
+        window_first: whether in an encoder the first real position is seen by all in layers of kind
+            ``window``, and sees all; so it is with a class token in any case.
     """
 
     input: ImageInput | TokenInput
@@ -162,6 +164,7 @@ class ModelSettings:
     window: int = 0
     unit_length: bool = False
     own_outputs: bool = False
+    window_first: bool = False
 
     def stated(self) -> dict[str, Any]:
         """The fields, without those added since 0.2 that have their default.
@@ -173,6 +176,11 @@ class ModelSettings:
             for field, value in zip(fields(self), asdict(self).values(), strict=True)
             if field.name in FIRST_FIELDS or value != field.default
         }
+
+    @property
+    def first_sees_all(self) -> bool:
+        """Whether windows of an encoder see the first real position, and it sees all."""
+        return self.class_token or self.window_first
 
     def head_width(self, num_heads: int) -> int:
         """Width of one of so many heads."""

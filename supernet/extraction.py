@@ -57,6 +57,27 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
     return network.train(supernet.training)
 
 
+def without_attention(
+    supernet: Supernet, architecture: Architecture, stack: str, layer: int, gene: str
+) -> StandAlone:
+    """As `extract`, with one layer's attention adding nothing to what the layer is given.
+
+    Args:
+        supernet: as of `extract`.
+        architecture: the network to cut out.
+        stack: ``encoder`` or ``decoder``.
+        layer: from 0, among those of the network.
+        gene: which attention of the layer, for example ``self_attention``.
+    """
+    network = extract(supernet, architecture)
+    attention = getattr(getattr(network.network, stack).blocks[layer], gene)
+    with torch.no_grad():
+        for projections in attention.projections.values():
+            for parameter in projections.output.parameters():
+                parameter.zero_()
+    return network
+
+
 def _source(
     name: str, supernet: Supernet, architecture: Architecture, large: Container[str]
 ) -> str:

@@ -127,7 +127,8 @@ class EncoderEmbedder(PooledEncoder):
             UsageError: for texts that are longer than the model's learned positions.
         """
         length = tokens_BN.shape[1]
-        if self.settings.positions == "learned" and length > self.settings.max_length:
+        learned = self.settings.positions == "learned" and not torch.compiler.is_exporting()
+        if learned and length > self.settings.max_length:
             raise UsageError(
                 f"a text has {length} tokens, but the model has {self.settings.max_length} "
                 "positions: cut texts to that, or split them"

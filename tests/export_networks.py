@@ -36,10 +36,10 @@ KINDS: tuple[AttentionKind, ...] = (
 WORDS, LENGTH = 30, 40
 
 
-def random_blueprint(seed: int) -> Blueprint:
+def random_blueprint(seed: int, task: TaskName | None = None) -> Blueprint:
     """A network, drawn from everything that a space may say."""
     rng = random.Random(seed)
-    task = TASKS[seed % 3]
+    task = task or TASKS[seed % 3]
     if task == "language_modelling" and rng.random() < 0.3:
         return Blueprint(task, *_with_memory(rng))
     settings = _settings(rng, task)
@@ -66,6 +66,9 @@ def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
     if task == "classification":
         values |= {"num_classes": 5, "class_token": rng.random() < 0.5}
         values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"
+    if task == "embedding":
+        values |= {"pooling": rng.choice(["mean", "first"]), "unit_length": rng.random() < 0.5}
+    values["window_first"] = rng.random() < 0.5
     return ModelSettings(_input(rng, task), max_length=LENGTH, **values)
 
 
@@ -107,7 +110,7 @@ def _architecture(rng: random.Random, task: TaskName, settings: ModelSettings) -
     if task != "language_modelling":
         layers = _layers(rng, EncoderLayer, "num_kv_heads", lambda: {})
         encoder = EncoderStack(rng.choice([8, 12]), tuple(layers))
-    if task != "classification":
+    if task in ("translation", "language_modelling"):
         depth = len(encoder.layers) if encoder else 0
         layers = _layers(
             rng, DecoderLayer, "self_num_kv_heads", lambda: _cross(rng, depth, settings)
@@ -174,6 +177,10 @@ def random_inputs(blueprint: Blueprint, seed: int) -> dict[str, Tensor]:
         assert blueprint.architecture.decoder is not None
         memory = blueprint.architecture.decoder.memory_length
         return {"tokens": tokens(11), **({"context": tokens(memory)} if memory else {})}
+    if blueprint.task == "embedding":
+        text = tokens(LENGTH - 1)
+        text[1, 20:], text[2, :9] = 0, 0
+        return {"tokens": text}
     if isinstance(blueprint.settings.input, ImageInput):
         return {"inputs": torch.randn(3, 3, 12, 12, generator=generator)}
     inputs = tokens(LENGTH - 1)

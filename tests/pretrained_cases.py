@@ -16,6 +16,7 @@ from search_spaces.space import SearchSpace, Slot
 from search_spaces.tasks import TASKS
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.families import FAMILIES as ADAPTERS
+from tests.tokenizer_cases import word_pieces, write_checkpoint
 
 FAMILIES = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "vit")
 SEARCHED = tuple(name for name in FAMILIES if ADAPTERS[name].task in TASKS)
@@ -176,3 +177,9 @@ def st_folder(folder: Path, mode: str = "mean", unit_length: bool = True) -> Pat
     length = {"max_seq_length": 32, "do_lower_case": False}
     (folder / "sentence_bert_config.json").write_text(json.dumps(length))
     return folder
+
+
+def sentence_encoder(hub: Any, folder: Path, **changes: Any) -> Path:
+    """A tiny BERT of sentence-transformers with its tokenizer, `tokenizer_cases.word_pieces`."""
+    st_folder(write_model(hub, folder, "bert", **{"vocab_size": 90, **changes}))
+    return write_checkpoint(folder, word_pieces(), pad_token="[PAD]")

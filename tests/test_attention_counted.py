@@ -69,7 +69,7 @@ def test_what_goes_along_one_sequence_crosses_none(kind: str) -> None:
         build_kernel(kind, WIDE, 32, 1, "cross", EMBED_DIM, HEADS, HEAD_DIM)
 
 
-def test_a_class_token_is_seen_by_all_windows() -> None:
+def test_a_class_token_or_a_first_one_is_seen_by_all_windows() -> None:
     def gradient(settings: ModelSettings) -> torch.Tensor:
         q, k, v = draw(30, 1, batch=1, heads=1, head_dim=HEAD_DIM)
         v.requires_grad_()
@@ -80,16 +80,18 @@ def test_a_class_token_is_seen_by_all_windows() -> None:
 
     near = list(range(17, 24))
     assert gradient(WIDE).tolist() == near
-    assert gradient(replace(WIDE, class_token=True)).tolist() == [0, *near]
+    for first in ("class_token", "window_first"):
+        assert gradient(replace(WIDE, **{first: True})).tolist() == [0, *near]
 
 
 def test_a_window_s_pairs_are_counted() -> None:
-    for class_token in (False, True):
-        settings = replace(WIDE, class_token=class_token)
+    both = ("class_token", "window_first")
+    for first in ((), both[:1], both[1:], both):
+        settings = replace(WIDE, **dict.fromkeys(first, True))
         for positions in (1, 3, 4, 9):
             sizes = AttentionSizes(32, HEAD_DIM, positions, positions, 1, EMBED_DIM, window=3)
             pairs = sum(
-                abs(i - j) <= 3 or (class_token and 0 in (i, j))
+                abs(i - j) <= 3 or (bool(first) and 0 in (i, j))
                 for i in range(positions)
                 for j in range(positions)
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,14 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.loading import dump_space
 from supernet.building import build_network
+from supernet.data.prepare import prepare
+from supernet.data.prepare.plan import PrepareRequest
 from supernet.export.weights import read_tensors
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.training.checkpoint import save
 from tests.export_cases import export_to, hub_without_net, seal
-from tests.pretrained_cases import change_config, write_model
+from tests.prepare_cases import silent
+from tests.pretrained_cases import change_config, sentence_encoder, write_model
 from tests.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
 from tests.trained_cases import begun
 
@@ -49,18 +54,25 @@ CLASS = "PreTrainedTokenizerFast"
 
 def network_of(folder: Path, ffn_dims: tuple[int, ...], kind: str = "softmax") -> Architecture:
     """The checkpoint's network with as many layers as widths, the first of another kind."""
-    stack = read_checkpoint(folder).architecture.to_json()["decoder"]
+    ((name, stack),) = read_checkpoint(folder).architecture.to_json().items()
     layers = [
         {**layer, "ffn_dim": width} for layer, width in zip(stack["layers"], ffn_dims, strict=False)
     ]
-    layers[0]["self_attention"] = kind
-    return Architecture.from_json({"decoder": {**stack, "layers": layers}})
+    layers[0]["attention" if name == "encoder" else "self_attention"] = kind
+    return Architecture.from_json({name: {**stack, "layers": layers}})
 
 
 def run_from(checkpoint: Path, network: Architecture, path: Path) -> RunFolder:
     """A run that began with a checkpoint and has one network, of random weights."""
-    prepared_stream(path / "texts", byte_level(marked=True))
     point = starting_point(checkpoint)
+    if point.space.task == "embedding":
+        texts = path / "texts.txt"
+        texts.write_text("".join(f"The cat sat on {n} mats, {n * n}.\n" for n in range(300)))
+        where = path / "texts" / "data"
+        request = PrepareRequest("embedding", (texts,), where, tokenizer=checkpoint)
+        prepare(request, silent)
+    else:
+        prepared_stream(path / "texts", byte_level(marked=True))
     folder = begun(
         path / "run",
         dump_space(point.space),
@@ -160,6 +172,82 @@ def test_what_was_exported_is_a_checkpoint_again(made: Path, run: RunFolder) -> 
     assert found.architecture.id == json.loads((made / "export.json").read_text())["id"]
     point = starting_point(made)
     assert point.space.contains(found.architecture)
+
+
+@pytest.fixture(scope="module")
+def bert(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_encoder(hub, tmp_path_factory.mktemp("checkpoints") / "bert")
+
+
+@pytest.fixture(scope="module")
+def embedder(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with a network that no family has."""
+    network = network_of(bert, (20, 30), "linear")
+    return run_from(bert, network, tmp_path_factory.mktemp("runs"))
+
+
+def real(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (tensors["input.tokens"] != 0)[:, :, None]
+
+
+@torch.inference_mode()
+def test_a_stock_encoder_stays_one_of_sentence_transformers(
+    hub: Any, bert: Path, tmp_path: Path
+) -> None:
+    run = run_from(bert, network_of(bert, (20, 20)), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out")
+    assert made.facts["family"] == "a stock bert"
+    assert not list(made.path.glob("*.py")) and read_checkpoint(made.path).sentence is not None
+    assert "SentenceTransformer" in (made.path / "README.md").read_text()
+    model = hub.AutoModel.from_pretrained(made.path).eval()
+    assert type(model).__name__ == "BertModel"
+    record = read_tensors(made.path / "check.safetensors")
+    tokens = record["input.tokens"]
+    states = model(tokens, attention_mask=(tokens != 0).long()).last_hidden_state
+    apart = (states - record["output.last_hidden_state"]) * real(record)
+    assert apart.abs().max() < 1e-5
+    point = starting_point(made.path)
+    assert point.space.task == "embedding"
+
+
+@torch.inference_mode()
+def test_another_encoder_answers_as_auto_models_do(
+    hub: Any, embedder: RunFolder, tmp_path: Path
+) -> None:
+    made = export_to(embedder, "huggingface", tmp_path / "out").path
+    record = read_tensors(made / "check.safetensors")
+    tokens = record["input.tokens"]
+    model = hub.AutoModel.from_pretrained(made, trust_remote_code=True).eval()
+    found = model(tokens, attention_mask=(tokens != 0).long())
+    apart = (found.last_hidden_state - record["output.last_hidden_state"]) * real(record)
+    assert apart.abs().max() < 1e-4
+    assert (found.pooler_output - record["output.sentence_embedding"]).abs().max() < 1e-4
+    pooling = json.loads((made / "1_Pooling/config.json").read_text())
+    assert pooling["word_embedding_dimension"] == 24 and (made / "modules.json").is_file()
+    tokenizer = hub.AutoTokenizer.from_pretrained(made)
+    assert tokenizer("The cat")["input_ids"][0] == 2
+    verify_export(made)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("form", ["safetensors", "torch", "onnx"])
+def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra export")
+    made = export_to(embedder, form, tmp_path / "out")
+    assert verify_export(made.path).difference < 1e-4
+    card = (made.path / "README.md").read_text()
+    assert "embeddings" in card and "fine-tuned" in card
+    if form == "onnx":
+        return
+    done = subprocess.run(
+        [sys.executable, "modeling.py", "--check"],
+        cwd=made.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "within" in done.stdout, done.stderr
 
 
 def test_other_formats_do_without_the_checkpoint(llama: Path, tmp_path: Path) -> None:

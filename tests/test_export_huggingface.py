@@ -103,6 +103,26 @@ def test_networks_of_every_kind_load(hub: Any, seed: int, tmp_path: Path) -> Non
     assert (found - logits).abs().max() < 1e-4 * max(1.0, float(logits.abs().max()))
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("seed", range(4))
+def test_embedders_of_every_kind_load(hub: Any, seed: int, tmp_path: Path) -> None:
+    blueprint = random_blueprint(seed, "embedding")
+    network, inputs = random_network(blueprint, seed), random_inputs(blueprint, seed)
+    tokens, asked = inputs["tokens"], ReferenceOutputs(inputs, {})
+    expected = network(tokens)
+    record = ReferenceOutputs(inputs, asked.named(expected))
+    source = ExportSource(blueprint, network, record, Preprocessing({"kind": "numbers"}))
+    write_package(source, HuggingFaceExport(), tmp_path)
+    model = load(hub, "AutoModel", tmp_path)
+    found = model(tokens.masked_fill(tokens == 0, 3), attention_mask=(tokens != 0).long())
+    states, embeddings = found.last_hidden_state, found.pooler_output
+    right = (tokens != 0)[:, :, None]
+    size = max(1.0, float(expected[0].abs().max()))
+    assert ((states - expected[0]) * right).abs().max() < 1e-4 * size
+    assert (embeddings - expected[1]).abs().max() < 1e-4 * size
+    assert auto_class(blueprint) == "AutoModel"
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_generated_translations_are_those_of_the_file(
     hub: Any, runs: dict[str, RunFolder], folders: dict[str, Path], beam: int, tmp_path: Path

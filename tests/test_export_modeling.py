@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from search_spaces.attention import OPERATORS
 from search_spaces.errors import DataError
 from search_spaces.loading import model_table
 from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
+from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.standalone import as_module, kernels_of, modeling_source
@@ -41,22 +42,28 @@ def built(blueprint: Blueprint) -> Any:
 
 
 @torch.inference_mode()
-def difference(seed: int) -> float:
+def difference(seed: int, task: TaskName | None = None) -> float:
     """How far a random network's generated twin is from it, relative to its outputs."""
-    blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
+    blueprint = random_blueprint(seed, task)
+    inputs = random_inputs(blueprint, seed)
     network, made = random_network(blueprint, seed), module(blueprint)
     twin = made.Network(blueprint.to_json())
     twin.load_state_dict(plain_weights(network))
     assert sum(p.numel() for p in twin.parameters()) == blueprint.params
     record = ReferenceOutputs(inputs, {})
-    expected = network(*record.arguments)
+    expected = record.named(network(*record.arguments))
     found = made.outputs(twin.eval(), inputs)
-    return max(float((one - expected).abs().max()) for one in found) / float(expected.abs().max())
+    size = max(float(one.abs().max()) for one in expected.values())
+    return max(replace(record, outputs=expected).difference(one) for one in found) / size
 
 
 @pytest.mark.parametrize("first", range(0, NETWORKS, 15))
 def test_generated_networks_equal_ours(first: int) -> None:
     assert max(difference(seed) for seed in range(first, first + 15)) < 2e-5
+
+
+def test_generated_embedders_equal_ours() -> None:
+    assert max(difference(seed, "embedding") for seed in range(20)) < 2e-5
 
 
 @torch.inference_mode()
@@ -68,7 +75,7 @@ def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
         network = made.Network(blueprint.to_json())
         network.load_state_dict(plain_weights(random_network(blueprint, seed)))
         cast = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
-        for logits in made.outputs(network.to(dtype).eval(), cast):
+        for logits in (one["logits"] for one in made.outputs(network.to(dtype).eval(), cast)):
             assert logits.dtype == dtype and bool(logits.isfinite().all())
 
 
@@ -103,7 +110,7 @@ def test_only_the_parts_in_use_are_there() -> None:
 @pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
 def test_the_text_is_clean(tmp_path: Path) -> None:
     for seed in range(40):
-        text = modeling_source(random_blueprint(seed))
+        text = modeling_source(random_blueprint(seed, "embedding" if seed > 35 else None))
         (tmp_path / f"network_{seed}.py").write_text(text)
     rules = "--isolated --line-length 100"
     lint = f"ruff check {rules} --select E,W,F,I,B --output-format json ."

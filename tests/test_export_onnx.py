@@ -37,7 +37,7 @@ from supernet.tasks.opening import open_task
 from tests import decoder_cases, supernet_cases
 from tests.decoder_cases import random_translator, random_writer, translator, writer
 from tests.export_cases import arch_of, export_to, run_of
-from tests.export_networks import random_network
+from tests.export_networks import random_blueprint, random_network
 from tests.supernet_cases import TOKENS, network, random_inputs, random_supernet
 
 pytestmark = pytest.mark.export
@@ -46,6 +46,7 @@ pytest.importorskip("onnxruntime", reason="the extra export")
 
 from supernet.export import onnx as onnx_export  # noqa: E402
 from supernet.export import onnx_driver  # noqa: E402
+from supernet.export.onnx import write_graphs  # noqa: E402
 from tests import onnx_cases as cases  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -268,6 +269,20 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
         inputs += [cases.sources(*size, 9) for size in ((1, 1), (4, 17), (2, 9))]
     inputs = [x if x.dtype == torch.int64 else x.float() for x in inputs]
     assert cases.apart_classifying(one, tmp_path, inputs) < TOLERANCE
+
+
+@torch.inference_mode()
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_embedders(seed: int, tmp_path: Path) -> None:
+    drawn = random_blueprint(seed, "embedding")
+    one = random_network(drawn, seed, std=0.3)
+    write_graphs(one, drawn, tmp_path)
+    for size in ((1, 1), (4, 17), (2, 9), (3, 39)):
+        tokens = cases.sources(*size, 9)
+        asked = ReferenceOutputs({"tokens": tokens}, {})
+        record = replace(asked, outputs=asked.named(one(tokens)))
+        assert open_format("onnx").parity(tmp_path, drawn, record) < 5 * TOLERANCE
 
 
 # -- blocks and operators of today ----------------------------------------------------------------

@@ -11,18 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from search_spaces.architecture import Architecture, kind_order
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.inheritance.inherit import inherit
 from supernet.inheritance.local import CHECKPOINT_UPDATES, LocalDistillation
-from supernet.inheritance.parts import Weights
+from supernet.inheritance.parts import Weights, real_positions
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.names import layer_kinds
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import CheckpointFolder
 from tests.export_cases import hub_without_net
-from tests.pretrained_cases import SEARCHED, inputs_of, kinds_gene, offering, write_model
+from tests.pretrained_cases import SEARCHED, inputs_of, kinds_gene, layers_of, offering, write_model
 
 pytestmark = pytest.mark.export
 
@@ -73,7 +74,8 @@ def same(one: Weights, other: Weights) -> bool:
 def test_each_error_falls(checkpoints: dict[str, Checkpoint], family: str) -> None:
     """On one batch again and again; windows share weights, in a layer of windows with its own."""
     checkpoint = checkpoints[family]
-    space = space_of(checkpoint)
+    kinds = {*layer_kinds(checkpoint.architecture), "linear", "window:2"}
+    space = space_of(checkpoint, *sorted(kinds, key=kind_order))
     inputs = inputs_of(checkpoint, 5)
     learnt = local(space, checkpoint, updates=30, batches=lambda update: inputs)
     first: dict[str, float] = {}
@@ -285,3 +287,59 @@ def test_what_is_taken_over_is_not_changed(checkpoints: dict[str, Checkpoint]) -
     before = {name: tensor.clone() for name, tensor in weights.items()}
     list(local(space, checkpoint, weights, updates=2).run())
     assert same(weights, before)
+
+
+@pytest.mark.parametrize("family", [name for name in ("bert", "gpt2", "vit") if name in SEARCHED])
+def test_fewer_heads_say_it_as_well_as_they_can(
+    checkpoints: dict[str, Checkpoint], family: str
+) -> None:
+    """Better than with the leading part of what all heads have learnt."""
+    checkpoint = checkpoints[family]
+    space = space_of(checkpoint)
+    inputs = inputs_of(checkpoint, 5, batch=8)
+    learnt = local(space, checkpoint, updates=3, batches=lambda update: inputs)
+    list(learnt.run())
+    weights = learnt.weights()
+    stack, name = ("decoder", "self_attention") if family == "gpt2" else ("encoder", "attention")
+    own = f"{stack}.blocks.0.{name}.projections.linear.output"
+    heads, groups = (
+        name.replace("attention", "num_heads"),
+        name.replace("attention", "num_kv_heads"),
+    )
+    layers = layers_of(checkpoint.architecture)
+    first = replace(layers[0], **{name: "linear", heads: 3, groups: None})
+    whole = getattr(checkpoint.architecture, stack)
+    network = replace(
+        checkpoint.architecture, **{stack: replace(whole, layers=(first, *layers[1:]))}
+    )
+    teacher = checkpoint.network()
+    real = real_positions(teacher, inputs)
+    right = said_by(teacher.network, f"{stack}.blocks.0.{name}", inputs, checkpoint.architecture)
+    cut = dict(weights)
+    cut |= {
+        f"{own}s.3.weight": weights[f"{own}.weight"][:, :18],
+        f"{own}s.3.bias": weights[f"{own}.bias"],
+    }
+    errors = []
+    for state in (weights, cut):
+        found = said_by(supernet_of(space, state), f"{stack}.blocks.0.{name}", inputs, network)
+        distance = (found - right).square().sum(dim=-1)
+        errors.append(float((distance if real is None else distance[real]).sum()))
+    assert errors[0] < 0.95 * errors[1]
+
+
+def said_by(model: Any, part: str, inputs: Tensor, network: Architecture) -> Tensor:
+    """What a block of attention says in a network."""
+    attention, said = model.get_submodule(part), []
+    name = "causal" if "decoder" in part else "forward"
+    call = getattr(attention, name)
+
+    def noted(*arguments: Any) -> Any:
+        found = call(*arguments)
+        said.append(found[0] if isinstance(found, tuple) else found)
+        return found
+
+    setattr(attention, name, noted)
+    with torch.no_grad():
+        model(inputs, network)
+    return said[0]

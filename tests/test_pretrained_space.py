@@ -66,6 +66,11 @@ def test_networks_of_the_space_can_be_built(
         assert network(tokens_of(1)).shape[2] == 61
 
 
+def test_windows_see_where_a_text_is_read(checkpoints: dict[str, Checkpoint]) -> None:
+    for name, found in checkpoints.items():
+        assert space_around(found).model.window_first == (name == "bert")
+
+
 def test_layers_that_differ_offer_the_same(checkpoints: dict[str, Checkpoint]) -> None:
     space = space_around(checkpoints["qwen3"])
     kinds = [space.slot(f"decoder.{n}.self_attention").choices for n in range(3)]

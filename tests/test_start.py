@@ -17,6 +17,7 @@ from nas.cli.search import Here
 from nas.executors.base import ExecutorSettings
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.results.reader import read_contents
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
@@ -128,6 +129,19 @@ def test_the_search_inherits_distils_and_ends(run: RunFolder) -> None:
     assert set(run.read_json("distilled/errors.json")) >= {"0.linear", "2.linear"}
     observed = run.read_journal("observations.jsonl")
     assert baseline["id"] in {line["id"] for line in observed}
+
+
+def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
+    contents = read_contents(run)
+    assert contents.origin is not None and contents.picked is not None
+    network = read_checkpoint(llama).architecture
+    assert contents.origin.entry.id == network.id and contents.origin.name == "llama"
+    assert contents.origin.entry.measured["kv_cache_mb"] > 0
+    assert sorted(contents.origin.layer_order) == [0, 1, 2]
+    page = (run.path / "report.html").read_text()
+    assert 'id="checkpoint"' in page and "taught by it" in page
+    stack = contents.picked.architecture.decoder
+    assert stack is not None and len(contents.silenced) == len(stack.layers)
 
 
 def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:

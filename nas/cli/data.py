@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
 LEARNT = ("bpe", "unigram")
-EXAMPLES = {"pairs": "pairs", "stream": "lines", "images": "images", "texts": "texts"}
+EXAMPLES = {
+    "pairs": "pairs",
+    "stream": "lines",
+    "images": "images",
+    "texts": "texts",
+    "embeddings": "texts",
+}
 
 
 def prepare(
@@ -35,7 +41,8 @@ def prepare(
         metavar="PATH",
         help="The training data: text, plain or .gz, one sentence a line (repeat it for several "
         "files); for classification an .npz file, the folder of CIFAR-10's python batches, a "
-        "folder with one folder of images a class, or a .jsonl file with text and label.",
+        "folder with one folder of images a class, or a .jsonl file with text and label; for "
+        "embedding .txt, .gz and .jsonl files with text, or whole folders of them.",
     ),
     target: list[Path] = typer.Option(
         [], metavar="FILE", help="Translation: the translations of --source, line by line."
@@ -44,7 +51,7 @@ def prepare(
         [],
         metavar="PATH",
         help="The validation data. Translation: twice, source and target, or the prefix of both "
-        "(val for val.en and val.de). Classification: held out if not given.",
+        "(val for val.en and val.de). Classification and embedding: held out if not given.",
     ),
     test: list[Path] = typer.Option([], metavar="PATH", help="The test data, in the same form."),
     out_folder: Path = typer.Option(..., "--out", metavar="DIR", help="The folder to make."),
@@ -58,13 +65,14 @@ def prepare(
         "bpe",
         metavar="bpe|unigram|DIR",
         help="Byte pairs, sentencepiece's unigram model, or the folder of a checkpoint whose "
-        "tokenizer.json is taken as it is (language modelling and texts with labels).",
+        "tokenizer.json is taken as it is (language modelling and texts with labels), and for "
+        "embedding its network too.",
     ),
     max_length: int = typer.Option(
         None,
         min=1,
-        show_default="256 for translation, 4000 bytes or 512 tokens for texts, none for language "
-        "modelling",
+        show_default="256 for translation, 4000 bytes or 512 tokens for texts, the checkpoint's "
+        "for embedding, none for language modelling",
         help="Tokens of a row at most. Longer ones are left out of training and cut elsewhere.",
     ),
     max_ratio: float = typer.Option(

@@ -11,10 +11,12 @@ import typer
 
 from latency.workload import Workload
 from nas.cli.checked_spaces import checked_space
+from nas.cli.data import shown_on
 from nas.cli.listeners.targets import LOG, Target, read_logs
 from nas.cli.results import finish, follow
 from nas.cli.settings import list_settings as list_settings_then_exit
 from nas.console import options
+from nas.console.failures import terminable
 from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
@@ -70,13 +72,20 @@ def search(
     """
     del list_settings  # its callback has done all there is to do
     how = Working(where, read_logs(log), quiet, json_lines, retime)
-    found = resolve(request, Here())
+    found = resolve(request, Here(quiet or json_lines))
     folder = out_dir or RUNS / f"{found.space.name}-{found.spec.digest[:8]}"
     _work_on_search(folder, found, how)
 
 
 class Here:
-    """This machine, where a request names files."""
+    """This machine, where a request names files.
+
+    Args:
+        quiet: tell nothing of what takes a while.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
 
     def space(self, name: str) -> SearchSpace:
         """A shipped space, or one of a file, with tables that can be used."""
@@ -97,6 +106,16 @@ class Here:
                 f"fairseq-preprocess, a file, or the word {SYNTHETIC}"
             )
         return path.resolve()
+
+    def texts(self, path: Path, begun: StartingPoint) -> Path:
+        """Data that are prepared once, in the cache folder."""
+        from nas.run.checkpoint import prepared_texts  # imports torch
+
+        with terminable(), choose_screen(self._quiet, json_lines=False) as screen:
+            found = prepared_texts(path, begun, shown_on(screen))
+        if found != path and not self._quiet:
+            tell(f"{path} as {begun.space.name} reads it: {found}")
+        return found
 
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file that was named; the first stage looks whether there is such a data set."""

@@ -8,8 +8,11 @@ from nas.report.markup import Html, cell, join, missing, paragraph, section, tab
 from nas.results.contents import RunContents
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import FrontEntry
+from search_spaces.architecture import AttentionKind
 
 TITLE = "Another kind in one layer"
+IDLE = 0.01
+"""What an attention moves quality by at least, as a share of the distance to guessing."""
 
 
 def exchange_section(run: RunContents) -> Html:
@@ -35,17 +38,68 @@ def exchange_section(run: RunContents) -> Html:
         [
             cell(words.feature(place, run.both_stacks)),
             *(_told(run, entry, place, kind) for kind in kinds),
+            *([cell(_without(run, entry, place))] if run.silenced else []),
         ]
         for place in places
     ]
-    heads = ["place", *map(words.kind, kinds)]
-    return section("exchange", TITLE, intro, table(heads, rows, f"Exchanges in {of}."))
+    heads = ["place", *map(words.kind, kinds), *(["no attention"] if run.silenced else [])]
+    made = table(heads, rows, f"Exchanges in {of}.")
+    return section("exchange", TITLE, intro, made, _idle(run, entry))
+
+
+def _without(run: RunContents, entry: FrontEntry, place: str) -> str:
+    """What becomes of the quality without a layer's attention; empty where that is not known."""
+    value = next((one.values[QUALITY] for one in run.silenced if one.slot == place), None)
+    before = entry.values.get(QUALITY)
+    return "" if value is None or before is None else _change(run, QUALITY, before, value)
+
+
+def idle_places(run: RunContents, entry: FrontEntry) -> dict[str, float]:
+    """Places whose attention does nothing → what it moves quality by, as a share.
+
+    A share of the distance from the network's quality to that of a network that guesses; nothing
+    is less than `IDLE` of it.
+    """
+    assert run.front is not None
+    guessing = dict(zip((o.name for o in run.front.objectives), run.front.reference, strict=True))
+    before = entry.values[QUALITY]
+    distance = guessing[QUALITY] - before
+    if distance <= 0:
+        return {}
+    shares = {one.slot: abs(one.values[QUALITY] - before) / distance for one in run.silenced}
+    return {place: share for place, share in shares.items() if share < IDLE}
+
+
+def _idle(run: RunContents, entry: FrontEntry) -> Html:
+    """Which layers' attention does nothing."""
+    if not run.silenced or run.front is None or QUALITY not in entry.values:
+        return Html("")
+    found = idle_places(run, entry)
+    label = run.quality.objective.label
+    told = (
+        f"In the last column the attention of that layer adds nothing. A layer does nothing when "
+        f"the {label} moves by less than {words.percent(IDLE)} of its distance to guessing: "
+    )
+    if not found:
+        return paragraph(told, "every one of these does something.")
+    named = [
+        f"{words.feature(place, run.both_stacks)}: {words.kind(_kind_at(entry, place))} "
+        f"({words.percent(share)})"
+        for place, share in found.items()
+    ]
+    return paragraph(told, tag("strong", "; ".join(named)), ".")
+
+
+def _kind_at(entry: FrontEntry, place: str) -> AttentionKind:
+    """The kind of attention that a network has at a place."""
+    stack, layer, gene = place.split(".")
+    kind: AttentionKind = getattr(getattr(entry.architecture, stack).layers[int(layer)], gene)
+    return kind
 
 
 def _told(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
     """What another kind in that place of a network does to it."""
-    stack, layer, gene = place.split(".")
-    if getattr(getattr(entry.architecture, stack).layers[int(layer)], gene) == kind:
+    if _kind_at(entry, place) == kind:
         return cell("as it is", strong=True)
     one = next((o for o in run.exchanges if (o.slot, o.kind) == (place, kind)), None)
     if one is None:

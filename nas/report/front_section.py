@@ -78,6 +78,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *_retrained_traces(run, cost),
+        *_checkpoint_traces(run, cost),
     ]
     shown = [trace for trace in traces if trace["x"]]
     layout = {
@@ -179,6 +180,14 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
     traces = [_tie(before, after, cost) for before, after in ties]
     marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
     return [*traces, _points(run, "retrained", stars, cost, marker)]
+
+
+def _checkpoint_traces(run: RunContents, cost: str) -> list[Trace]:
+    """A square for the checkpoint that the search began with."""
+    if run.origin is None:
+        return []
+    marker = _dots("var(--ink)", 12, symbol="square-open", line={"width": 2.5})
+    return [_points(run, "the checkpoint", [run.origin.entry], cost, marker)]
 
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import time_section, training_section
 from nas.report.exchange_section import exchange_section
 from nas.report.failures_section import failures_section
@@ -68,8 +69,9 @@ def render(run: RunContents) -> Html:
     main = tag(
         "main",
         headline(run),
-        _navigation(),
+        _navigation(run),
         front_section(run),
+        checkpoint_section(run),
         networks_section(run),
         exchange_section(run),
         omni_section(run),
@@ -106,8 +108,10 @@ def _head(title: str) -> Html:
     )
 
 
-def _navigation() -> Html:
+def _navigation(run: RunContents) -> Html:
     links = [tag("a", name, href=f"#{anchor}") for anchor, name in CHAPTERS.items()]
+    if run.spec.start is not None:
+        links.insert(1, tag("a", "Checkpoint", href="#checkpoint"))
     return tag("nav", join(links), aria_label="Sections")
 
 

@@ -74,6 +74,9 @@ class Site(Protocol):
     def data(self, name: str) -> Path:
         """The folder or file of that name."""
 
+    def texts(self, path: Path, begun: StartingPoint) -> Path:
+        """Data made of plain texts, as a checkpoint reads them; other data as they are."""
+
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file or folder of a data set; `file` where one was named for it."""
 
@@ -120,7 +123,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
             workload = profile.workload
     if workload is not None:
         space = replace(space, workload=workload.to_json())
-    dataset, data = _data(request, space, site)
+    dataset, data = _data(request, space, site, begun)
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)
     with blaming("keep"):
@@ -201,7 +204,9 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
         return space.restrict(checked_vetoes(space, source.restrict))
 
 
-def _data(request: SearchRequest, space: SearchSpace, site: Site) -> tuple[str, Path | None]:
+def _data(
+    request: SearchRequest, space: SearchSpace, site: Site, begun: StartingPoint | None
+) -> tuple[str, Path | None]:
     """Name and place of the data."""
     if request.data == SYNTHETIC:
         return SYNTHETIC, None
@@ -209,6 +214,8 @@ def _data(request: SearchRequest, space: SearchSpace, site: Site) -> tuple[str, 
     with blaming("data"):
         if request.data is not None:
             file = site.data(request.data)
+            if begun is not None:
+                file = site.texts(file, begun)
             if file.is_dir():
                 return file.name, file
     with blaming("dataset"):

@@ -67,6 +67,23 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The checkpoint that a search began with; see ``inherited/`` and ``distilled/``.
+
+    Attributes:
+        name: of its folder.
+        entry: its network, with its own weights, and what that costs.
+        layer_order: numbers of its layers; a network of fewer has the first so many of them.
+        errors: ``LAYER.KIND`` → how far that kind is from what the layer says, once taught by it.
+    """
+
+    name: str
+    entry: FrontEntry
+    layer_order: tuple[int, ...]
+    errors: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One epoch of the supernet's training; the last two only where the probes were measured."""
 
@@ -105,6 +122,7 @@ class RunContents:
         failed: networks that could not be evaluated.
         front: the result.
         exchanges: the picked network with one layer's kind of attention exchanged.
+        silenced: the same without what one layer's attention adds.
         card: of the ranker.
         importances: feature → share, largest first.
         features: objective → the genes that decide it most; empty before there is a ranker.
@@ -112,6 +130,7 @@ class RunContents:
         retrained: networks trained from scratch.
         views: networks whose omni layers were looked into.
         seconds: stage → its time.
+        origin: the checkpoint that it began with; None without one, and until it is taken over.
     """
 
     name: str
@@ -127,6 +146,7 @@ class RunContents:
     failed: tuple[FailedNetwork, ...]
     front: Front | None
     exchanges: tuple[Exchange, ...]
+    silenced: tuple[Exchange, ...]
     card: ReportCard | None
     importances: Mapping[str, float]
     features: Mapping[str, TopFeatures]
@@ -134,6 +154,7 @@ class RunContents:
     retrained: tuple[Retrained, ...]
     views: tuple[OmniViews, ...]
     seconds: Mapping[str, float]
+    origin: Origin | None
 
     @property
     def space(self) -> SearchSpace:

@@ -11,12 +11,12 @@ import numpy as np
 
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
-from nas.objectives import OBJECTIVES, QUALITY, Objective, exact
+from nas.objectives import COSTS, OBJECTIVES, QUALITY, Objective, exact
 from nas.objectives.latency_limits import ConfirmedLatency
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
-from nas.results.contents import Audit, Epoch, Exchange, Retrained, RunContents
+from nas.results.contents import Audit, Epoch, Exchange, Origin, Retrained, RunContents
 from nas.results.failures import failed, read_failed
 from nas.run import layout
 from nas.run.folder import RunFolder
@@ -63,6 +63,8 @@ def read_contents(folder: RunFolder) -> RunContents:
     observed = _observed(folder.spec, reader, (*times, *measured))
     verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
     held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
+    exchanges = reader.journal(layout.EXCHANGES_FILE, _exchange)
+    origin = _origin(folder.spec, reader, (*times, *measured))
     return RunContents(
         name=folder.path.resolve().name,
         spec=folder.spec,
@@ -76,7 +78,8 @@ def read_contents(folder: RunFolder) -> RunContents:
         verified=_with_times(folder.spec, verified, held),
         failed=read_failed(folder.path),
         front=reader.json(layout.FRONT_FILE, _front),
-        exchanges=tuple(reader.journal(layout.EXCHANGES_FILE, _exchange)),
+        exchanges=tuple(one for one in exchanges if one.kind != layout.NOTHING),
+        silenced=tuple(one for one in exchanges if one.kind == layout.NOTHING),
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
@@ -84,6 +87,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         retrained=_retrained(folder, reader),
         views=_views(folder),
         seconds=_seconds(folder),
+        origin=None if origin is None else _with_known_times(origin, verified),
     )
 
 
@@ -152,6 +156,40 @@ def _history(data: Any) -> tuple[Epoch, ...]:
 
 def _exchange(data: Any) -> Exchange:
     return Exchange(str(data["of"]), str(data["slot"]), str(data["kind"]), _numbers(data["values"]))
+
+
+def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Origin | None:
+    """The checkpoint of a run, with its own scores and what it costs as far as is known."""
+    start = spec.start
+    if start is None:
+        return None
+
+    def parse(data: Any) -> Origin:
+        network = Architecture.from_json(data["architecture"])
+        asked = (*spec.objectives, *spec.limits)
+        scores = _numbers(data["values"])
+        (entry,) = with_costs(spec.space, [(network, scores)], costs, asked)
+        order = tuple(int(number) for number in data["layer_order"])
+        if QUALITY not in scores or sorted(order) != list(range(len(order))):
+            raise ValueError("it lacks a quality, or an order of all layers")
+        errors = reader.json(layout.DISTILLED_ERRORS_FILE, _numbers) or {}
+        return Origin(Path(start.folder).name, entry, order, errors)
+
+    return reader.json(layout.BASELINE_FILE, parse)
+
+
+def _with_known_times(origin: Origin, verified: Sequence[FrontEntry]) -> Origin:
+    """The checkpoint with its costs as they were measured last; its scores are its own."""
+    for entry in verified:
+        if entry.id == origin.entry.id:
+            costs = {name: value for name, value in entry.measured.items() if name in COSTS}
+            known = replace(
+                origin.entry,
+                measured={**origin.entry.measured, **costs},
+                doubtful={**origin.entry.doubtful, **entry.doubtful},
+            )
+            return replace(origin, entry=known)
+    return origin
 
 
 def _entry(data: Any) -> FrontEntry:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
+from latency.locking import cache_dir, file_lock
 from nas.request.resolve import StartingPoint
 from nas.request.spec import Start
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
-from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint, read_checkpoint
+from supernet.data.manifest import FILE_NAME
+from supernet.data.prepare.folder import TextFolder
+from supernet.data.prepare.plain_texts import is_text
+from supernet.data.text_files import Report
+from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 from supernet.pretrained.space import space_around, space_problem
+
+TEXT_TASKS = ("embedding", "language_modelling")
+"""Whose data are texts and nothing else, once there is a checkpoint to read them."""
 
 
 def starting_point(folder: Path) -> StartingPoint:
@@ -28,6 +35,30 @@ def starting_point(folder: Path) -> StartingPoint:
     return StartingPoint(start, space_around(checkpoint), problem)
 
 
+def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
+    """Data made of a folder or file of texts, for a checkpoint that embeds texts or writes them.
+
+    Args:
+        path: of data.
+        begun: the checkpoint.
+        report: what is done, how much of it is done and how much there is.
+
+    Returns:
+        A folder in the cache, which equal texts and checkpoints share; the path itself where it
+        is prepared already or no text, or the checkpoint is for something else.
+
+    Raises:
+        DataError: when the folder has no texts, or one cannot be read.
+    """
+    prepared = (path / FILE_NAME).is_file() if path.is_dir() else not is_text(path)
+    if prepared or begun.space.task not in TEXT_TASKS:
+        return path
+    found = TextFolder.read(path, read_checkpoint(begun.start.folder))
+    place = cache_dir() / "data"
+    with file_lock(place / f"{found.name}.lock"):
+        return found.prepare(place, report)
+
+
 def open_checkpoint(start: Start) -> Checkpoint:
     """The checkpoint that a run began with.
 
@@ -41,13 +72,3 @@ def open_checkpoint(start: Start) -> Checkpoint:
             "back, or start a new run in another folder"
         )
     return checkpoint
-
-
-def checkpoint_digest(checkpoint: Checkpoint) -> str:
-    """sha256 of a checkpoint's configuration and weights."""
-    digest = hashlib.sha256()
-    files = {tensor.file for tensor in checkpoint.tensors.values()}
-    for file in (checkpoint.folder / CONFIG_FILE, *sorted(files)):
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()

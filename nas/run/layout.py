@@ -31,6 +31,7 @@ VERIFICATION_FILE = "verification.jsonl"
 HOLDING_FILE = "holding.jsonl"
 FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
+NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
 REPORT_FILE = "report.html"
 STUDY_FILE = "optuna.journal"
 EVENTS_FILE = "events.jsonl"

@@ -1,8 +1,9 @@
 """The stage that exchanges the kind of attention of single layers of the picked network.
 
 What the network loses, or saves, with another kind in one layer says what that layer's kind is
-good for. Networks are evaluated as the observed ones were; costs are predicted, or counted where a
-formula tells them.
+good for; what it loses without the layer's attention says whether that does anything at all.
+Networks are evaluated as the observed ones were; costs are predicted, or counted where a formula
+tells them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from nas.executors.base import Failure
 from nas.objectives import QUALITY
 from nas.results.failures import failed
+from nas.run.evaluator import validation_quality
 from nas.run.events import Event, Progress
-from nas.run.layout import EXCHANGES_FILE, VERIFICATION_FILE
+from nas.run.layout import EXCHANGES_FILE, NOTHING, SUPERNET_FILE, VERIFICATION_FILE
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import pick, read_front
 from nas.stages.base import Run
@@ -24,6 +26,9 @@ from nas.stages.outcomes import to_event
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import Genotypes, SearchSpace
+from supernet.building import build_supernet
+from supernet.extraction import without_attention
+from supernet.training.checkpoint import load
 
 LEAST = 16
 """Exchanges that are evaluated even where the budget observes fewer networks than that."""
@@ -41,12 +46,20 @@ def work(run: Run) -> Iterator[Event]:
     """Evaluate the picked network with every other kind in every layer, one layer at a time.
 
     At most as many networks are evaluated as the budget lets the searcher observe, layers in order.
-    What the search has evaluated already is not evaluated again.
+    What the search has evaluated already is not evaluated again. Where there is a supernet each of
+    these layers is then left without its attention.
     """
     network = _picked(run)
+    yield from _exchange(run, network)
+    if network is not None and run.folder.has(SUPERNET_FILE):
+        yield from _silence(run, network)
+
+
+def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
     exchanges = [] if network is None else exchanged(run.space, network)
     exchanges = exchanges[: max(LEAST, run.spec.budget.observations)]
-    done = {(line["slot"], line["kind"]) for line in run.folder.read_journal(EXCHANGES_FILE)}
+    lines = run.folder.read_journal(EXCHANGES_FILE)
+    done = {(line["slot"], line["kind"]) for line in lines if line["kind"] != NOTHING}
     missing = [one for one in exchanges if (one.slot, one.kind) not in done]
     if not missing or network is None:
         run.folder.append(EXCHANGES_FILE, [])
@@ -87,6 +100,31 @@ def exchanged(space: SearchSpace, network: Architecture) -> list[Exchanged]:
                 changed[0, column] = index
                 found.append(Exchanged(slot.name, str(kind), changed))
     return found
+
+
+def _silence(run: Run, network: Architecture) -> Iterator[Event]:
+    """Evaluate the network with each of these layers' attention adding nothing, in this process."""
+    lines = run.folder.read_journal(EXCHANGES_FILE)
+    done = {line["slot"] for line in lines if line["kind"] == NOTHING}
+    active = run.space.active(run.space.encode([network]))[0]
+    there = [
+        slot for slot in kinds_to_exchange(run.space) if active[run.space.slot_index[slot.name]]
+    ]
+    missing = [slot for slot in there if slot.name not in done]
+    if not missing:
+        return
+    supernet = build_supernet(run.space)
+    supernet.load_state_dict(load(run.folder.path / SUPERNET_FILE)["weights"])
+    supernet.to(run.computes_on).eval()
+    for number, slot in enumerate(missing, len(done) + 1):
+        assert slot.layer is not None
+        model = without_attention(supernet, network, slot.stack, slot.layer, slot.gene).network
+        values = validation_quality(
+            run.quick_task, model, network, run.spec.quality, run.computes_on
+        )
+        line = {"of": network.id, "slot": slot.name, "kind": NOTHING}
+        run.folder.append(EXCHANGES_FILE, [{**line, "values": {QUALITY: values[QUALITY]}}])
+        yield Progress("exchange", number, len(there), f"without {slot.name} of {network.id}")
 
 
 def _picked(run: Run) -> Architecture | None:

@@ -10,7 +10,9 @@ from nas.run.evaluator import validation_quality
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import BASELINE_FILE, INHERITED_FILE
 from nas.stages.base import Run
+from supernet.depth import ORDER
 from supernet.inheritance.inherit import inherit
+from supernet.inheritance.parts import stack_name
 from supernet.training.checkpoint import save
 
 JUDGED_BATCHES = 16
@@ -31,7 +33,9 @@ def work(run: Run) -> Iterator[Event]:
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture
     values = validation_quality(task, teacher.network, network, spec.quality, spec.device)
+    order = weights[f"{stack_name(network)}.{ORDER}"].tolist()
     line = {"id": network.id, "architecture": network.to_json(), "values": values}
+    line["layer_order"] = order
     run.folder.write_json(BASELINE_FILE, line)
     yield ArchitectureMeasured("inherit", network.id, values)
     yield Progress("inherit", 2, 2, f"the checkpoint's {QUALITY} is {values[QUALITY]:.4g}")

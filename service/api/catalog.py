@@ -141,6 +141,10 @@ class Catalog:
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
 
+    def texts(self, path: Path, begun: StartingPoint) -> Path:
+        """Data as they are: on a server they are prepared before they are put there."""
+        return path
+
     def checkpoint_names(self) -> list[str]:
         """The checkpoints that searches may begin with."""
         return _names(self._checkpoints)

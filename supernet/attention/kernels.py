@@ -47,7 +47,7 @@ class KernelSizes(NamedTuple):
 KERNELS: dict[str, Callable[[ModelSettings, KernelSizes], AttentionKernel]] = {
     "softmax": lambda settings, sizes: SoftmaxKernel(0, sizes.width),
     "relative": lambda settings, sizes: SoftmaxKernel(settings.relative_positions, sizes.width),
-    "window": lambda settings, sizes: WindowKernel(sizes.window, settings.class_token),
+    "window": lambda settings, sizes: WindowKernel(sizes.window, settings.first_sees_all),
     "elu": lambda settings, sizes: EluKernel(),
     "hedgehog": lambda settings, sizes: HedgehogKernel(sizes.width, sizes.head_dim),
     "decay": lambda settings, sizes: DecayKernel(sizes.embed_dim, sizes.width, sizes.num_heads),

@@ -53,7 +53,8 @@ class WindowKernel(AttentionKernel):
         Args:
             window: positions, at least 1.
             global_first: in an encoder, all see the first real position, and it sees all: where a
-                class token stands there, a network of windows reads the whole input.
+                token stands there that the network is read at, a network of windows reads the whole
+                input.
 
         Raises:
             UsageError: for a window of no position.

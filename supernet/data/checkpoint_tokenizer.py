@@ -130,9 +130,15 @@ class CheckpointTokenizer:
             text: any.
             most: tokens, more than there are marks.
         """
-        (row,) = self.encode([text])
+        (found,) = self.encode_all_cut([text], most)
+        return found
+
+    def encode_all_cut(self, texts: Sequence[str], most: int) -> list[tuple[list[int], bool]]:
+        """`encode_cut` of several texts."""
         room = most - self._num_marks
-        return [*self.begin, *row[:room], *self.end], len(row) > room
+        return [
+            ([*self.begin, *row[:room], *self.end], len(row) > room) for row in self.encode(texts)
+        ]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row; marks in it, and the line feed at its end, are left out."""

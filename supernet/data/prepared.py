@@ -350,9 +350,7 @@ def targets_file(split: str) -> str:
 def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
     if manifest.tokenizer is None or manifest.token_dtype is None:
         raise _contradiction(folder)
-    texts = read_rows(
-        folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size, least=PAD + 1
-    )
+    texts = read_rows(folder, split, manifest.token_dtype, manifest.tokenizer.vocab_size, least=PAD)
     targets = np.load(folder / targets_file(split), mmap_mode="r", allow_pickle=False)
     if targets.shape != (len(texts), manifest.width) or targets.dtype != np.float32:
         raise _contradiction(folder)

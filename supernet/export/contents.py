@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from search_spaces.tasks import TaskName
 from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE, CheckpointTokenizer
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
-from supernet.data.text_batches import collate_pairs, stream_batches
+from supernet.data.text_batches import collate_pairs, padded_rows, stream_batches
 from supernet.data.tokenizer import PAD, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from supernet.export.blueprint import Blueprint
 from supernet.export.weights import read_tensors, write_tensors
@@ -30,6 +30,7 @@ from supernet.extraction import Supernet
 from supernet.plan import decoder_of
 from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
+from supernet.tasks.embedding import EmbeddingTask
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translation import TranslationTask
 
@@ -68,6 +69,9 @@ def preprocessing_of(task: Task[Any, Any], settings: ModelSettings) -> Preproces
         facts = dict(task.reading) | ({} if size is None else {"image_size": size})
         files = {} if task.tokenizer is None else {TOKENIZER_FILE: task.tokenizer.content}
         return Preprocessing(facts, files, labels=task.label_names)
+    if isinstance(task, EmbeddingTask):
+        assert isinstance(task.tokenizer, CheckpointTokenizer), "vectors are a checkpoint's"
+        return Preprocessing(task.tokenizer.facts, {TOKENIZER_FILE: task.tokenizer.content})
     if isinstance(task, LanguageModellingTask):
         return _text_preprocessing(task.tokenizer, task.tokenizer)
     assert isinstance(task, TranslationTask)
@@ -101,9 +105,11 @@ class ReferenceOutputs:
     Attributes:
         inputs: by the task, tokens padded with 0: classification ``inputs`` ``(B, C, H, W)`` or
             ``(B, N)``; translation ``source`` ``(B, M)`` and ``target`` ``(B, N)``, from the begin
-            mark on; language models ``tokens`` ``(B, N)``, and ``context`` ``(B, C)`` where the
-            network has a memory.
+            mark on; embeddings ``tokens`` ``(B, N)``; language models ``tokens`` ``(B, N)``, and
+            ``context`` ``(B, C)`` where the network has a memory.
         outputs: ``logits``: ``(B, K)`` for classes, else ``(B, N, V)`` for what follows each token.
+            Of embeddings ``last_hidden_state`` ``(B, N, D)``, 0 at padding, and
+            ``sentence_embedding`` ``(B, D)``.
     """
 
     inputs: Mapping[str, Tensor]
@@ -113,6 +119,14 @@ class ReferenceOutputs:
     def arguments(self) -> tuple[Tensor, ...]:
         """The inputs in the order in which networks on their own take them."""
         return tuple(self.inputs[name] for name in INPUT_NAMES if name in self.inputs)
+
+    def named(self, found: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """What a network answers to the inputs, by the names of `outputs`, in fp32."""
+        if isinstance(found, Tensor):
+            return {"logits": found.float()}
+        padding_BN1 = (self.inputs["tokens"] == PAD).unsqueeze(-1)
+        states = found[0].float().masked_fill(padding_BN1, 0.0)
+        return {"last_hidden_state": states, "sentence_embedding": found[1].float()}
 
     def difference(self, found: Mapping[str, Tensor]) -> float:
         """The largest absolute difference of any number of the outputs; infinite if one is NaN.
@@ -134,16 +148,11 @@ class ReferenceOutputs:
         return largest
 
 
-def named_outputs(found: Tensor) -> dict[str, Tensor]:
-    """What a network answers, by the names of `ReferenceOutputs.outputs`."""
-    return {"logits": found.float()}
-
-
 @torch.inference_mode()
 def reference_outputs(
     task: Task[Any, Any], model: Supernet, blueprint: Blueprint
 ) -> ReferenceOutputs:
-    """The first validation examples, and a model's logits for them.
+    """The first validation examples, and a model's outputs for them.
 
     Args:
         task: with the run's data.
@@ -154,10 +163,11 @@ def reference_outputs(
         DataError: when there is too little validation text for the network's memory.
     """
     inputs = real_inputs(task, blueprint)
+    recorded = ReferenceOutputs(inputs, {})
     given: list[Any] = list(inputs.values())
     context = [given.pop()] if "context" in inputs else []
-    logits = model(*given, blueprint.architecture, *context)
-    return ReferenceOutputs(inputs, named_outputs(logits))
+    found = model(*given, blueprint.architecture, *context)
+    return replace(recorded, outputs=recorded.named(found))
 
 
 def real_inputs(task: Task[Any, Any], blueprint: Blueprint) -> dict[str, Tensor]:
@@ -165,6 +175,9 @@ def real_inputs(task: Task[Any, Any], blueprint: Blueprint) -> dict[str, Tensor]
     if isinstance(task, ClassificationTask):
         batch = next(iter(batches(task.valid, EXAMPLES, seed=0, epoch=0, shuffle=False)))
         return {"inputs": batch.inputs}
+    if isinstance(task, EmbeddingTask):
+        rows = np.arange(min(EXAMPLES, len(task.valid)))
+        return {"tokens": padded_rows(task.valid.texts, rows)}
     if isinstance(task, TranslationTask):
         pairs = collate_pairs(task.valid, np.arange(min(EXAMPLES, len(task.valid))))
         return {"source": pairs.source, "target": pairs.inputs}

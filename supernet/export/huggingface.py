@@ -18,6 +18,7 @@ from typing import Any
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically, write_json
 from search_spaces.settings import ImageInput
+from search_spaces.tasks import TASKS
 from supernet.beam_search import BeamSettings
 from supernet.data.checkpoint_tokenizer import KIND as CHECKPOINT
 from supernet.data.tokenizer import BOS, EOS, PAD
@@ -39,6 +40,7 @@ from supernet.export.stock import (
     write_stock,
 )
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
+from supernet.pretrained.writing import copy_pooling
 
 WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
@@ -48,6 +50,7 @@ MODEL_PARTS = {
     "AutoModelForSequenceClassification": "hf_token_classifier",
     "AutoModelForSeq2SeqLM": "hf_translator",
     "AutoModelForCausalLM": "hf_language_model",
+    "AutoModel": "hf_embedder",
 }
 VOCABULARY_PARTS = {
     "sentencepiece": "hf_pieces",
@@ -59,14 +62,22 @@ MODEL_CLASSES = {
     "classification": "NasForClassification",
     "translation": "NasForSeq2SeqLM",
     "language_modelling": "NasForCausalLM",
+    "embedding": "NasForEmbedding",
 }
 # Which end of a text the tokenizer marks.
-MARKED = {"classification": "none", "translation": "eos", "language_modelling": "bos"}
+MARKED = {
+    "classification": "none",
+    "translation": "eos",
+    "language_modelling": "bos",
+    "embedding": "none",
+}
 # Where a part is in the folder, whose modules are neighbours.
 NEIGHBOURS = (
     (re.compile(r"supernet\.export\.template\.hf_config"), ".configuration_nas"),
     (
-        re.compile(r"supernet\.export\.template\.(classifier|decoder|language_model|translator)\b"),
+        re.compile(
+            r"supernet\.export\.template\.(classifier|decoder|embedder|language_model|translator)\b"
+        ),
         ".network",
     ),
 )
@@ -101,7 +112,7 @@ class HuggingFaceExport(ExportFormat):
             "configuration_nas.py": part_source("hf_config"),
         }
         objects = {"config.json": config(blueprint, preprocessing)}
-        if blueprint.task != "classification":
+        if not TASKS[blueprint.task].classifies:
             objects["generation_config.json"] = generation_config(blueprint, preprocessing)
         if preprocessing.facts["kind"] not in ("images", "numbers"):
             known = preprocessing.facts["kind"] == CHECKPOINT
@@ -118,7 +129,7 @@ class HuggingFaceExport(ExportFormat):
             write_atomically(folder / name, text)
         for name, value in objects.items():
             write_json(folder / name, value)
-        return [WEIGHTS_FILE, *texts, *objects]
+        return [WEIGHTS_FILE, *texts, *objects, *_pooling_files(source, folder)]
 
     def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
@@ -148,6 +159,15 @@ class HuggingFaceExport(ExportFormat):
         return USAGE[auto].format(auto=auto)
 
 
+def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
+    """Copy what makes a folder of sentence-transformers of it, where the checkpoint was one."""
+    origin, encoder = source.origin, source.blueprint.architecture.encoder
+    if origin is None or origin.sentence is None or encoder is None:
+        return ()
+    copy_pooling(origin, encoder.embed_dim, folder)
+    return origin.sentence.files
+
+
 USAGE = {
     "AutoModelForSeq2SeqLM": """\
 Needs torch, transformers and safetensors, and for the tokenizer what it imports.
@@ -170,6 +190,17 @@ model = {auto}.from_pretrained("DIR", trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
 inputs = tokenizer("a text", return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=40)))
+```""",
+    "AutoModel": """\
+Needs torch, transformers and safetensors, and for the tokenizer what it imports.
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("DIR", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
+inputs = tokenizer(["a text", "another text"], return_tensors="pt", padding=True)
+embeddings = model(**inputs).pooler_output  # last_hidden_state are the states before pooling
 ```""",
     "AutoModelForImageClassification": """\
 Needs torch, transformers and safetensors.
@@ -198,6 +229,8 @@ def auto_class(blueprint: Blueprint) -> str:
     if blueprint.task == "classification":
         images = isinstance(blueprint.settings.input, ImageInput)
         return f"AutoModelFor{'Image' if images else 'Sequence'}Classification"
+    if blueprint.task == "embedding":
+        return "AutoModel"
     translates = blueprint.task == "translation"
     return "AutoModelForSeq2SeqLM" if translates else "AutoModelForCausalLM"
 
@@ -313,7 +346,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
 def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
     """The content of ``tokenizer_config.json``."""
     marks = {"pad_token": "<pad>"}
-    if blueprint.task != "classification":
+    if not TASKS[blueprint.task].classifies:
         marks |= {"bos_token": "<s>", "eos_token": "</s>"}
     return {
         "tokenizer_class": "NasTokenizer",

@@ -1,4 +1,4 @@
-"""Exports as ONNX: a graph that classifies, or graphs that read a source and write a text.
+"""Exports as ONNX: a graph that classifies or embeds, or graphs that write a text.
 
 Every graph takes any batch and any length. A decoder's step carries what it remembers as inputs
 and outputs by name, see `supernet.export.onnx_driver`, which goes along as ``decode.py``.
@@ -31,8 +31,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput
+from search_spaces.tasks import TASKS
 from supernet.export import onnx_driver
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
@@ -70,7 +71,7 @@ class OnnxExport(ExportFormat):
     def write(self, source: ExportSource, folder: Path) -> list[str]:
         """Write the graphs and the driver; see `ExportFormat.write`."""
         files = write_graphs(source.network, source.blueprint, folder)
-        if source.blueprint.task != "classification":
+        if not TASKS[source.blueprint.task].classifies:
             shutil.copyfile(onnx_driver.__file__, folder / DRIVER_FILE)
             files.append(DRIVER_FILE)
         return files
@@ -81,17 +82,19 @@ class OnnxExport(ExportFormat):
         try:
             for name in graph_names(blueprint):
                 _check_graph(folder / f"{name}.onnx", blueprint)
-            if blueprint.task == "classification":
-                found = [_classes(folder, inputs["inputs"])]
+            if TASKS[blueprint.task].classifies:
+                (graph,) = graph_names(blueprint)
+                found = [_outputs(folder / f"{graph}.onnx", reference)]
             else:
                 decoder = Decoder(folder, 1)
-                found = [_logits(decoder, inputs, new) for new in (None, 1)]
+                texts = (_logits(decoder, inputs, new) for new in (None, 1))
+                found = [reference.named(torch.from_numpy(one)) for one in texts]
         except (*FAILURES, KeyError, ValueError) as error:
             raise DataError(
                 f"onnxruntime cannot run the graphs of {folder} ({first_line(error)}); export "
                 "the network anew"
             ) from error
-        return max(reference.difference({"logits": torch.from_numpy(one)}) for one in found)
+        return max(reference.difference(one) for one in found)
 
     def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
@@ -105,7 +108,7 @@ class OnnxExport(ExportFormat):
             case "language_modelling":
                 return WRITER
             case "embedding":
-                raise _refused(source.blueprint)
+                return EMBEDDER
 
 
 CLASSIFIER = """\
@@ -116,6 +119,15 @@ import onnxruntime
 
 session = onnxruntime.InferenceSession("classifier.onnx")
 (logits,) = session.run(None, {{"{name}": {name}}})  # {form}
+```"""
+EMBEDDER = """\
+`embedder.onnx` takes any batch and length; padding is 0. It needs onnxruntime:
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("embedder.onnx")
+states, embeddings = session.run(None, {"tokens": tokens})  # (batch, length)
 ```"""
 TRANSLATOR = """\
 `python decode.py < sentences.txt` translates one sentence a line; it needs numpy, onnxruntime and,
@@ -151,13 +163,7 @@ def graph_names(blueprint: Blueprint) -> tuple[str, ...]:
         case "language_modelling":
             return ("step",)
         case "embedding":
-            raise _refused(blueprint)
-
-
-def _refused(blueprint: Blueprint) -> UsageError:
-    return UsageError(
-        f"no ONNX graph is known of networks for {blueprint.task}; give --format safetensors"
-    )
+            return ("embedder",)
 
 
 def facts_of(blueprint: Blueprint) -> dict[str, str]:
@@ -187,10 +193,16 @@ def _check_graph(file: Path, blueprint: Blueprint) -> None:
             )
 
 
-def _classes(folder: Path, inputs: Array) -> Array:
-    graph = session(folder / "classifier.onnx", 1)
-    (logits,) = graph.run(None, {graph.get_inputs()[0].name: inputs})
-    return np.asarray(logits)
+def _outputs(file: Path, reference: ReferenceOutputs) -> dict[str, Tensor]:
+    """What a graph with one input says to that of a reference."""
+    graph = session(file, 1)
+    (inputs,) = reference.arguments
+    made = [torch.from_numpy(one) for one in graph.run(None, {_only_input(graph): inputs.numpy()})]
+    return reference.named(made[0] if len(made) == 1 else (made[0], made[1]))
+
+
+def _only_input(graph: onnxruntime.InferenceSession) -> str:
+    return str(graph.get_inputs()[0].name)
 
 
 def _logits(decoder: Decoder, inputs: Mapping[str, Array], new: int | None) -> Array:

@@ -1,4 +1,4 @@
-"""The graphs of a network: a classifier, the encoder of a source, a decoder's step.
+"""The graphs of a network: one that classifies or embeds, the encoder of a source, a step.
 
 A graph takes and returns plain tensors. What a decoder remembers is therefore spread out by name:
 ``state.L.PART`` of the self-attention of layer L, ``memory.L.PART`` of what it reads of the source.
@@ -36,7 +36,7 @@ from supernet.decoding_state import DecodingState
 from supernet.export.onnx_kernels import traceable
 from supernet.extraction import StandAlone
 from supernet.layers import sinusoids
-from supernet.models import EncoderClassifier, FixedNetwork, InputEmbedding
+from supernet.models import FixedEmbedder, FixedNetwork, InputEmbedding, PooledEncoder
 from supernet.plan import decoder_of, decoder_spans
 from supernet.sequence_models import (
     FixedLanguageModel,
@@ -96,7 +96,7 @@ class Graph:
 
 
 def graphs_of(network: StandAlone) -> list[Graph]:
-    """The graphs of a network: one to classify, or those that read a source and write a text.
+    """The graphs of a network: one that classifies or embeds, or those that write a text.
 
     The network is left as it is; the graphs are on its parameters.
 
@@ -106,12 +106,13 @@ def graphs_of(network: StandAlone) -> list[Graph]:
     prepared = prepare(network)
     if isinstance(prepared, FixedNetwork):
         return [_classifier(prepared)]
+    if isinstance(prepared, FixedEmbedder):
+        return [_embedder(prepared)]
     if isinstance(prepared, FixedTranslation):
         source = _source(prepared)
         with torch.no_grad():
             memories = source.module(source.inputs[0].example)
         return [source, _step(prepared, list(zip(source.outputs, memories, strict=True)))]
-    assert isinstance(prepared, FixedLanguageModel)  # no run has networks of another kind
     return [_step(prepared, [])]
 
 
@@ -121,9 +122,18 @@ def _classifier(network: FixedNetwork) -> Graph:
         size = (BATCH, shape.channels, shape.image_size, shape.image_size)
         inputs = Signature("images", torch.zeros(size), {0: "batch"})
     else:
-        tokens_BN = _tokens(BATCH, min(SOURCE, network.network.settings.max_length))
-        inputs = Signature("tokens", tokens_BN, {0: "batch", 1: "length"})
+        inputs = _text(network)
     return Graph("classifier", ClassifierGraph(network), (inputs,), ("logits",), (None,))
+
+
+def _embedder(network: FixedEmbedder) -> Graph:
+    outputs = ("last_hidden_state", "sentence_embedding")
+    return Graph("embedder", EmbedderGraph(network), (_text(network),), outputs, (None,))
+
+
+def _text(network: FixedNetwork | FixedEmbedder) -> Signature:
+    tokens_BN = _tokens(BATCH, min(SOURCE, network.network.settings.max_length))
+    return Signature("tokens", tokens_BN, {0: "batch", 1: "length"})
 
 
 def _source(network: FixedTranslation) -> Graph:
@@ -241,7 +251,7 @@ def prepare(network: StandAlone) -> StandAlone:
             module.add_module("decoder_positions", TraceablePositions(module.decoder_positions))
         if isinstance(module, TranslationModel):
             module.add_module("encoder_positions", TraceablePositions(module.encoder_positions))
-        if isinstance(module, EncoderClassifier):
+        if isinstance(module, PooledEncoder):
             module.add_module("embedding", TraceableEmbedding(module.embedding))
     return prepared
 
@@ -296,6 +306,18 @@ class ClassifierGraph(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → logits ``(B, C)``."""
         return self.network(inputs)  # type: ignore[no-any-return]
+
+
+class EmbedderGraph(nn.Module):
+    """Padded tokens → states and embeddings."""
+
+    def __init__(self, network: FixedEmbedder) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens ``(B, N)`` → last hidden states ``(B, N, D)`` and embeddings ``(B, D)``."""
+        return self.network(tokens_BN)  # type: ignore[no-any-return]
 
 
 class SourceGraph(nn.Module):

@@ -39,9 +39,10 @@ ATTENTION_PARTS = (
     state_attention,
 )
 TASK_PARTS: dict[TaskName, tuple[str, ...]] = {
-    "classification": ("layers", "encoder", "classifier"),
+    "classification": ("layers", "encoder", "pooled", "classifier"),
     "translation": ("layers", "encoder", "decoder", "translator"),
     "language_modelling": ("layers", "decoder", "language_model"),
+    "embedding": ("layers", "encoder", "pooled", "embedder"),
 }
 HEADER = """{title}, {params:,} parameters, as plain PyTorch.
 
@@ -61,11 +62,13 @@ CALLS = {
     "classification": "logits = network(inputs)  # see reading.json for what inputs are",
     "translation": "tokens = translate(network, [5, 6, 7])  # token numbers of one sentence",
     "language_modelling": "tokens = continue_text(network, [1], count=20)  # 1 is a begin mark",
+    "embedding": "states, embeddings = network(tokens)  # (B, N), 0 is padding; see reading.json",
 }
 NAMES = {
     "classification": "load_network",
     "translation": "load_network, translate",
     "language_modelling": "continue_text, load_network",
+    "embedding": "load_network",
 }
 
 
@@ -131,7 +134,7 @@ def weights_difference(
         DataError: when they are weights of another network.
     """
     network = network_of(blueprint, weights, name)
-    return reference.difference({"logits": network(*reference.arguments)})
+    return reference.difference(reference.named(network(*reference.arguments)))
 
 
 @torch.inference_mode()
@@ -150,7 +153,7 @@ def generated_difference(
     network = module.Network(blueprint.to_json())
     network.load_state_dict(weights)
     found = module.outputs(network.eval(), dict(reference.inputs))
-    return max(reference.difference({"logits": logits}) for logits in found)
+    return max(reference.difference(outputs) for outputs in found)
 
 
 # -- modeling.py ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from search_spaces.errors import DataError
 from supernet.export.blueprint import Blueprint
-from supernet.export.contents import ReferenceOutputs, named_outputs
+from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportSource
 from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint, read_checkpoint
 from supernet.pretrained.families import FAMILIES
@@ -74,7 +74,7 @@ def stock_difference(folder: Path, blueprint: Blueprint, reference: ReferenceOut
             f"{folder / CONFIG_FILE} describes another network than the export's; export the "
             "network anew"
         )
-    return reference.difference(named_outputs(found.network()(*reference.arguments)))
+    return reference.difference(reference.named(found.network()(*reference.arguments)))
 
 
 def stock_usage(origin: Checkpoint) -> str:

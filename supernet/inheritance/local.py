@@ -2,7 +2,8 @@
 
 The checkpoint runs once for a batch. Every kind that a layer of the supernet offers beside the
 layer's own is given what that layer's attention was given, and learns to say what it said; layers
-and kinds know nothing of each other, so that all of them learn in one pass.
+and kinds know nothing of each other, so that all of them learn in one pass. In the end outputs that
+fewer heads have for themselves are fitted to the same, see `supernet.inheritance.refit`.
 
 Source: Bercovich et al., Puzzle (2024), section 3, and Zhang et al., LoLCATs (2024), section 3.1;
 the error is the squared distance over the square of the layer's output, so that layers count alike.
@@ -33,12 +34,15 @@ from supernet.inheritance.parts import (
     real_positions,
     stack_name,
 )
+from supernet.inheritance.refit import Moments
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds
 from supernet.rotary import rotation_of
 from supernet.training.checkpoint import CheckpointFolder
 
 CHECKPOINT_UPDATES = 25
+FITTED_BATCHES = 8
+"""The first batches, to which the outputs of fewer heads are fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,12 @@ class LocalDistillation:
         self._batches, self._updates, self._rate = batches, updates, learning_rate
         self._folder, self._done = folder, 0
         self._errors: dict[str, float] = {}
-        self._parameters = self._learnt(own)
+        self._free = [
+            (number, kind)
+            for number, kind in self._learners
+            if self._projections(number, kind) is not self._projections(number, own[number])
+        ]
+        self._parameters = self._learnt()
         self._optimizer: torch.optim.Optimizer | None = None
         if self._parameters:
             for parameter in self._parameters:
@@ -131,6 +140,7 @@ class LocalDistillation:
                 self._save(self._optimizer)
             mean = sum(self._errors.values()) / len(self._errors)
             yield LocalReport(self._done, self._updates, mean)
+        self._fit_outputs()
 
     def errors(self) -> dict[str, float]:
         """``LAYER.KIND`` → its error in the last update; layers are counted from 0."""
@@ -140,24 +150,30 @@ class LocalDistillation:
         """The supernet's weights, on the CPU."""
         return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
 
-    def _learnt(self, own: Sequence[AttentionKind]) -> list[nn.Parameter]:
+    def _projections(self, number: int, kind: AttentionKind) -> Projections:
+        return self._attentions[number].projections_for(kind)
+
+    def _learnt(self) -> list[nn.Parameter]:
         """Parameters that only other kinds have; none of the checkpoint's own."""
-        modules: list[nn.Module] = []
-        for number, kind in self._learners:
-            attention = self._attentions[number]
-            modules.append(attention.kernels[kind])
-            if attention.projections_for(kind) is not attention.projections_for(own[number]):
-                modules.append(attention.projections_for(kind))
-        return list(dict.fromkeys(one for module in modules for one in module.parameters()))
+        modules: list[nn.Module] = [self._attentions[n].kernels[kind] for n, kind in self._learners]
+        modules += [self._projections(number, kind) for number, kind in self._free]
+        found = dict.fromkeys(one for module in modules for one in module.parameters())
+        fitted = [self._projections(number, kind).outputs for number, kind in self._free]
+        for one in (parameter for outputs in fitted for parameter in outputs.parameters()):
+            found.pop(one, None)
+        return list(found)
+
+    def _seen(self, inputs: Tensor) -> tuple[list[Seen], Tensor | None]:
+        """What the teacher's layers are given and say, and which positions count."""
+        with _watched(self._parts) as seen, torch.no_grad():
+            final_states(self._teacher, inputs, self._teacher.architecture)
+        return seen, real_positions(self._teacher, inputs)
 
     def _update(self, optimizer: torch.optim.Optimizer) -> None:
         share = self._done / self._updates
         for group in optimizer.param_groups:
             group["lr"] = self._rate * 0.5 * (1.0 + math.cos(math.pi * share))
-        inputs = self._batches(self._done)
-        with _watched(self._parts) as seen, torch.no_grad():
-            final_states(self._teacher, inputs, self._teacher.architecture)
-        mask_BN = real_positions(self._teacher, inputs)
+        seen, mask_BN = self._seen(self._batches(self._done))
         optimizer.zero_grad(set_to_none=True)
         for number, kind in self._learners:
             error = self._error(number, kind, seen[number], mask_BN)
@@ -166,6 +182,35 @@ class LocalDistillation:
             self._errors[f"{number}.{kind}"] = error.item()
         optimizer.step()
         self._done += 1
+
+    @torch.no_grad()
+    def _fit_outputs(self) -> None:
+        """Give fewer heads the outputs that say best what the layer says.
+
+        Heads that share keys would read others than now: their outputs are the leading part.
+        """
+        owners = [self._projections(number, kind) for number, kind in self._free]
+        moments = {own: Moments.of(own.output) for own in owners if len(own.outputs)}
+        if not moments:
+            return
+        for update in range(min(FITTED_BATCHES, self._updates)):
+            seen, mask_BN = self._seen(self._batches(update))
+            for (number, kind), own in zip(self._free, owners, strict=True):
+                if self._parts[number].groups is None:
+                    with _given(own.output) as merged:
+                        self._said(number, kind, seen[number].given, mask_BN)
+                    moments[own].add(merged[0], seen[number].said, mask_BN)
+        for (number, _), own in zip(self._free, owners, strict=True):
+            whole = own.output
+            for smaller in own.outputs.values():
+                assert isinstance(smaller, nn.Linear)
+                kept = smaller.in_features
+                found: tuple[Tensor, Tensor | None] = whole.weight[:, :kept], whole.bias
+                if self._parts[number].groups is None and self._updates:
+                    found = moments[own].refit(whole.weight, whole.bias, kept)
+                smaller.weight.copy_(found[0])
+                if found[1] is not None:
+                    smaller.bias.copy_(found[1])
 
     def _error(
         self, number: int, kind: AttentionKind, seen: Seen, mask_BN: Tensor | None
@@ -208,6 +253,17 @@ class LocalDistillation:
                 parameter.copy_(kept)
         optimizer.load_state_dict(state["optimizer"])
         self._done, self._errors = state["update"], dict(state["errors"])
+
+
+@contextmanager
+def _given(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What a module is given within the context, call by call."""
+    given: list[Tensor] = []
+    hook = module.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    try:
+        yield given
+    finally:
+        hook.remove()
 
 
 @contextmanager

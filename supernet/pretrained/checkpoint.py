@@ -6,6 +6,7 @@ tokenizer. `Checkpoint.network` reads those. Nothing is written, and nothing in 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -161,6 +162,16 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         tokenizer_files=tokenizer_files(folder, rows),
         sentence=sentence,
     )
+
+
+def checkpoint_digest(checkpoint: Checkpoint) -> str:
+    """sha256 of a checkpoint's configuration and weights."""
+    digest = hashlib.sha256()
+    files = {tensor.file for tensor in checkpoint.tensors.values()}
+    for file in (checkpoint.folder / CONFIG_FILE, *sorted(files)):
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 class _Undrawn(TorchFunctionMode):

@@ -94,6 +94,7 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
     window smaller ones; where layers differ, each may become what any of them may. Kinds have
     weights of their own, because each starts from the checkpoint's and then learns its part.
+    Windows of an encoder see its first position besides: texts begin with a token for the whole.
     """
     positions = checkpoint.settings.max_length
     if checkpoint.settings.positions == "rotary":  # which have no table, and go on for ever
@@ -103,6 +104,7 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         max_length=positions,
         share_attention_weights=False,
         own_outputs=True,
+        window_first=checkpoint.task == "embedding",
         linear_kernel="hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
     )
     space = SearchSpace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def write_checkpoint(
         tensors = their_tensors(found, network)
         if origin is not None:
             tensors |= _carried(found, origin, sizes)
-            _copy_files(origin, sizes, place)
+            copy_files(origin, origin.tokenizer_files, place)
+            copy_pooling(origin, sizes.embed_dim, place)
         _save(place / WEIGHTS_FILE, tensors)
         _check(place, network)
 
@@ -178,9 +180,26 @@ def _carried(family: Family, origin: Checkpoint, sizes: Sizes) -> dict[str, Tens
     return dict(read_tensors(kept))
 
 
-def _copy_files(origin: Checkpoint, sizes: Sizes, place: Path) -> None:
-    """Tokenizer and pooling; a pooling names the width of what it pools."""
-    names = (*origin.tokenizer_files, *(origin.sentence.files if origin.sentence else ()))
+def copy_pooling(origin: Checkpoint, width: int, place: Path) -> None:
+    """Copy what sentence-transformers reads, for embeddings of that width; nothing without it.
+
+    Raises:
+        DataError: when a file of the origin is gone.
+    """
+    names = origin.sentence.files if origin.sentence else ()
+    copy_files(origin, names, place)
+    for file in (place / name for name in names if "/" in name):
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if "word_embedding_dimension" in values:
+            write_json(file, {**values, "word_embedding_dimension": width})
+
+
+def copy_files(origin: Checkpoint, names: Iterable[str], place: Path) -> None:
+    """Copy files of a checkpoint, named relative to it.
+
+    Raises:
+        DataError: when one is gone.
+    """
     for name in names:
         target = place / name
         target.parent.mkdir(exist_ok=True)
@@ -188,10 +207,6 @@ def _copy_files(origin: Checkpoint, sizes: Sizes, place: Path) -> None:
             shutil.copyfile(origin.folder / name, target)
         except FileNotFoundError:
             raise DataError(f"{origin.folder / name} is gone: give a whole checkpoint") from None
-        if target.parent != place:
-            values = json.loads(target.read_text(encoding="utf-8"))
-            if "word_embedding_dimension" in values:
-                write_json(target, {**values, "word_embedding_dimension": sizes.embed_dim})
 
 
 def _save(file: Path, tensors: dict[str, Tensor]) -> None:

@@ -29,10 +29,19 @@ from supernet.data.prepare.plan import Plan, PrepareRequest, refuse_equal_files
 from supernet.data.prepare.text import plan_language_modelling, plan_translation
 from supernet.data.text_files import Report
 
+
+def _plan_embedding(request: PrepareRequest, report: Report) -> Plan:
+    """Brings along torch, which makes the embeddings and which other tasks do without."""
+    from supernet.data.prepare.embedding import plan_embedding
+
+    return plan_embedding(request, report)
+
+
 PLANS: dict[TaskName, Callable[[PrepareRequest, Report], Plan]] = {
     "translation": plan_translation,
     "language_modelling": plan_language_modelling,
     "classification": plan_classification,
+    "embedding": _plan_embedding,
 }
 
 

@@ -96,7 +96,7 @@ def check_joins(tokenizer: CheckpointTokenizer, folder: Path) -> None:
 
 
 def check_padding(tokenizer: CheckpointTokenizer, folder: Path) -> None:
-    """See that token 0, which classifiers take for padding, is no word.
+    """See that token 0, which encoders take for padding, is no word.
 
     Raises:
         DataError: otherwise.
@@ -104,7 +104,6 @@ def check_padding(tokenizer: CheckpointTokenizer, folder: Path) -> None:
     if tokenizer.padding is None:
         word = tokenizer.symbols[0]
         raise DataError(
-            f"token 0 of {folder} is {word!r}, and networks that classify texts take 0 for "
-            "padding: give a tokenizer whose pad_token has the number 0, or leave --tokenizer out "
-            "for bytes"
+            f"token 0 of {folder} is {word!r}, and networks that read whole texts take 0 for "
+            "padding: give a tokenizer whose pad_token has the number 0"
         )

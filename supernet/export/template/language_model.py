@@ -96,7 +96,7 @@ def continue_text(
     return written
 
 
-def outputs(network: Network, inputs: dict[str, Tensor]) -> list[Tensor]:
+def outputs(network: Network, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The logits for recorded inputs: from one pass, and token by token."""
     state, parts = network.start(), []
     if "context" in inputs:
@@ -105,4 +105,4 @@ def outputs(network: Network, inputs: dict[str, Tensor]) -> list[Tensor]:
     for tokens in inputs["tokens"].split(1, dim=1):
         logits, state = network.step(tokens, state)
         parts.append(logits)
-    return [whole, torch.cat(parts, dim=1)]
+    return [{"logits": found} for found in (whole, torch.cat(parts, dim=1))]

@@ -136,10 +136,11 @@ def translate(
     return max(finished, key=lambda one: one[0])[1]
 
 
-def outputs(network: Network, inputs: dict[str, Tensor]) -> list[Tensor]:
+def outputs(network: Network, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The logits for recorded inputs: from one pass, and token by token."""
     state, parts = network.start(inputs["source"]), []
     for tokens in inputs["target"].split(1, dim=1):
         logits, state = network.step(tokens, state)
         parts.append(logits)
-    return [network(inputs["source"], inputs["target"]), torch.cat(parts, dim=1)]
+    logits = [network(inputs["source"], inputs["target"]), torch.cat(parts, dim=1)]
+    return [{"logits": found} for found in logits]

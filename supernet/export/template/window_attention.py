@@ -62,16 +62,17 @@ class WindowAttention(Attention):
 
     def __init__(self, model: Settings, sizes: Sizes) -> None:
         super().__init__(model, sizes)
-        self.window, self.class_token = sizes.window, model["class_token"]
+        self.window = sizes.window
+        self.first_sees_all = model["class_token"] or model["window_first"]
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, each seeing so many on either side and itself.
 
-        A class token, which stands first, is seen by all and sees all.
+        What stands first may be seen by all and see all, as a class token does.
         """
         q, k, v = self.project(x)
-        out = near(q, k, v, real, self.window, self.window, self.class_token)
-        if self.class_token:
+        out = near(q, k, v, real, self.window, self.window, self.first_sees_all)
+        if self.first_sees_all:
             everything = None if real is None else real[:, None, None, :]
             out = torch.cat((attended(q[:, :, :1], k, v, everything), out[:, :, 1:]), dim=2)
         return self.merge(out)

@@ -50,6 +50,7 @@ UNREAD = (
     "bigbird_block",
     "share_attention_weights",
     "own_outputs",
+    "window_first",
 )
 
 

@@ -1,0 +1,201 @@
+"""The checkpoint that a search began with, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scipy.stats import kendalltau
+
+from nas.objectives import OBJECTIVES, QUALITY, TIMED
+from nas.report import words
+from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.results.contents import Origin, RunContents
+
+TITLE = "The checkpoint"
+FEWEST_RANKED = 3
+"""Networks that have to be fine-tuned before an order of them says anything."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network beside the checkpoint.
+
+    Attributes:
+        id: of the network.
+        what: with which weights.
+        values: quality and costs, by name.
+        guessed: names of those that are predicted.
+    """
+
+    id: str
+    what: str
+    values: Mapping[str, float]
+    guessed: frozenset[str] = frozenset()
+
+
+def checkpoint_section(run: RunContents) -> Html:
+    """Quality and costs beside the checkpoint's, and each layer; nothing where there is none."""
+    if run.spec.start is None:
+        return Html("")
+    if run.origin is None:
+        return section("checkpoint", TITLE, missing("The checkpoint was not taken over yet."))
+    first, *others = rows_of(run, run.origin)
+    intro = paragraph(
+        "This search began with the checkpoint ",
+        tag("strong", run.origin.name),
+        ": networks inherit its weights, other kinds of attention were taught by its layers, and "
+        "networks that are trained further are taught by it. In the space it is the network ",
+        tag("code", first.id),
+        ", a square in the charts. ",
+        *(f"{told(run, first, row)} " for row in others[:1]),
+    )
+    parts = [comparison(run, first, others), _layers(run, run.origin), _flips(run)]
+    return section("checkpoint", TITLE, intro, *parts)
+
+
+def rows_of(run: RunContents, origin: Origin) -> list[Row]:
+    """The checkpoint, the picked network as it was found, and all that were fine-tuned."""
+
+    def known(identity: str) -> tuple[dict[str, float], frozenset[str]]:
+        entry = run.network(identity)
+        if entry is None:
+            return {}, frozenset()
+        return entry.values, frozenset(entry.predicted.keys() - entry.measured.keys())
+
+    entry = origin.entry
+    guessed = frozenset(entry.predicted.keys() - entry.measured.keys())
+    found = [Row(entry.id, "the checkpoint", entry.values, guessed)]
+    if run.picked is not None:
+        found.append(Row(run.picked.id, "picked, as inherited", *known(run.picked.id)))
+    for one in run.retrained:
+        values, guessed = known(one.id)
+        values = {**values, QUALITY: run.quality.of(one.valid_scores)}
+        found.append(Row(one.id, "fine-tuned", values, guessed - {QUALITY}))
+    return found
+
+
+def told(run: RunContents, before: Row, after: Row) -> str:
+    """A network beside the checkpoint in a sentence."""
+    parts = [
+        f"{words.metric(run, name)} {ratio(name, before.values[name], after.values[name])}"
+        for name in run.costs
+        if name in before.values and name in after.values
+    ]
+    parts.append(f"{run.quality.objective.label} {_difference(before, after)}")
+    return f"The network {after.id} ({after.what}): {', '.join(parts)}."
+
+
+def ratio(name: str, before: float, after: float) -> str:
+    """A cost beside the checkpoint's: ``1.6 × faster``, ``0.43 of it``."""
+    objective = OBJECTIVES[name]
+    if before <= 0 or after <= 0:
+        return "as it was" if before == after else words.quantity(name, after)
+    if objective.maximise:
+        return f"{after / before:.2f} × as many"
+    if name in TIMED:
+        speed = before / after
+        return f"{speed:.2f} × faster" if speed >= 1 else f"{1 / speed:.2f} × slower"
+    return f"{after / before:.2f} of it"
+
+
+def comparison(run: RunContents, before: Row, others: list[Row]) -> Html:
+    """The table of the checkpoint and the networks beside it."""
+    label = run.quality.objective.label
+    costs = [name for name in run.costs if name in before.values]
+    heads = ["network", "weights", label, "beside the checkpoint"]
+    for name in costs:
+        heads += [words.axis_label(run, name), "beside it"]
+    rows = []
+    for row in (before, *others):
+        own = row is before
+        quality = row.values.get(QUALITY)
+        cells = [
+            cell(tag("code", row.id), strong=own),
+            cell(row.what),
+            cell(words.value(QUALITY, quality), quality),
+            cell("" if own else _difference(before, row)),
+        ]
+        for name in costs:
+            value = row.values.get(name)
+            guess = " (predicted)" if name in row.guessed else ""
+            cells.append(cell(f"{words.value(name, value)}{guess}", value))
+            beside = "" if own or value is None else ratio(name, before.values[name], value)
+            cells.append(cell(beside))
+        rows.append(cells)
+    caption = (
+        f"The checkpoint and what became of it; {label} is that of the validation split, and less "
+        "is better."
+    )
+    return table(heads, rows, caption)
+
+
+def _difference(before: Row, after: Row) -> str:
+    if QUALITY not in after.values:
+        return "–"
+    return f"{after.values[QUALITY] - before.values[QUALITY]:+.3g}".replace("-", "\u2212")
+
+
+def _layers(run: RunContents, origin: Origin) -> Html:
+    """What each layer of the checkpoint is in the picked network, and how well kinds copy it."""
+    if run.picked is None:
+        return Html("")
+    was = _plain_lines(origin)
+    lines = [line.partition(": ")[2] for line in words.layer_lines(run.picked.architecture)]
+    kept = dict(zip(sorted(origin.layer_order[: len(lines)]), lines, strict=True))
+    kinds = list(dict.fromkeys(name.partition(".")[2] for name in origin.errors))
+    rows = []
+    for number, before in enumerate(was):
+        now = kept.get(number)
+        errors = [origin.errors.get(f"{number}.{kind}") for kind in kinds]
+        rows.append(
+            [
+                cell(str(number + 1), number),
+                cell(before),
+                cell("dropped" if now is None else now if now != before else "as it was"),
+                *(cell("" if one is None else f"{one:.3f}", one) for one in errors),
+            ]
+        )
+    heads = ["layer", "in the checkpoint", f"in {run.picked.id}", *map(words.kind, kinds)]
+    caption = "What each layer became."
+    if kinds:
+        caption += (
+            " On the right: how far each kind was from what the checkpoint's layer says, after it "
+            "was taught by it alone (mean squared error; 1 is saying nothing)."
+        )
+    return table(heads, rows, caption)
+
+
+def _plain_lines(origin: Origin) -> Iterator[str]:
+    for line in words.layer_lines(origin.entry.architecture):
+        yield line.partition(": ")[2]
+
+
+def _flips(run: RunContents) -> Html:
+    """Whether the networks that were fine-tuned kept their order."""
+    pairs = []
+    for one in run.retrained:
+        entry = run.network(one.id)
+        if entry is not None and QUALITY in entry.measured:
+            pairs.append((entry.measured[QUALITY], run.quality.of(one.valid_scores)))
+    if len(pairs) < FEWEST_RANKED:
+        return paragraph(
+            f"{words.plural(len(pairs), 'network')} of this search {_was(len(pairs))} fine-tuned. "
+            f"Of {FEWEST_RANKED} or more this page tells whether fine-tuning changes their order: ",
+            tag("code", f"nas retrain {run.name} --pick ID"),
+            ".",
+        )
+    before, after = zip(*pairs, strict=True)
+    tau = float(kendalltau(before, after).statistic)
+    agreed = "has none, for all are alike" if tau != tau else f"is {tau:.2f}"
+    return paragraph(
+        join(
+            f"{len(pairs)} networks were fine-tuned. Kendall's τ between the "
+            f"{run.quality.objective.label} that they inherited and the one they reached {agreed} "
+            "(1: the order stayed; 0: the one says nothing of the other; −1: it was turned round)."
+        )
+    )
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"

@@ -1,0 +1,308 @@
+"""Preparing texts for encoders: a checkpoint's tokens, and the embeddings that it gives them.
+
+A text is tokenised as the checkpoint's folder says: behind its prompt, in lower case where it wants
+that, with the marks around it, and cut at its length. Equal texts are taken once. Which texts are
+held out their content decides, so that a text stays in its split when others come or go.
+
+Shapes: N texts of a split, B texts of a batch, D width of the embeddings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from search_spaces.errors import DataError, UsageError
+from search_spaces.settings import TokenInput
+from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
+from supernet.data.manifest import InputFile, SplitRecord
+from supernet.data.prepare.checkpoint_folder import (
+    check_padding,
+    input_file,
+    read_folder,
+    record,
+)
+from supernet.data.prepare.plain_texts import read_texts, text_files
+from supernet.data.prepare.plan import (
+    HASH_BYTES,
+    SPLITS,
+    Content,
+    Overlaps,
+    PrepareRequest,
+    Settings,
+)
+from supernet.data.prepared import targets_file
+from supernet.data.text_batches import padded_rows
+from supernet.data.text_files import (
+    Report,
+    RowWriter,
+    TextFile,
+    TokenDtype,
+    TokenRows,
+    read_rows,
+    scan,
+    token_dtype,
+    writing_rows,
+)
+from supernet.data.tokenizer import PAD
+from supernet.extraction import StandAlone
+from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
+
+LONGEST_TOKENS = 512  # of a checkpoint that does not say where it cuts texts
+HELD_OUT = 20  # one text in so many goes to the validation split, and as many to the test split
+FEWEST_HELD = 2  # texts, which are compared with each other
+TEXTS_PER_CHUNK = 1024
+BATCH_TEXTS, BATCH_TOKENS = 64, 8192  # that are embedded at once, padding included
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingPlan:
+    """Texts that were read once, and what embeds them."""
+
+    request: PrepareRequest
+    files: dict[str, list[TextFile]]
+    checkpoint: Checkpoint
+    tokenizer: CheckpointTokenizer
+    digest: str
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a text at most, marks included; longer ones are cut."""
+        sentence = self.checkpoint.sentence
+        usual = None if sentence is None else sentence.max_tokens
+        most = self.checkpoint.settings.max_length
+        return self.request.max_length or min(usual or LONGEST_TOKENS, most)
+
+    @property
+    def settings(self) -> Settings:
+        """The options that decide the content."""
+        sentence = self.checkpoint.sentence
+        return {
+            "tokenizer": KIND,
+            "max_length": self.max_length,
+            "prompt": sentence.prompt if sentence is not None else "",
+            "lower_case": sentence is not None and sentence.lower_case,
+            "checkpoint": self.digest,
+        }
+
+    @property
+    def inputs(self) -> list[InputFile]:
+        """Everything that is read."""
+        return [input_file(self.tokenizer)] + [
+            InputFile(role=split, name=file.path.name, sha256=file.sha256)
+            for split, files in self.files.items()
+            for file in files
+        ]
+
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`."""
+        return {
+            f"{split}.{number}": (str(file.path), file.content)
+            for split, files in self.files.items()
+            for number, file in enumerate(files)
+        }
+
+    def build(self, folder: Path, report: Report) -> Content:
+        """Write tokens and embeddings of every split."""
+        self.tokenizer.write(folder)
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        records = self._write_texts(folder, dtype, report)
+        network = self.checkpoint.network()
+        for split, found in records.items():
+            rows = read_rows(folder, split, dtype, self.tokenizer.vocab_size, least=PAD)
+            assert len(rows) == found.examples
+            write_targets(folder / targets_file(split), rows, network, split, report)
+        width = _width(self.checkpoint)
+        return Content("embeddings", records, record(self.tokenizer), dtype, width=width)
+
+    def _write_texts(
+        self, folder: Path, dtype: TokenDtype, report: Report
+    ) -> dict[str, SplitRecord]:
+        counted = {split: Counter[str]() for split in SPLITS}
+        seen: dict[str, set[bytes]] = {split: set() for split in SPLITS}
+        done, total = 0, sum(file.lines for files in self.files.values() for file in files)
+        with Overlaps(folder) as overlaps, ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(writing_rows(folder, split, dtype)) for split in SPLITS
+            }
+            for given, chunk in self._chunks():
+                kept: dict[str, list[str]] = {split: [] for split in SPLITS}
+                for text in chunk:
+                    digest = _digest(text)
+                    split = self._split_of(given, digest)
+                    if not text:
+                        counted[given]["blank"] += 1
+                    elif digest in seen[split]:
+                        counted[split]["equal"] += 1
+                    else:
+                        seen[split].add(digest)
+                        kept[split].append(text)
+                for split, texts in kept.items():
+                    overlaps.add(split, (text.encode() for text in texts))
+                    counted[split]["cut"] += self._append(writers[split], texts)
+                done += len(chunk)
+                report("Writing texts", done, total)
+            records: dict[str, SplitRecord] = {}
+            for split in SPLITS:
+                self._check_enough(split, writers[split].rows)
+                shared = overlaps.of(split, records)
+                records[split] = _record(writers[split], counted[split], shared)
+        return records
+
+    def _chunks(self) -> Iterator[tuple[str, list[str]]]:
+        """Some texts at a time, with the split that their file was given for."""
+        for split, files in self.files.items():
+            for file in files:
+                texts = map(str.strip, read_texts(file.path))
+                while chunk := list(itertools.islice(texts, TEXTS_PER_CHUNK)):
+                    yield split, chunk
+
+    def _split_of(self, given: str, digest: bytes) -> str:
+        """Where a text goes: a split that no file was given for is held out of training."""
+        if given != "train":
+            return given
+        place = int.from_bytes(digest) % HELD_OUT
+        held = {0: "test", 1: "valid"}.get(place, "train")
+        return "train" if held in self.files else held
+
+    def _append(self, writer: RowWriter, texts: list[str]) -> int:
+        """Write texts as rows; how many were cut."""
+        sentence = self.checkpoint.sentence
+        if sentence is not None:
+            texts = [f"{sentence.prompt}{text}" for text in texts]
+            texts = [text.lower() for text in texts] if sentence.lower_case else texts
+        found = self.tokenizer.encode_all_cut(texts, self.max_length)
+        writer.append([row for row, _ in found])
+        return sum(cut for _, cut in found)
+
+    def _check_enough(self, split: str, count: int) -> None:
+        least = 1 if split == "train" else FEWEST_HELD
+        if count >= least:
+            return
+        given = "" if split in self.files else f", or give --{split} a file of its own"
+        raise DataError(
+            f"the {split} split has {count} different texts and needs {least} or more: give more "
+            f"texts{given}"
+        )
+
+
+def plan_embedding(request: PrepareRequest, report: Report) -> EmbeddingPlan:
+    """Find and read the files of texts, and the checkpoint that embeds them.
+
+    Raises:
+        UsageError: on options of other tasks, without a checkpoint, or on impossible sizes.
+        DataError: when a file is missing, empty, not UTF-8 or damaged, a folder has no texts, or
+            the checkpoint makes no embeddings.
+    """
+    if request.target:
+        raise UsageError("embeddings are made by the checkpoint: leave out --target")
+    if request.image_size is not None:
+        raise UsageError("--image-size is for images; leave it out")
+    if not isinstance(request.tokenizer, Path):
+        raise UsageError(
+            "embedding needs the checkpoint whose embeddings are to be learnt: give its folder "
+            "with --tokenizer MODEL"
+        )
+    checkpoint = read_checkpoint(request.tokenizer)
+    if checkpoint.task != "embedding":
+        raise UsageError(
+            f"{request.tokenizer} is a {checkpoint.family} for {checkpoint.task}, which makes no "
+            "embeddings: give a checkpoint of the family bert"
+        )
+    tokenizer = read_folder(request.tokenizer)
+    check_padding(tokenizer, request.tokenizer)
+    _check_sizes(request, checkpoint, tokenizer)
+    given = {"train": request.source, "valid": request.valid, "test": request.test}
+    paths = {split: text_files(named) for split, named in given.items() if named}
+    done, total = itertools.count(1), sum(map(len, paths.values()))
+    report("Reading", 0, total)
+    files: dict[str, list[TextFile]] = {split: [] for split in paths}
+    for split, named in paths.items():
+        for path in named:
+            files[split].append(scan(path))
+            report("Reading", next(done), total)
+    return EmbeddingPlan(request, files, checkpoint, tokenizer, checkpoint_digest(checkpoint))
+
+
+def write_targets(
+    file: Path, rows_N: TokenRows, network: StandAlone, split: str, report: Report
+) -> None:
+    """Write what a network makes of texts, float32 ``(N, D)`` in numpy's format.
+
+    Texts of similar lengths are embedded together, on a graphics card where there is one.
+
+    Raises:
+        DataError: when an embedding is not finite.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = network.to(device).eval()
+    lengths = rows_N.lengths
+    order = np.argsort(lengths, kind="stable")
+    targets: np.memmap[tuple[int, ...], np.dtype[np.float32]] | None = None
+    start = 0
+    while start < len(order):
+        batch = order[start : start + BATCH_TEXTS]
+        fits = np.arange(1, len(batch) + 1) * lengths[batch] <= BATCH_TOKENS
+        batch = batch[: max(1, int(fits.sum()))]
+        with torch.inference_mode():
+            vectors_BD = network(padded_rows(rows_N, batch).to(device))[1].float().cpu().numpy()
+        if not np.isfinite(vectors_BD).all():
+            raise DataError(
+                "the checkpoint gives a text an embedding that is no finite number: fetch it anew"
+            )
+        if targets is None:
+            shape = (len(order), vectors_BD.shape[1])
+            targets = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+        targets[batch] = vectors_BD
+        start += len(batch)
+        report(f"Embedding {split}", start, len(order))
+    assert targets is not None, "an empty split was refused"
+    targets.flush()
+
+
+def _check_sizes(
+    request: PrepareRequest, checkpoint: Checkpoint, tokenizer: CheckpointTokenizer
+) -> None:
+    shape, most = checkpoint.settings.input, checkpoint.settings.max_length
+    assert isinstance(shape, TokenInput)
+    if tokenizer.vocab_size > shape.vocab_size:
+        raise DataError(
+            f"the tokenizer of {checkpoint.folder} has token numbers up to "
+            f"{tokenizer.vocab_size - 1}, but its network has {shape.vocab_size} tokens: the two "
+            "are of different checkpoints"
+        )
+    least = len(tokenizer.begin) + len(tokenizer.end) + 1
+    if request.max_length is not None and not least <= request.max_length <= most:
+        raise UsageError(
+            f"--max-length is {least}, marks included, to {most}, the positions of the "
+            f"checkpoint; given {request.max_length}"
+        )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
+
+
+def _record(writer: RowWriter, counted: Counter[str], shared: dict[str, int]) -> SplitRecord:
+    return SplitRecord(
+        examples=writer.rows,
+        counts={"tokens": writer.total},
+        longest={"source": writer.longest},
+        dropped={name: counted[name] for name in ("blank", "equal") if counted[name]},
+        truncated=counted["cut"],
+        overlap=shared,
+    )
+
+
+def _width(checkpoint: Checkpoint) -> int:
+    assert checkpoint.architecture.encoder is not None
+    return checkpoint.architecture.encoder.embed_dim
