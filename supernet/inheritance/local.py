@@ -194,6 +194,7 @@ class LocalDistillation:
         if not moments:
             return
         for update in range(min(FITTED_BATCHES, self._updates)):
+            give_way()
             seen, mask_BN = self._seen(self._batches(update))
             for (number, kind), own in zip(self._free, owners, strict=True):
                 if self._parts[number].groups is None:
