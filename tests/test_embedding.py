@@ -12,9 +12,10 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from nas.objectives import QUALITIES
+from nas.objectives import QUALITIES, objective
 from nas.report.words import with_unit
 from nas.run.evaluator import validation_quality
+from nas.search.front import Front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from supernet.building import build_network
@@ -133,6 +134,13 @@ def test_each_can_be_quality(metric: Any) -> None:
     assert found == {f"valid_{name}": v for name, v in plain.compared.items()} | apart
     assert plain.accuracy is None
     assert "nats" not in with_unit("quality", "embedding", metric)
+    goal = objective("quality", metric, "embedding")
+    assert goal.unit == {"loss": "1 - cosine", "similarity": "correlation"}.get(metric, "share")
+    line = {**goal.to_json(), "reference": 1.0}
+    entry = {"id": network.id, "architecture": network.to_json(), "predicted": {"quality": 0.1}}
+    entry["measured"] = {"quality": 0.5}
+    data = {"schema": 1, "objectives": [line], "front": [entry], "hypervolume": 0.5}
+    assert Front.from_json(data).objectives == (goal,)
 
 
 def test_a_network_that_knows_nothing_has_the_loss_of_guessing() -> None:

@@ -273,7 +273,7 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_embedders(seed: int, tmp_path: Path) -> None:
     drawn = random_blueprint(seed, "embedding")
     one = random_network(drawn, seed, std=0.3)

@@ -7,11 +7,13 @@ A new objective is listed in `OBJECTIVES`. One that is timed or measured also ge
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from nas.objectives import cache, decoding, latency, peak_memory, quality, size
 from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
 from nas.objectives.quality import QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 
 __all__ = [
     "COSTS",
@@ -61,9 +63,13 @@ COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].
 LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 
-def objective(name: str, metric: QualityMetric) -> Objective:
-    """An objective of a search whose quality is measured so."""
-    return QUALITIES[metric].objective if name == QUALITY else OBJECTIVES[name]
+def objective(name: str, metric: QualityMetric, task: TaskName = TASK_NAMES[0]) -> Objective:
+    """An objective of a search for networks of a task whose quality is measured so."""
+    if name != QUALITY:
+        return OBJECTIVES[name]
+    found = QUALITIES[metric].objective
+    cosines = metric == "loss" and not TASKS[task].loss_unit
+    return replace(found, unit="1 - cosine", symbol="") if cosines else found
 
 
 def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:

@@ -100,9 +100,9 @@ def axis_label(run: RunContents, name: str) -> str:
 
 def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called, with its unit where it has one."""
-    symbol = objective(name, quality).symbol if name in OBJECTIVES else ""
+    symbol = objective(name, quality, task).symbol if name in OBJECTIVES else ""
     symbol = "nats" if name == "valid_recall_nats" else symbol
-    if name == "valid_loss" or (name == QUALITY and quality == "loss"):
+    if name == "valid_loss":
         symbol = TASKS[task].loss_unit
     return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)
 

@@ -46,7 +46,9 @@ class PartialFront:
 def partial_front(contents: RunContents) -> PartialFront:
     """The front of a run as far as it is known; verified networks replace their observations."""
     spec, front = contents.spec, contents.front
-    objectives = tuple(objective(name, spec.quality) for name in spec.objectives)
+    objectives = tuple(
+        objective(name, spec.quality, contents.space.task) for name in spec.objectives
+    )
     known = {entry.id: entry for entry in (*contents.observed, *contents.verified)}
     wanted = {*spec.objectives, *spec.limits}
     measured = tuple(entry for entry in known.values() if wanted <= entry.values.keys())

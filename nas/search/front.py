@@ -174,7 +174,8 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     known = OBJECTIVES[item["name"]]
     if known.name == QUALITY:
         known = qualities.get(metric, known)
-    return replace(known, metric=metric, unit=unit)
+    symbol = known.symbol if unit == known.unit else ""
+    return replace(known, metric=metric, unit=unit, symbol=symbol)
 
 
 def _foreign(data: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from nas.stages.measured import (
 
 def work(run: Run) -> Iterator[Event]:
     """Put everything that was measured together and keep what nothing dominates."""
-    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
+    objectives = [objective(name, run.spec.quality, run.space.task) for name in run.spec.objectives]
     entries = with_confirmed(run, measured_entries(run))
     device = run.elsewhere or ""
     front = build_front(entries, objectives, run.reference, run.spec.limits, device)

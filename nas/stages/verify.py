@@ -120,7 +120,7 @@ def _confirm_front(run: Run) -> Iterator[Event]:
     clocks = [name for name in TIMED if name in limited]
     if not clocks or run.elsewhere is not None:
         return
-    objectives = [objective(name, run.spec.quality) for name in run.spec.objectives]
+    objectives = [objective(name, run.spec.quality, run.space.task) for name in run.spec.objectives]
     while True:
         confirmed = read_confirmed(run)
         measured = measured_entries(run)

@@ -24,18 +24,19 @@ def near(
     real: Tensor | None,
     before: int,
     after: int,
-    first_too: bool = False,
+    seen: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot products of the last N of M states with those so many before and behind each.
 
     Queries are cut into blocks, and each block meets only the keys that one of its queries sees,
-    and the first of all keys if all see that. Keys beyond either end are zeros that nothing sees.
+    and that at the place `seen` ``(B)``, which all see. Keys beyond either end are zeros that
+    nothing sees.
     """
     batch, length, past = len(q), q.shape[2], k.shape[2] - q.shape[2]
     block = min(length, max(32, (before + after) // 4))
     count, reach = -(-length // block), before + block + after
     ends = before - past, count * block - length + after
-    first = [x[:, :, None, :1].expand(-1, -1, count, -1, -1) for x in (k, v)]
+    whole = k, v
     q = F.pad(q, (0, 0, 0, count * block - length)).unflatten(2, (count, block))
     k, v = (F.pad(x, (0, 0, *ends)).unfold(2, reach, block).mT for x in (k, v))
     there = q.new_ones(1, past + length, dtype=torch.bool) if real is None else real
@@ -45,13 +46,20 @@ def near(
     # A query at padding may see nothing real; that each sees itself keeps it finite.
     mask = (key >= query - before) & (key <= query + after) & there | (key == query)
     mask = mask.expand(batch, -1, -1, -1)
-    if first_too:
-        k, v = (torch.cat(pair, dim=3) for pair in zip((k, v), first, strict=True))
+    if seen is not None:
+        ones = (at(x, seen)[:, :, None].expand(-1, -1, count, -1, -1) for x in whole)
+        k, v = (torch.cat(pair, dim=3) for pair in zip((k, v), ones, strict=True))
         position = torch.arange(count * block, device=q.device).view(1, count, block, 1)
-        mask = torch.cat((mask, (position > before).expand(batch, -1, -1, -1)), dim=3)
+        far = (position - seen[:, None, None, None]).abs() > before
+        mask = torch.cat((mask, far), dim=3)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # blocks as samples of a batch
     out = attended(q, k, v, mask.flatten(0, 1)[:, None])
     return out.unflatten(0, (batch, count)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def at(x: Tensor, places: Tensor) -> Tensor:
+    """One position of each sample: ``(B, H, N, W)``, places ``(B)`` -> ``(B, H, 1, W)``."""
+    return x.gather(2, places[:, None, None, None].expand(-1, x.shape[1], 1, x.shape[3]))
 
 
 class WindowAttention(Attention):
@@ -68,13 +76,16 @@ class WindowAttention(Attention):
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, each seeing so many on either side and itself.
 
-        What stands first may be seen by all and see all, as a class token does.
+        What stands first, behind padding, may be seen by all and see all, as a class token does.
         """
         q, k, v = self.project(x)
-        out = near(q, k, v, real, self.window, self.window, self.first_sees_all)
-        if self.first_sees_all:
-            everything = None if real is None else real[:, None, None, :]
-            out = torch.cat((attended(q[:, :, :1], k, v, everything), out[:, :, 1:]), dim=2)
+        if not self.first_sees_all:
+            return self.merge(near(q, k, v, real, self.window, self.window))
+        first = q.new_zeros(len(q), dtype=torch.long) if real is None else real.int().argmax(dim=1)
+        out = near(q, k, v, real, self.window, self.window, first)
+        everything = None if real is None else real[:, None, None, :]
+        told = attended(at(q, first), k, v, everything)
+        out = out.scatter(2, first[:, None, None, None].expand_as(told), told)
         return self.merge(out)
 
     def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
