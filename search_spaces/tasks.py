@@ -27,6 +27,7 @@ class TaskTraits:
         metrics: name → what it is called, see `supernet.tasks.base.Scores`; the first that data
             have is the one that the task is known by on them.
         loss_unit: what the loss is counted in; empty for a share.
+        does: what its networks do, as in "they write".
         guessing_loss: of a network that knows nothing; None where the number of outcomes says it.
     """
 
@@ -35,6 +36,7 @@ class TaskTraits:
     problem: Callable[[ModelSettings], str | None]
     metrics: Mapping[str, str]
     loss_unit: str = "nats"
+    does: str = "write"
     guessing_loss: float | None = None
 
     @property
@@ -102,6 +104,7 @@ TASKS: dict[TaskName, TaskTraits] = {
         "classifier",
         _classification,
         {"accuracy": "accuracy", "loss": "loss"},
+        does="classify",
     ),
     "translation": TaskTraits(
         ("encoder", "decoder"),
@@ -128,6 +131,7 @@ TASKS: dict[TaskName, TaskTraits] = {
         _embedding,
         {"similarity": "similarity", "recall_at_10": "recall at 10", "loss": "loss"},
         loss_unit="",
+        does="embed texts",
         guessing_loss=1.0,
     ),
 }

@@ -160,3 +160,12 @@ def test_exports_that_cannot_be_are_refused(alice: httpx.Client, done: str) -> N
     problem(alice.post(path, json={"pick": "best", "weights": "mine"}), 422, "/weights")
     gone = alice.post(path, json={"pick": "best", "weights": "inherited"})
     assert "deleted to make room" in problem(gone, 409)
+
+
+def test_what_was_trained_alone_inherits_nothing_to_export(
+    server: Server, alice: httpx.Client
+) -> None:
+    search = server.finished(alice, settings={"own_updates": 7})
+    wanted = {"pick": "best", "weights": "inherited"}
+    reason = problem(alice.post(f"/jobs/{search}/export", json=wanted), 409)
+    assert "trained alone for 7 updates" in reason and "retrain the network" in reason

@@ -53,11 +53,12 @@ def _smallest(space: SearchSpace) -> Genotypes:
 
 
 def _problem(space: SearchSpace) -> str | None:
-    if not TASKS[space.task].classifies:
+    task = TASKS[space.task]
+    if not task.classifies:
         return None
     return (
-        f"kv_cache_mb is of networks that write, but those of the space {space.name} classify and "
-        "keep nothing: limit peak_memory_mb instead"
+        f"kv_cache_mb is of networks that write, but those of the space {space.name} {task.does} "
+        "and keep nothing: limit peak_memory_mb instead"
     )
 
 

@@ -46,12 +46,12 @@ def _check_writes_nothing(space: SearchSpace, workload: Workload) -> None:
     if workload.mode == "generate":
         raise UsageError(
             f"the workload of the space {space.name} is to generate text, but its networks "
-            "classify; leave out mode, beam and target"
+            f"{TASKS[space.task].does}; leave out mode, beam and target"
         )
     if workload.target_length is not None:
         raise UsageError(
             f"the workload's target is {workload.target_length}, but the networks of the space "
-            f"{space.name} classify and write nothing; leave out target"
+            f"{space.name} {TASKS[space.task].does} and write nothing; leave out target"
         )
 
 

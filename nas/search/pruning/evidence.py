@@ -5,11 +5,11 @@ Shapes: N networks, S slots, P places of a candidate, M objectives, of which the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from nas.search.evolution import Evaluate, Scores
 from nas.search.pareto import constrained_ranks, crowding_distance
@@ -224,9 +224,13 @@ def _observed_effect(
     if min(len(with_it), len(without)) < 2:
         return None, None
     effect = float(with_it.mean() - without.mean())
-    if with_it.var() + without.var() == 0:
-        return effect, None
-    return effect, float(stats.ttest_ind(with_it, without, equal_var=False).statistic)
+    square = sum(_spread(group) / len(group) for group in (with_it, without))
+    return effect, effect / math.sqrt(square) if square else None
+
+
+def _spread(losses: Floats) -> float:
+    """Variance of a group; 0 of equal values, whose mean may be another by its rounding."""
+    return float(losses.var(ddof=1)) if np.ptp(losses) else 0.0
 
 
 def _wilson_high(hits: int, count: int) -> float:
