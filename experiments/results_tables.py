@@ -25,6 +25,7 @@ from rich.table import Table
 from experiments import (
     attention_study,
     decoder_linear,
+    first_corrections,
     hybrid_study,
     latency_predictors,
     limits_hold,
@@ -47,6 +48,7 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
         retrained_twins.STUDY,
         search_efficiency.STUDY,
         timing_noise.STUDY,
+        first_corrections.STUDY,
     )
 } | {limits_hold.STUDY.name: limits_hold.tables}
 
