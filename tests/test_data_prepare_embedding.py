@@ -253,6 +253,15 @@ def test_a_search_prepares_a_plain_folder_once(
     assert resolve(direct, Here(quiet=True)).spec == first
 
 
+def test_a_search_takes_one_file_of_texts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_CACHE_DIR", str(tmp_path / "cache"))
+    file = write(tmp_path / "texts.txt", TEXTS)
+    found = resolve(SearchRequest(start=str(model), data=str(file)), Here(quiet=True)).spec
+    assert found.data is not None and len(EMBEDDINGS.open(Path(found.data)).valid) > 2
+
+
 def test_other_texts_or_another_checkpoint_are_other_data(model: Path, tmp_path: Path) -> None:
     folder, other = tmp_path / "texts", tmp_path / "other"
     write(folder / "a.txt", TEXTS)

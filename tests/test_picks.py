@@ -69,9 +69,7 @@ def test_words_and_ids_have_no_conditions(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "Knee", "abc", "0123456789abc", "front", "zzzz"])
 def test_other_words_are_refused_and_all_ways_named(text: str) -> None:
-    with pytest.raises(
-        UsageError, match="takes best, knee, cheapest, a saving such as 1.5x, a condition such as"
-    ):
+    with pytest.raises(UsageError, match="takes best, knee, cheapest, a saving such as"):
         read_pick(text)
 
 

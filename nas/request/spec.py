@@ -261,10 +261,16 @@ class SearchRequest(SearchTerms, SpaceSource):
             pattern=LINE,
             description="Begin with a checkpoint: a folder of Hugging Face's form (bert, gpt2, "
             "llama, mistral, qwen2, qwen3, vit), which networks inherit from and are distilled "
-            "from. Without a space the one around it is searched (nas space from).",
+            "from. Without a space the one around it is searched (nas space from). On a server the "
+            "name of one in its folder of checkpoints.",
             examples=["./my-llama"],
         ),
-        Shown(option="--from", metavar="DIR", apart="checkpoints are named by nas submit"),
+        Shown(
+            "Checkpoint",
+            option="--from",
+            metavar="DIR",
+            usual="none: networks are trained from scratch",
+        ),
     ] = None
     dataset: Annotated[
         str | None,
