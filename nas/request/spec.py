@@ -240,7 +240,8 @@ class SpaceSource(BaseModel):
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
 
-    pick: Annotated[  # type: ignore[assignment]  # None until it is known how the search begins
+    # None until it is known how the search begins.
+    pick: Annotated[
         str | None,
         Field(
             max_length=200,
@@ -252,7 +253,7 @@ class SearchRequest(SearchTerms, SpaceSource):
             metavar=picks.METAVAR,
             usual=f"{picks.BEST}, or {picks.SAVING} beginning with a checkpoint",
         ),
-    ] = None
+    ] = None  # type: ignore[assignment]
 
     start: Annotated[
         str | None,
