@@ -14,6 +14,7 @@ from typing import Protocol
 
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES
+from nas.request import picks
 from nas.request.presets import budget_for
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import (
@@ -139,7 +140,8 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         keep=keep,
         device_profile=None if profile is None else profile.digest,
         start=None if begun is None else begun.start,
-        **{name: getattr(request, name) for name in SearchTerms.model_fields},
+        **{name: getattr(request, name) for name in SearchTerms.model_fields if name != "pick"},
+        pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
     )
     with blaming("objectives"):
         for name in (*spec.objectives, *spec.limits):
