@@ -130,6 +130,7 @@ def test_what_it_is_is_told(made: Path) -> None:
 
 
 def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) -> None:
+    """Each its own, though both folders have one name."""
     for number, (widths, kind, why) in enumerate(
         (
             ((20, 30), "softmax", "its layers differ in ffn_dim (20, 30)"),
@@ -138,7 +139,7 @@ def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) 
     ):
         path = tmp_path / str(number)
         run = run_from(llama, network_of(llama, widths, kind), path)
-        found = export_to(run, "huggingface", path / f"hybrid{number}")
+        found = export_to(run, "huggingface", path / "out")
         assert found.facts["stock"] is False
         assert found.facts["family"].startswith(f"not a stock llama: {why}")
         model = hub.AutoModelForCausalLM.from_pretrained(found.path, trust_remote_code=True)

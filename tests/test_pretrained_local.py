@@ -15,6 +15,7 @@ from search_spaces.architecture import Architecture, kind_order
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
 from supernet.extraction import Supernet
+from supernet.inheritance import local as local_module
 from supernet.inheritance.inherit import inherit
 from supernet.inheritance.local import CHECKPOINT_UPDATES, LocalDistillation
 from supernet.inheritance.parts import Weights, real_positions
@@ -124,14 +125,15 @@ def supernet_of(space: SearchSpace, weights: Weights) -> Supernet:
 
 @pytest.mark.parametrize("family", ["llama", "vit"])
 def test_an_error_is_the_squared_distance_as_a_share(
-    checkpoints: dict[str, Checkpoint], family: str
+    checkpoints: dict[str, Checkpoint], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what the kind says to the input of its layer in the checkpoint's own network."""
+    monkeypatch.setattr(local_module, "JUDGED_BATCHES", 1)
     checkpoint = checkpoints[family]
     space = space_of(checkpoint)
     weights = first_weights(space, checkpoint)
-    learnt = local(space, checkpoint, weights, updates=1)
-    list(learnt.run())
+    learnt = local(space, checkpoint, weights, updates=0)
+    assert list(learnt.run()) == []
     supernet = supernet_of(space, weights)
     inputs = batches_of(checkpoint)(0)
     decoder = family == "llama"
@@ -343,3 +345,22 @@ def said_by(model: Any, part: str, inputs: Tensor, network: Architecture) -> Ten
     with torch.no_grad():
         model(inputs, network)
     return said[0]
+
+
+def test_what_begins_nearer_than_it_ends_stays_as_it_was(
+    checkpoints: dict[str, Checkpoint],
+) -> None:
+    """A window that sees all is the layer itself; at a wild rate nothing else is kept either."""
+    checkpoint = checkpoints["gpt2"]
+    space = space_of(checkpoint, "softmax", "linear", "window:40")
+    weights = first_weights(space, checkpoint)
+    learnt = local(space, checkpoint, weights, updates=4)
+    list(learnt.run())
+    found = learnt.weights()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], tensor) or ".linear" in name or ".outputs." in name, name
+    assert all(learnt.errors()[f"{layer}.window:40"] < 1e-9 for layer in range(3))
+    wild = local(space, checkpoint, weights, updates=4, learning_rate=100.0)
+    list(wild.run())
+    for name, tensor in wild.weights().items():
+        assert torch.equal(tensor, weights[name]) or ".outputs." in name, name

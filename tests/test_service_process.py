@@ -56,8 +56,8 @@ class Service:
         self.process.communicate()
         self.client.close()
 
-    def submit(self) -> str:
-        answer = self.client.post("/jobs", json=SMOKE)
+    def submit(self, **request: Any) -> str:
+        answer = self.client.post("/jobs", json=request or SMOKE)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 

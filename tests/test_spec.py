@@ -249,6 +249,7 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
     assert values.pop("keep") == {}
     assert values.pop("device_profile") is None
     assert values.pop("start") is None and values["budget"].pop("distil")
+    assert values["budget"].pop("own_updates") == 0
     for training in ("supernet", "retrain"):
         for name in LATER_SETTINGS:
             assert not values["budget"][training].pop(name)

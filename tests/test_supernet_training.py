@@ -184,3 +184,21 @@ def test_training_on_cuda_learns() -> None:
     reports = finished(training)
     assert reports[-1].train_loss < reports[0].train_loss
     assert evaluate(TASK, training.model, PROBES[0], DATA.valid, device="cuda").accuracy > 0.5
+
+
+def test_weights_that_are_learnt_are_kept_unless_training_makes_them_better(
+    tmp_path: Path,
+) -> None:
+    """Going on from good weights with a rate that spoils them ends with those weights."""
+    good = trainer(SHORT, folder=CheckpointFolder(tmp_path / "good", "d"))
+    finished(good)
+    learnt = good.final_weights()
+    for name, rate, kept in (("worse", 0.3, True), ("fine", 1e-4, False)):
+        folder = CheckpointFolder(tmp_path / name, "d")
+        again = trainer(replace(SHORT, learning_rate=rate), folder=folder, learnt=True)
+        again.model.load_state_dict(learnt)
+        finished(again)
+        assert again.best_loss <= good.best_loss
+        if kept:
+            ended = again.final_weights()
+            assert all(torch.equal(ended[name], learnt[name]) for name in learnt)

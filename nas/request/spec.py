@@ -144,10 +144,10 @@ class SearchTerms(BaseModel):
 
     @field_validator("pick")
     @classmethod
-    def _pick(cls, text: str, info: ValidationInfo) -> str:
+    def _pick(cls, text: str | None, info: ValidationInfo) -> str | None:
         """A pick can be told wrong before there is a front, also by what is never measured."""
         known = info.data
-        if not {"objectives", "limits", "quality"} <= known.keys():
+        if text is None or not {"objectives", "limits", "quality"} <= known.keys():
             return text  # what is wrong with these is told instead
         try:
             asked = {*known["objectives"], *known["limits"]}
@@ -240,6 +240,21 @@ class SpaceSource(BaseModel):
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
 
+    # None until it is known how the search begins.
+    pick: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            description=picks.HELP,
+            examples=[*picks.WORDS, picks.SAVING, "latency_ms<=12,params<=2e5"],
+        ),
+        Shown(
+            "Retrain",
+            metavar=picks.METAVAR,
+            usual=f"{picks.BEST}, or {picks.SAVING} beginning with a checkpoint",
+        ),
+    ] = None  # type: ignore[assignment]
+
     start: Annotated[
         str | None,
         Field(
@@ -247,10 +262,16 @@ class SearchRequest(SearchTerms, SpaceSource):
             pattern=LINE,
             description="Begin with a checkpoint: a folder of Hugging Face's form (bert, gpt2, "
             "llama, mistral, qwen2, qwen3, vit), which networks inherit from and are distilled "
-            "from. Without a space the one around it is searched (nas space from).",
+            "from. Without a space the one around it is searched (nas space from). On a server the "
+            "name of one in its folder of checkpoints.",
             examples=["./my-llama"],
         ),
-        Shown(option="--from", metavar="DIR", apart="checkpoints are named by nas submit"),
+        Shown(
+            "Checkpoint",
+            option="--from",
+            metavar="DIR",
+            usual="none: networks are trained from scratch",
+        ),
     ] = None
     dataset: Annotated[
         str | None,

@@ -33,7 +33,7 @@ def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
     if loss is None or shown is None or loss <= TOLERANCE * shown:
         return None
     return (
-        f"network {entry.id} learnt less from scratch than it showed in the search: its validation "
+        f"network {entry.id} learnt less on its own than it showed in the search: its validation "
         f"loss is {loss:.3f} and was {shown:.3f}; its training does not suit it"
     )
 

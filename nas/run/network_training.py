@@ -55,6 +55,7 @@ def trainer_of(
         device=spec.device,
         folder=checkpoints,
         teacher=teacher,
+        learnt=spec.start is not None,
     )
 
 

@@ -21,7 +21,7 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
-from search_spaces.errors import DataError, SpaceFileError, UnknownNameError
+from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import read_text
@@ -51,6 +51,23 @@ class Dataset:
     task: str | None = None
     path: Path | None = None
     examples: dict[str, int] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that searches may begin with.
+
+    Attributes:
+        name: of its folder.
+        family: ``model_type``; None where it cannot be used, as its task.
+        task: what its network does.
+        problem: why it cannot be used.
+    """
+
+    name: str
+    family: str | None = None
+    task: str | None = None
     problem: str | None = None
 
 
@@ -145,6 +162,11 @@ class Catalog:
         """Data as they are: on a server they are prepared before they are put there."""
         return path
 
+    @property
+    def hidden(self) -> str:
+        """The beginning of paths that clients are not told."""
+        return f"{self._checkpoints.resolve()}/"
+
     def checkpoint_names(self) -> list[str]:
         """The checkpoints that searches may begin with."""
         return _names(self._checkpoints)
@@ -156,11 +178,54 @@ class Catalog:
             UnknownNameError: when there is none.
             DataError: when it cannot be read.
         """
-        if name not in self.checkpoint_names():
-            raise _unknown("checkpoint", name, self.checkpoint_names())
         from nas.run.checkpoint import starting_point  # brings along torch
 
-        return starting_point(self._checkpoints / name)
+        folder = self._checkpoint(name)
+        try:
+            return starting_point(folder)
+        except NasError as error:
+            raise DataError(self._told(name, folder, error)) from error
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All checkpoints, by name, with what their files say of them; weights are not read."""
+        from supernet.pretrained.checkpoint import read_checkpoint  # brings along torch
+
+        found = []
+        for name in self.checkpoint_names():
+            try:
+                folder = self._checkpoint(name)
+                one = read_checkpoint(folder)
+            except NasError as error:
+                told = self._told(name, self._checkpoints / name, error)
+                found.append(Checkpoint(name, problem=told))
+            else:
+                found.append(Checkpoint(name, one.family, one.task))
+        return found
+
+    def _checkpoint(self, name: str) -> Path:
+        """The folder of a checkpoint, all of whose files are among the server's checkpoints.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            DataError: when a file lies elsewhere.
+        """
+        if name not in self.checkpoint_names():
+            raise _unknown("checkpoint", name, self.checkpoint_names())
+        folder, root = (self._checkpoints / name).resolve(), self._checkpoints.resolve()
+        for file in folder.rglob("*"):
+            if not file.resolve().is_relative_to(root):
+                raise DataError(
+                    f"{file.relative_to(folder)} lies elsewhere: copy it into the folder"
+                )
+        return folder
+
+    @staticmethod
+    def _told(name: str, folder: Path, error: NasError) -> str:
+        """What is wrong with a checkpoint, without the server's paths."""
+        text = str(error)
+        for place in (folder.resolve(), folder):
+            text = text.replace(f"{place}/", "").replace(str(place), name)
+        return f"the checkpoint {name} cannot be used: {text}"
 
     def profile_names(self) -> list[str]:
         """The device profiles."""

@@ -12,6 +12,7 @@ from nas.request.fields import LINE, Shown, checked
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
+from service.api.catalog import Checkpoint
 from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
@@ -197,6 +198,20 @@ class DatasetOut(BaseModel):
     task: str | None
     examples: dict[str, int] | None
     usable: bool
+
+
+class CheckpointOut(BaseModel):
+    """A checkpoint that searches may begin with."""
+
+    name: str
+    family: str | None
+    task: str | None
+    problem: str | None
+
+    @classmethod
+    def of(cls, one: Checkpoint) -> Self:
+        """As it is known."""
+        return cls(name=one.name, family=one.family, task=one.task, problem=one.problem)
 
 
 class ProfileOut(BaseModel):

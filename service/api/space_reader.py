@@ -4,6 +4,9 @@ What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds
 text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
+Checkpoints are read there as well, because that takes libraries that the service does without.
+These were put on the server by its owner, and may take their time.
+
 Such a process reads the service's settings from stdin, then one request a line, and writes an
 answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
 system ends the process that does. It ends when its stdin closes as well.
@@ -31,13 +34,14 @@ from search_spaces.errors import NasError
 from search_spaces.toml_bounds import check_bounds
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
-from service.api.schemas import JobRequest, SpaceOut
+from service.api.schemas import CheckpointOut, JobRequest, SpaceOut
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.settings import Settings, environment_of_process
 
 MODULE = "service.api.space_reader"
 START_S = 60.0  # libraries have to be loaded
 WALL_S = 10.0  # for a process that gets no processor
+START_WALL_S = 300.0  # for the checksum of a large checkpoint, which the server's owner put there
 CPU_S, MEMORY_MB = 2, 256  # for one request
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
@@ -72,9 +76,13 @@ class SpaceReader:
         Raises:
             ProblemError: naming the field at fault.
         """
+        if given.start is not None:
+            if given.space_toml is not None:  # within bounds, unlike what follows
+                self.check(SpaceSource(space_toml=given.space_toml, restrict=given.restrict))
+            return Search(**self._ask("search", given.model_dump(mode="json"), START_WALL_S))
         if given.space_toml is None:
             return read_search(given, self._catalog)
-        return Search(**self._ask("search", given, given.space_toml))
+        return Search(**self._bounded("search", given, given.space_toml))
 
     def check(self, given: SpaceSource) -> SpaceOut:
         """What is told of a space that a request brings along.
@@ -83,7 +91,12 @@ class SpaceReader:
             ProblemError: naming the field at fault.
         """
         assert given.space_toml is not None  # others are at hand
-        return SpaceOut(**self._ask("space", given, given.space_toml))
+        return SpaceOut(**self._bounded("space", given, given.space_toml))
+
+    def checkpoints(self) -> list[CheckpointOut]:
+        """The checkpoints of the server."""
+        told = self._ask("checkpoints", {}, START_WALL_S)
+        return [CheckpointOut(**one) for one in told["checkpoints"]]
 
     def close(self) -> None:
         """End the processes."""
@@ -92,15 +105,13 @@ class SpaceReader:
         for process in idle:
             process.end()
 
-    def _ask(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
+    def _bounded(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
+        """As `_ask`, of a request that brings a space along."""
         with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
-        process = self._take()
         try:
-            request = {"kind": kind, "given": given.model_dump(mode="json")}
-            answer = process.ask(json.dumps(request).encode() + b"\n", WALL_S)
+            return self._ask(kind, given.model_dump(mode="json"), WALL_S)
         except LostError as error:
-            process.end()
             if error.code is not None and 0 < error.code != TOO_MUCH:
                 raise  # our own mistake
             raise ProblemError(
@@ -109,6 +120,21 @@ class SpaceReader:
                 "needs: leave something out",
                 "/space_toml",
             ) from error
+
+    def _ask(self, kind: str, given: dict[str, Any], wait_s: float) -> dict[str, Any]:
+        """What another process finds.
+
+        Raises:
+            ProblemError: naming the field at fault.
+            LostError: when there is no answer.
+        """
+        process = self._take()
+        try:
+            request = {"kind": kind, "given": given}
+            answer = process.ask(json.dumps(request).encode() + b"\n", wait_s)
+        except LostError:
+            process.end()
+            raise
         self._give_back(process, spent=answer["spent"])
         if "problem" in answer:
             raise ProblemError(*answer["problem"])
@@ -198,7 +224,8 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
     """What comes of a request.
 
     Args:
-        kind: ``space``, which is described, or ``search``, whose spec is made.
+        kind: ``space``, which is described, ``search``, whose spec is made, or ``checkpoints``,
+            which are listed.
         given: the request as JSON.
         catalog: spaces and data sets of the server.
 
@@ -206,6 +233,9 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
         ``found``, or what is wrong with it as the arguments of a `ProblemError` under ``problem``.
     """
     try:
+        if kind == "checkpoints":
+            listed = [CheckpointOut.of(one).model_dump() for one in catalog.checkpoints()]
+            return {"found": {"checkpoints": listed}}
         if kind == "space":
             space = read_space(SpaceSource(**given), catalog)
             return {"found": SpaceOut.of(space).model_dump(mode="json")}
@@ -253,6 +283,13 @@ def main() -> None:
     began = mapped_bytes()
     for line in sys.stdin.buffer:
         request = json.loads(line)
+        own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
+        if own:  # what the server's owner put there, which may take its time
+            told = answer(request["kind"], request["given"], catalog) | {"spent": False}
+            began = max(began, mapped_bytes())
+            output.write(json.dumps(told).encode() + b"\n")
+            output.flush()
+            continue
         if needs_limits(request["given"]):
             import nas.stages.feasibility  # noqa: F401  # what it takes is not the request's
         try:

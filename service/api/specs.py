@@ -55,7 +55,7 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     Raises:
         ProblemError: naming the field at fault.
     """
-    with refusing():
+    with refusing(catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
         if given.limits or given.quality != "loss":
@@ -70,10 +70,15 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Tell what is wrong with a request as a problem of its field."""
+def refusing(hidden: str = "/") -> Iterator[None]:
+    """Tell what is wrong with a request as a problem of its field.
+
+    Args:
+        hidden: the beginning of paths that is left out of what is told.
+    """
     try:
         yield
     except NasError as error:
         field = None if error.field is None else f"/{error.field}"
-        raise ProblemError(422, str(error), field) from error
+        told = str(error) if hidden == "/" else str(error).replace(hidden, "")
+        raise ProblemError(422, told, field) from error

@@ -136,6 +136,7 @@ def controls(context: Context, space: SearchSpace, form: Fields) -> list[Control
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
         "data": [SYNTHETIC, *catalog.data_names()],
         "device_profile": catalog.profile_names(),
+        "start": catalog.checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
@@ -230,7 +231,8 @@ def read_form(form: Fields, space: SearchSpace) -> dict[str, Any]:
         if _one(form, name) and not shown(field).apart
     }
     request = read_texts(JobRequest, texts)
-    request |= {"space": space.name, "restrict": _restriction(genes(space, form))}
+    if "start" not in request:  # around a checkpoint there is a space of its own
+        request |= {"space": space.name, "restrict": _restriction(genes(space, form))}
     limits = [name for name in form if name.startswith(LIMIT) and _one(form, name)]
     request["limits"] = {name.removeprefix(LIMIT): _one(form, name) for name in limits}
     if form.get("objective"):

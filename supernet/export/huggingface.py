@@ -109,7 +109,7 @@ class HuggingFaceExport(ExportFormat):
         texts = {
             NETWORK_FILE: network_source(blueprint),
             "modeling_nas.py": part_source(MODEL_PARTS[auto_class(blueprint)]),
-            "configuration_nas.py": part_source("hf_config"),
+            "configuration_nas.py": config_source(blueprint),
         }
         objects = {"config.json": config(blueprint, preprocessing)}
         if not TASKS[blueprint.task].classifies:
@@ -241,6 +241,17 @@ def part_source(name: str) -> str:
     for pattern, replacement in NEIGHBOURS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def config_source(blueprint: Blueprint) -> str:
+    """The text of ``configuration_nas.py``, which no two networks have in common.
+
+    transformers knows code by the name of its folder and its text, and takes the first model that
+    it has loaded for a class of configurations for all later ones of that class.
+    """
+    text, told = part_source("hf_config"), "of the network."
+    assert told in text
+    return text.replace(told, f"of the network {blueprint.architecture.id}.", 1)
 
 
 def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 The checkpoint runs once for a batch. Every kind that a layer of the supernet offers beside the
 layer's own is given what that layer's attention was given, and learns to say what it said; layers
-and kinds know nothing of each other, so that all of them learn in one pass. In the end outputs that
-fewer heads have for themselves are fitted to the same, see `supernet.inheritance.refit`.
+and kinds know nothing of each other, so that all of them learn in one pass. In the end what was
+learnt is kept where it is nearer than the beginning, which a wide window hardly is: AdamW's steps
+do not shrink with the error. Then outputs that fewer heads have for themselves are fitted to the
+same, see `supernet.inheritance.refit`.
 
 Source: Bercovich et al., Puzzle (2024), section 3, and Zhang et al., LoLCATs (2024), section 3.1;
 the error is the squared distance over the square of the layer's output, so that layers count alike.
@@ -41,8 +43,8 @@ from supernet.rotary import rotation_of
 from supernet.training.checkpoint import CheckpointFolder
 
 CHECKPOINT_UPDATES = 25
-FITTED_BATCHES = 8
-"""The first batches, to which the outputs of fewer heads are fitted."""
+JUDGED_BATCHES = 8
+"""The first ones, by which is seen what to keep, and to which outputs of fewer heads are fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class LocalDistillation:
             if self._projections(number, kind) is not self._projections(number, own[number])
         ]
         self._parameters = self._learnt()
+        self._first = [one.detach().clone() for one in self._parameters]
         self._optimizer: torch.optim.Optimizer | None = None
         if self._parameters:
             for parameter in self._parameters:
@@ -140,10 +143,14 @@ class LocalDistillation:
                 self._save(self._optimizer)
             mean = sum(self._errors.values()) / len(self._errors)
             yield LocalReport(self._done, self._updates, mean)
+        self._keep_the_nearer()
         self._fit_outputs()
 
     def errors(self) -> dict[str, float]:
-        """``LAYER.KIND`` → its error in the last update; layers are counted from 0."""
+        """``LAYER.KIND`` → its error in the last update, layers counted from 0.
+
+        After `run` it is the mean over the first batches, with the weights that are kept.
+        """
         return dict(self._errors)
 
     def weights(self) -> Weights:
@@ -184,6 +191,46 @@ class LocalDistillation:
         self._done += 1
 
     @torch.no_grad()
+    def _keep_the_nearer(self) -> None:
+        """Take back what was learnt where it is no nearer to what the layer says.
+
+        Kinds that share projections have learnt together, and are judged together.
+        """
+        learnt = [one.detach().clone() for one in self._parameters]
+        after = self._judged()
+        self._restore(self._first, self._parameters)
+        before = self._judged()
+        values = dict(zip(self._parameters, learnt, strict=True))
+        groups: dict[nn.Module, list[tuple[int, AttentionKind]]] = {}
+        for one in self._learners:
+            number, kind = one
+            shared = self._projections(*one) if one in self._free else None
+            groups.setdefault(shared or self._attentions[number].kernels[kind], []).append(one)
+        for shared_part, kinds in groups.items():
+            kept = before
+            if sum(after[one] for one in kinds) < sum(before[one] for one in kinds):
+                kept = after
+                parts = [shared_part, *(self._attentions[n].kernels[kind] for n, kind in kinds)]
+                own = [p for part in parts for p in part.parameters() if p in values]
+                self._restore([values[one] for one in own], own)
+            self._errors |= {f"{number}.{kind}": kept[number, kind] for number, kind in kinds}
+
+    def _restore(self, values: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> None:
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+
+    def _judged(self) -> dict[tuple[int, AttentionKind], float]:
+        """The mean error of each kind in each layer over the first batches."""
+        sums = dict.fromkeys(self._learners, 0.0)
+        for update in range(JUDGED_BATCHES):
+            give_way()
+            seen, mask_BN = self._seen(self._batches(update))
+            for number, kind in self._learners:
+                error = self._error(number, kind, seen[number], mask_BN)
+                sums[number, kind] += error.item() / JUDGED_BATCHES
+        return sums
+
+    @torch.no_grad()
     def _fit_outputs(self) -> None:
         """Give fewer heads the outputs that say best what the layer says.
 
@@ -193,7 +240,8 @@ class LocalDistillation:
         moments = {own: Moments.of(own.output) for own in owners if len(own.outputs)}
         if not moments:
             return
-        for update in range(min(FITTED_BATCHES, self._updates)):
+        for update in range(JUDGED_BATCHES):
+            give_way()
             seen, mask_BN = self._seen(self._batches(update))
             for (number, kind), own in zip(self._free, owners, strict=True):
                 if self._parts[number].groups is None:
@@ -206,7 +254,7 @@ class LocalDistillation:
                 assert isinstance(smaller, nn.Linear)
                 kept = smaller.in_features
                 found: tuple[Tensor, Tensor | None] = whole.weight[:, :kept], whole.bias
-                if self._parts[number].groups is None and self._updates:
+                if self._parts[number].groups is None:
                     found = moments[own].refit(whole.weight, whole.bias, kept)
                 smaller.weight.copy_(found[0])
                 if found[1] is not None:
@@ -249,8 +297,7 @@ class LocalDistillation:
         if state is None:
             return
         with torch.no_grad():
-            for parameter, kept in zip(self._parameters, state["parameters"], strict=True):
-                parameter.copy_(kept)
+            self._restore(state["parameters"], self._parameters)
         optimizer.load_state_dict(state["optimizer"])
         self._done, self._errors = state["update"], dict(state["errors"])
 

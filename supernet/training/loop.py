@@ -75,6 +75,8 @@ class Trainer:
         group: who else trains this model; all are given the same arguments but this.
         teacher: a frozen network on the same device, whose soft labels all networks learn from in
             place of those of the largest.
+        learnt: whether the first weights are worth keeping: they are checked before the first
+            update, and are the best as long as nothing is better.
 
     Attributes:
         history: one line per epoch: epoch, train_loss, probe_loss (mean validation loss of the
@@ -94,8 +96,9 @@ class Trainer:
         folder: CheckpointFolder | None = None,
         group: Group | None = None,
         teacher: StandAlone | None = None,
+        learnt: bool = False,
     ) -> None:
-        self._teacher = teacher
+        self._teacher, self._learnt = teacher, learnt
         self._raw = model.to(device)
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):
@@ -144,6 +147,8 @@ class Trainer:
             UsageError: when the ranks of a group see different checkpoints.
         """
         self._resume()
+        if self._learnt and not self._updates:
+            self._check()
         while not self._ended() and self._stable < STABLE_CHECKS:
             train_loss = self._train_epoch()
             self._epoch += 1

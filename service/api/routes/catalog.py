@@ -1,4 +1,4 @@
-"""What the server has: search spaces, data sets, device profiles."""
+"""What the server has: search spaces, data sets, device profiles, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.api.catalog import Catalog
 from service.api.dependencies import Admin, AnyRole, InContext
 from service.api.lanes import Route
 from service.api.problems import ProblemError
-from service.api.schemas import DatasetOut, ProfileOut, SpaceOut
+from service.api.schemas import CheckpointOut, DatasetOut, ProfileOut, SpaceOut
 from service.api.specs import read_space
 from service.settings import Settings
 
@@ -68,6 +68,12 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
         )
         for one in context.catalog.datasets()
     ]
+
+
+@router.get("/checkpoints", tags=["checkpoints"], response_model=list[CheckpointOut])
+async def checkpoints(token: AnyRole, context: InContext) -> list[CheckpointOut]:
+    """The checkpoints that a search may begin with."""
+    return await context.lanes.spaces.run(context.spaces.checkpoints)
 
 
 def _profile_out(profile: DeviceProfile) -> ProfileOut:

@@ -47,7 +47,7 @@ async def submit(
 ) -> Response:
     """Submit a search."""
     found = None
-    if given.space_toml is not None:
+    if given.space_toml is not None or given.start is not None:
         found = await context.lanes.spaces.run(partial(context.spaces.search, given))
     begin = partial(begin_search, given, token, context, key, found)
     return told(*await context.lanes.changes.run(begin))
