@@ -18,7 +18,7 @@ from nas.search.pareto import non_dominated
 from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
-NEXT_TO_NOTHING = 1 / 3  # of the lowest quality of the others, for the checkpoint's own
+NEXT_TO_NOTHING = 1 / 10  # of the lowest quality of the others, for the checkpoint's own
 # Tick formats: counts with k, M, G; everything else as it is.
 TICKS = {name: "~s" if one.whole else "~g" for name, one in OBJECTIVES.items()}
 
@@ -105,7 +105,7 @@ def _caption(run: RunContents, cost: str) -> str:
     )
     if run.origin is not None:
         text += (
-            " The square is the checkpoint; what is less than a third of the lowest value is drawn "
+            " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
             "there."
         )
     if run.quality.name == "bleu":
