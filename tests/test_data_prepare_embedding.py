@@ -247,10 +247,19 @@ def test_a_search_prepares_a_plain_folder_once(
     first = resolve(request, Here(quiet=True)).spec
     assert first.data is not None and Path(first.data).parent == tmp_path / "cache" / "data"
     assert first.dataset == Path(first.data).name and first.dataset.startswith("texts-")
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UsageError, match="embed texts and keep nothing"),
+    ):
+        patch.setattr("nas.run.checkpoint.prepared_texts", None)  # refused before it is asked for
+        resolve(
+            request.model_copy(update={"objectives": ("quality", "kv_cache_mb")}), Here(quiet=True)
+        )
     monkeypatch.setattr("supernet.data.prepare.folder.prepare", None)
     assert resolve(request, Here(quiet=True)).spec == first
     direct = request.model_copy(update={"data": first.data})
-    assert resolve(direct, Here(quiet=True)).spec == first
+    again = resolve(direct, Here(quiet=True)).spec
+    assert again == first and again.digest == first.digest
 
 
 def test_a_search_takes_one_file_of_texts(

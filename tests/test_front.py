@@ -195,3 +195,11 @@ def test_real_results_fit_the_schemas(tmp_path: Path, cost: str) -> None:
         assert not valid(RETRAINED, {k: v for k, v in trained.items() if k != name})
     assert not valid(PARETO, data | {"time": 1}) and not valid(RETRAINED, trained | {"schema": 1})
     assert not valid(RETRAINED, trained | {"architecture": {"encoder": {}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"), [("1x", 90), ("1.5x", 30), ("3x", 30), ("3.1x", 10), ("9x", 10), ("20x", 10)]
+)
+def test_the_best_that_saves_so_much(text: str, flops: int) -> None:
+    """Beside the network with the lowest loss; the cheapest where none saves as much."""
+    assert pick(front(*THREE), text).measured["flops"] == flops

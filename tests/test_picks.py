@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from nas.request.picks import WORDS, Condition, Pick, joined, read_conditions, read_pick
+from nas.request.picks import (
+    WORDS,
+    Condition,
+    Pick,
+    joined,
+    read_conditions,
+    read_pick,
+    saving_of,
+)
 from search_spaces.errors import UnknownNameError, UsageError
 from service.api.schemas import JobRequest, NetworkRequest
 
@@ -61,7 +69,7 @@ def test_words_and_ids_have_no_conditions(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "Knee", "abc", "0123456789abc", "front", "zzzz"])
 def test_other_words_are_refused_and_all_ways_named(text: str) -> None:
-    with pytest.raises(UsageError, match="takes best, knee, cheapest, a condition such as"):
+    with pytest.raises(UsageError, match="takes best, knee, cheapest, a saving such as"):
         read_pick(text)
 
 
@@ -101,3 +109,16 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
     with pytest.raises(UsageError, match=words):
         read_pick(text).check_measured(asked, quality)
     read_pick(text).check_measured({"latency_ms", "tokens_per_s"}, "bleu")
+
+
+@pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])
+def test_a_saving_is_a_pick(text: str) -> None:
+    assert saving_of(text) == float(text[:-1]) and read_pick(text).text == text
+    assert "times less" in read_pick(text).reason("loss")
+
+
+@pytest.mark.parametrize("text", ["0.5x", "x", "1,5x", "1e3x", "-2x", "1.5 x"])
+def test_what_is_no_saving(text: str) -> None:
+    assert saving_of(text) is None
+    with pytest.raises(UsageError, match=r"a saving such as 1\.5x"):
+        read_pick(text)

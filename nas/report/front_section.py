@@ -18,6 +18,7 @@ from nas.search.pareto import non_dominated
 from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
+NEXT_TO_NOTHING = 1 / 10  # of the lowest quality of the others, for the checkpoint's own
 # Tick formats: counts with k, M, G; everything else as it is.
 TICKS = {name: "~s" if one.whole else "~g" for name, one in OBJECTIVES.items()}
 
@@ -78,8 +79,8 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *_retrained_traces(run, cost),
-        *_checkpoint_traces(run, cost),
     ]
+    traces += _checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
     layout = {
         "xaxis": axis(words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS[cost]),
@@ -102,6 +103,11 @@ def _caption(run: RunContents, cost: str) -> str:
         f"the evolution. A star is a network of the front when {run.spec.trained}; all others "
         f"were evaluated {words.observed_how(run)}."
     )
+    if run.origin is not None:
+        text += (
+            " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
+            "there."
+        )
     if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
     if len(run.spec.objectives) > 2:
@@ -182,12 +188,18 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
     return [*traces, _points(run, "retrained", stars, cost, marker)]
 
 
-def _checkpoint_traces(run: RunContents, cost: str) -> list[Trace]:
-    """A square for the checkpoint that the search began with."""
+def _checkpoint_traces(run: RunContents, cost: str, others: Sequence[float]) -> list[Trace]:
+    """A square for the checkpoint that the search began with.
+
+    Where its distance from itself is next to nothing, it would stretch a logarithmic axis over all
+    the decades down to it: it then stands at a share of the lowest of the others.
+    """
     if run.origin is None:
         return []
     marker = _dots("var(--ink)", 12, symbol="square-open", line={"width": 2.5})
-    return [_points(run, "the checkpoint", [run.origin.entry], cost, marker)]
+    made = _points(run, "the checkpoint", [run.origin.entry], cost, marker)
+    lowest = min((value for value in others if value > 0), default=0.0)
+    return [{**made, "y": [max(value, NEXT_TO_NOTHING * lowest) for value in made["y"]]}]
 
 
 def _validated(run: RunContents, result: Retrained) -> dict[str, float]:

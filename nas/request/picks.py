@@ -23,15 +23,18 @@ WORDS: Mapping[str, str] = {
     KNEE: "the knee of the front, a compromise",
     CHEAPEST: "the lowest cost",
 }
-METAVAR = f"{'|'.join(WORDS)}|CONDITIONS|ID"
+SAVING = "1.5x"  # where a search begins with a checkpoint, whose own loss nothing beats
+METAVAR = f"{'|'.join(WORDS)}|{SAVING}|CONDITIONS|ID"
 HELP = (
-    "The network to train from scratch: the lowest loss, the best compromise, the lowest cost, "
-    "the best that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
+    "The network to train after the search: the lowest loss, the best compromise, the lowest cost, "
+    "the best that is so many times cheaper than the one with the lowest loss (1.5x), the best "
+    "that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
 )
 SHORTEST_ID, LONGEST_ID = 4, 12
 
 NAMES = (*OBJECTIVES, *SCORES)
 
+_TIMES = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)x")
 _FORM = re.compile(r"\s*([\w.]+)\s*(<=|>=|≤|≥|=|<|>)\s*(\S+)\s*")
 
 
@@ -75,6 +78,8 @@ class Pick:
             return f"asked for with {joined(self.conditions)}"
         if self.text == BEST:
             return QUALITIES[quality].winner
+        if (times := saving_of(self.text)) is not None:
+            return f"the best that costs {times:g} times less than the one with the lowest loss"
         return WORDS.get(self.text, "asked for by its id")
 
     def check_measured(self, asked: Collection[str], quality: QualityMetric) -> None:
@@ -112,12 +117,19 @@ def read_pick(text: str) -> Pick:
     """
     if conditions := conditions_of(text):
         return Pick(text, conditions)
-    if text in WORDS or re.fullmatch(f"[0-9a-f]{{{SHORTEST_ID},{LONGEST_ID}}}", text):
+    is_id = re.fullmatch(f"[0-9a-f]{{{SHORTEST_ID},{LONGEST_ID}}}", text)
+    if text in WORDS or saving_of(text) is not None or is_id:
         return Pick(text)
     raise UsageError(
-        f"--pick takes {', '.join(WORDS)}, a condition such as 'params<=2e5' or the id of a "
-        f"network; given {text!r}"
+        f"--pick takes {', '.join(WORDS)}, a saving such as {SAVING}, a condition such as "
+        f"'params<=2e5' or the id of a network; given {text!r}"
     )
+
+
+def saving_of(text: str) -> float | None:
+    """How many times cheaper a network is wanted than the best one; None for another pick."""
+    found = _TIMES.fullmatch(text)
+    return float(found[1]) if found is not None and float(found[1]) >= 1.0 else None
 
 
 def conditions_of(text: str) -> tuple[Condition, ...]:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES
+from nas.request import picks
 from nas.request.presets import budget_for
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import (
@@ -28,6 +29,9 @@ from nas.request.spec import (
 from search_spaces.errors import NasError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.space import SearchSpace
+
+TEXT_TASKS = ("embedding", "language_modelling")
+"""Whose data are texts and nothing else, once there is a checkpoint to read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
             workload = profile.workload
     if workload is not None:
         space = replace(space, workload=workload.to_json())
-    dataset, data = _data(request, space, site, begun)
+    dataset, data = _data(request, space, site, reads=begun is not None)
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)
     with blaming("keep"):
@@ -136,7 +140,8 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         keep=keep,
         device_profile=None if profile is None else profile.digest,
         start=None if begun is None else begun.start,
-        **{name: getattr(request, name) for name in SearchTerms.model_fields},
+        **{name: getattr(request, name) for name in SearchTerms.model_fields if name != "pick"},
+        pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
     )
     with blaming("objectives"):
         for name in (*spec.objectives, *spec.limits):
@@ -145,6 +150,11 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
     if profile is not None:
         with blaming("device_profile"):
             _check_profile(spec, profile)
+    if begun is not None and data is not None:
+        with blaming("data"):  # last of all, for it may take a while
+            made = site.texts(data, begun)
+        if made != data:
+            spec = spec.model_copy(update={"dataset": made.name, "data": str(made)})
     return Resolved(spec, space, profile)
 
 
@@ -205,18 +215,16 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
 
 
 def _data(
-    request: SearchRequest, space: SearchSpace, site: Site, begun: StartingPoint | None
+    request: SearchRequest, space: SearchSpace, site: Site, reads: bool
 ) -> tuple[str, Path | None]:
-    """Name and place of the data."""
+    """Name and place of the data; where a checkpoint `reads` texts, a file may be enough."""
     if request.data == SYNTHETIC:
         return SYNTHETIC, None
     file = None
     with blaming("data"):
         if request.data is not None:
             file = site.data(request.data)
-            if begun is not None:
-                file = site.texts(file, begun)
-            if file.is_dir():
+            if file.is_dir() or (reads and space.task in TEXT_TASKS):
                 return file.name, file
     with blaming("dataset"):
         name = request.dataset or space.data.get("dataset")

@@ -144,10 +144,10 @@ class SearchTerms(BaseModel):
 
     @field_validator("pick")
     @classmethod
-    def _pick(cls, text: str, info: ValidationInfo) -> str:
+    def _pick(cls, text: str | None, info: ValidationInfo) -> str | None:
         """A pick can be told wrong before there is a front, also by what is never measured."""
         known = info.data
-        if not {"objectives", "limits", "quality"} <= known.keys():
+        if text is None or not {"objectives", "limits", "quality"} <= known.keys():
             return text  # what is wrong with these is told instead
         try:
             asked = {*known["objectives"], *known["limits"]}
@@ -239,6 +239,21 @@ class SpaceSource(BaseModel):
 
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
+
+    # None until it is known how the search begins.
+    pick: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            description=picks.HELP,
+            examples=[*picks.WORDS, picks.SAVING, "latency_ms<=12,params<=2e5"],
+        ),
+        Shown(
+            "Retrain",
+            metavar=picks.METAVAR,
+            usual=f"{picks.BEST}, or {picks.SAVING} beginning with a checkpoint",
+        ),
+    ] = None  # type: ignore[assignment]
 
     start: Annotated[
         str | None,

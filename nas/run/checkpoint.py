@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from latency.locking import cache_dir, file_lock
-from nas.request.resolve import StartingPoint
+from nas.request.resolve import TEXT_TASKS, StartingPoint
 from nas.request.spec import Start
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
@@ -15,9 +15,6 @@ from supernet.data.prepare.plain_texts import is_text
 from supernet.data.text_files import Report
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 from supernet.pretrained.space import space_around, space_problem
-
-TEXT_TASKS = ("embedding", "language_modelling")
-"""Whose data are texts and nothing else, once there is a checkpoint to read them."""
 
 
 def starting_point(folder: Path) -> StartingPoint:

@@ -22,6 +22,7 @@ from nas.request.picks import (
     Condition,
     conditions_of,
     joined,
+    saving_of,
 )
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE
@@ -344,7 +345,9 @@ def pick(front: Front, how: str) -> FrontEntry:
         front: where from.
         how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
-            `nas.search.pareto.knee_index`), conditions such as ``latency_ms<=12,params<=2e5``
+            `nas.search.pareto.knee_index`), ``1.5x`` (the best of those whose first cost is at most
+            1 / 1.5 of that of the network with the lowest loss; the cheapest where there is none),
+            conditions such as ``latency_ms<=12,params<=2e5``
             (see `nas.request.picks`), or an id of the front. Conditions are on measured values, or
             predicted ones where the device is elsewhere. Of the networks that meet them the lowest
             in the first objective that has none is taken: the best quality under a limit, the
@@ -362,6 +365,8 @@ def pick(front: Front, how: str) -> FrontEntry:
     if how == KNEE:
         among = _believed(front, [objective.name for objective in front.objectives])
         return among[knee_index(points_of(among, front.objectives))]
+    if (times := saving_of(how)) is not None:
+        return _saving(front, times)
     if conditions := conditions_of(how):
         return _meeting(front, conditions)
     ids = {entry.id: entry for entry in front.entries}
@@ -374,6 +379,20 @@ def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
     names = set(names)
     sure = [entry for entry in front.entries if not names & entry.doubtful.keys()]
     return sure or list(front.entries)
+
+
+def _saving(front: Front, times: float) -> FrontEntry:
+    """The best network that is so many times cheaper than the one with the lowest loss."""
+    cost = front.objectives[1]
+    sure = _believed(front, [cost.name])
+    whole = _lowest(front.entries, QUALITY).values[cost.name]
+
+    def saves(entry: FrontEntry) -> bool:
+        value = entry.values[cost.name]
+        return value >= times * whole if cost.maximise else value * times <= whole
+
+    enough = [entry for entry in sure if saves(entry)]
+    return _lowest(enough, QUALITY) if enough else _lowest(sure, cost.name)
 
 
 def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:

@@ -48,7 +48,8 @@ def check_quality(spec: SearchSpec) -> None:
     """
     quality, task = QUALITIES[spec.quality], spec.space.task
     if task not in quality.tasks:
-        tasks = " and ".join(name.replace("_", " ") for name in quality.tasks)
+        *first, last = (name.replace("_", " ") for name in quality.tasks)
+        tasks = f"{', '.join(first)} and {last}" if first else last
         raise UsageError(
             f"--quality {quality.name} is for {tasks}, but the space {spec.space.name} is for "
             f"{task.replace('_', ' ')}: leave it out, and quality is the validation loss"
