@@ -99,7 +99,7 @@ def test_no_search_stage_opens_the_test_split(
 OPENERS = re.compile(r"load_test_split|test_arrays|_?open_(\w+_)?test")
 # Modules that make a test split out of the user's files, or hand it over; they open none that is
 # prepared already.
-MAKERS = {"supernet/data/prepare/examples.py", "supernet/data/prepare/text.py"}
+MAKERS = {f"supernet/data/prepare/{name}.py" for name in ("embedding", "examples", "text")}
 DEFINED = {
     "nas/fairseq/data.py",
     "supernet/tasks/base.py",  # where a task opens it when it is asked to
@@ -139,6 +139,7 @@ def test_only_retraining_and_evaluation_by_name_open_the_test_split() -> None:
         "nas/results/networks.py": {"open_test"},  # `nas evaluate`: the user asks for it
         "nas/cli/evaluate.py": {"test"},  # the word for it, as a choice
         "supernet/tasks/classification.py": {"_open_test", "load_test_split", "open_test"},
+        "supernet/tasks/embedding.py": {"_open_test", "open_test"},
         "supernet/tasks/translation.py": {"_open_test", "open_test"},
         "supernet/tasks/language_modelling.py": {"_open_test", "open_recall_test", "open_test"},
         "supernet/data/recall.py": {"test"},  # what the generated sequences are of
@@ -160,17 +161,18 @@ def test_what_opens_a_test_split_is_defined_in_few_modules() -> None:
 
 
 def test_who_prepares_a_test_split_does_not_search() -> None:
-    """What makes test splits is imported by the command `nas data prepare` alone."""
+    """What makes test splits is imported by `nas data prepare` alone, and for plain folders."""
     users = {
         path.relative_to(ROOT).as_posix()
         for package in ("nas", "supernet", "latency")
         for path in (ROOT / package).rglob("*.py")
         if re.search(
-            r"supernet\.data\.prepare(\.examples|\.text)? import",
+            r"supernet\.data\.prepare(\.embedding|\.examples|\.text)? import",
             path.read_text("utf-8"),
         )
     }
-    assert users == {"nas/cli/data.py", "supernet/data/prepare/__init__.py"}
+    rooms = {f"supernet/data/prepare/{name}.py" for name in ("__init__", "folder")}
+    assert users == {"nas/cli/data.py", *rooms}
 
 
 @pytest.mark.parametrize(
