@@ -240,7 +240,8 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
         "dropout": 0.0,
         "check_every": 1,
     }
-    supernet = {"sampling": "uniform", "num_random": 2, "learning_rate": 2e-4, "num_probes": 8}
+    # The largest keeps what it knows only where it trains along (experiments/LOG.md, 2026-11-23).
+    supernet = {"sampling": "sandwich", "num_random": 1, "learning_rate": 1e-4, "num_probes": 8}
     presets = {}
     for name, (updates, epochs, observations) in PRESET_SIZES.items():
         presets[name] = {
