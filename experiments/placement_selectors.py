@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -41,11 +41,13 @@ class PlacementTable:
         placements: ``(P, L)``, each once.
         qualities: ``(P,)``, less is better.
         errors: ``(L, K)``: how far a kind is from its layer after local distillation; 0 of kind 0.
+        asked: placements whose quality was asked for: what a way of choosing had to evaluate.
     """
 
     placements: Kinds
     qualities: Floats
     errors: Floats
+    asked: set[Placement] = field(default_factory=set)
 
     @property
     def num_layers(self) -> int:
@@ -73,6 +75,11 @@ class PlacementTable:
     def counts(self) -> range:
         """Numbers of converted layers among which there is something to choose."""
         return range(1, self.num_layers + (self.num_kinds > 2))
+
+    def quality(self, placement: Placement) -> float:
+        """The quality of a placement, which counts as evaluated."""
+        self.asked.add(placement)
+        return self.known[placement]
 
     def regret(self, placement: Placement) -> float:
         """What a placement is short of the best with as many converted layers, 0 to 1.
@@ -124,15 +131,15 @@ def at_random(table: PlacementTable) -> Choice:
 def replace_one(table: PlacementTable) -> Choice:
     """Layers whose single replacement costs least, each with the kind that costs least there."""
     own = (0,) * table.num_layers
-    return _by_scores(table, _scored(table, own, lambda placement: table.known[placement]))
+    return _by_scores(table, _scored(table, own, table.quality))
 
 
 def restore_one(table: PlacementTable) -> Choice:
     """From all layers converted: those whose restoration brings least stay converted."""
-    kind = min(range(1, table.num_kinds), key=lambda k: table.known[(k,) * table.num_layers])
+    kind = min(range(1, table.num_kinds), key=lambda k: table.quality((k,) * table.num_layers))
     every = (kind,) * table.num_layers
     scores = np.full((table.num_layers, table.num_kinds), np.inf)
-    scores[:, kind] = [-table.known[_with(every, n, 0)] for n in range(table.num_layers)]
+    scores[:, kind] = [-table.quality(_with(every, n, 0)) for n in range(table.num_layers)]
     return _by_scores(table, scores)
 
 
@@ -150,6 +157,7 @@ def additive(table: PlacementTable, seed: int = 0) -> Choice:
     rng = np.random.default_rng([seed, 3])
     size = min(len(table.qualities), max(_width(table) + 1, _budget(table)))
     picked = rng.choice(len(table.qualities), size, replace=False)
+    table.asked.update(map(tuple, table.placements[picked].tolist()))
     weights = _fitted(table, picked)
     scores = np.zeros((table.num_layers, table.num_kinds))
     scores[:, 1:] = weights[1:].reshape(table.num_layers, -1)
@@ -173,7 +181,7 @@ def beam(table: PlacementTable, width: int = BEAM) -> Choice:
             if one[layer] == 0
             for kind in range(1, table.num_kinds)
         }
-        kept = sorted(grown, key=lambda one: (table.known[one], one))[:width]
+        kept = sorted(grown, key=lambda one: (table.quality(one), one))[:width]
         found[count] = [kept[0]]
     return {count: found[count] for count in table.counts}
 
@@ -208,13 +216,13 @@ def ranked(table: PlacementTable, space: SearchSpace, seed: int) -> Choice:
         evolution=EvolutionSettings(population=64, generations=10),
     )
     searcher = RankEvolve(problem, start, settings, seed)
-    for _ in search(searcher, lambda asked: np.array([table.known[p] for p in placed(asked)])):
+    for _ in search(searcher, lambda asked: np.array([table.quality(p) for p in placed(asked)])):
         pass
     seen = placed(searcher.rows)
     found: dict[int, list[Placement]] = {}
     for count in table.counts:
         among = [one for one in seen if sum(kind != 0 for kind in one) == count]
-        found[count] = [min(among, key=lambda one: table.known[one])] if among else []
+        found[count] = [min(among, key=lambda one: table.quality(one))] if among else []
     return found
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -157,9 +158,9 @@ def measure(options: Options) -> dict[str, Any]:
         "own": table.known[(0,) * layers],
         "best": [_extreme(table, count, best=True) for count in table.counts],
         "worst": [_extreme(table, count, best=False) for count in table.counts],
-        "regrets": {name: _regrets(table, choose(table)) for name, choose in SELECTORS.items()},
-        "additive": [_regrets(table, additive(table, seed)) for seed in seeds],
-        "search": [_regrets(table, ranked(table, space, seed)) for seed in seeds],
+        "chosen": {name: _judged(table, choose) for name, choose in SELECTORS.items()},
+        "additive": [_judged(table, partial(additive, seed=seed)) for seed in seeds],
+        "search": [_judged(table, partial(ranked, space=space, seed=seed)) for seed in seeds],
         "r2": additive_fit(table),
         "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
     }
@@ -173,8 +174,12 @@ def _extreme(table: PlacementTable, count: int, best: bool) -> dict[str, Any]:
     return {"count": count, "quality": float(table.qualities[number]), "placement": placement}
 
 
-def _regrets(table: PlacementTable, choice: Choice) -> dict[str, float]:
-    return {str(count): value for count, value in mean_regrets(table, choice).items()}
+def _judged(table: PlacementTable, choose: Callable[[PlacementTable], Choice]) -> dict[str, Any]:
+    """What a way of choosing is short of the best, and how many placements it had to evaluate."""
+    table.asked.clear()
+    choice = choose(table)
+    regrets = {str(count): value for count, value in mean_regrets(table, choice).items()}
+    return {"evaluations": len(table.asked), "regrets": regrets}
 
 
 def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
@@ -191,29 +196,30 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
         ["converted", "best", "worst", "the best placement"],
         rows,
     )
-    lines = [[name, *_cells(found, counts)] for name, found in numbers["regrets"].items()]
+    lines = [_line(name, [found], counts, np.mean) for name, found in numbers["chosen"].items()]
     for name in ("additive", "search"):
         runs = numbers[name]
-        mean = {count: float(np.mean([one[count] for one in runs])) for count in counts}
-        worst = {count: float(np.max([one[count] for one in runs])) for count in counts}
-        lines.append([f"{name}, mean of {len(runs)} seeds", *_cells(mean, counts)])
-        lines.append([f"{name}, worst of {len(runs)} seeds", *_cells(worst, counts)])
+        lines.append(_line(f"{name}, mean of {len(runs)} seeds", runs, counts, np.mean))
+        lines.append(_line(f"{name}, worst of {len(runs)} seeds", runs, counts, np.max))
     yield table_of(
         "regret: share of the distance from the best to the worst with as many converted layers",
-        ["chosen by", *counts],
+        ["chosen by", "evaluated", *counts],
         lines,
     )
     fits = ", ".join(f"{n}: {value:.2f}" for n, value in numbers["r2_by_count"].items())
     yield f"R² of a sum of scores by layer: {numbers['r2']:.3f} over all; by count {fits or 'none'}"
 
 
-def _cells(found: dict[str, float], counts: list[str]) -> list[str]:
-    return [f"{found[count]:.3f}" for count in counts]
+def _line(
+    name: str, runs: list[dict[str, Any]], counts: list[str], of: Callable[[list[float]], Any]
+) -> list[str]:
+    cells = [f"{float(of([one['regrets'][count] for one in runs])):.3f}" for count in counts]
+    return [name, str(max(one["evaluations"] for one in runs)), *cells]
 
 
 def met(numbers: dict[str, Any]) -> bool:
     """Whether the search is within a hundredth of the best everywhere, with every seed."""
-    return all(value <= MARK for one in numbers["search"] for value in one.values())
+    return all(value <= MARK for one in numbers["search"] for value in one["regrets"].values())
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

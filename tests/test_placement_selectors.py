@@ -68,6 +68,14 @@ def test_single_scores_miss_what_happens_together() -> None:
     assert set(additive_fits(table)) == {2}
 
 
+def test_what_choosing_had_to_evaluate_is_counted() -> None:
+    table = table_with(SCORES)
+    for choose, wanted in ((first, 0), (local_error, 0), (replace_one, 4), (greedy, 10)):
+        table.asked.clear()
+        choose(table)
+        assert len(table.asked) == wanted
+
+
 def test_places_in_order() -> None:
     table = table_with(SCORES)
     assert first(table)[2] == [(1, 1, 0, 0)] and last(table)[1] == [(0, 0, 0, 1)]

@@ -12,8 +12,8 @@ import pytest
 from experiments import placement_table
 from search_spaces.errors import UsageError
 from tests.export_cases import hub_without_net
-from tests.pretrained_cases import write_model
-from tests.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
+from tests.start_cases import write_llama
+from tests.tokenizer_cases import byte_level, prepared_stream
 
 pytestmark = pytest.mark.export
 
@@ -25,9 +25,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints") / "llama"
-    write_model(hub, folder, "llama", vocab_size=280)
-    return write_checkpoint(folder, byte_level(marked=True))
+    return write_llama(hub, tmp_path_factory.mktemp("checkpoints") / "llama")
 
 
 def test_a_table_of_all_placements(

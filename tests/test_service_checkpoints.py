@@ -15,30 +15,14 @@ import pytest
 
 from tests.dashboard_cases import browser
 from tests.export_cases import hub_without_net
-from tests.pretrained_cases import change_config, write_model
+from tests.pretrained_cases import change_config
 from tests.service_cases import Server, problem
+from tests.start_cases import NUMBERS, write_llama
 from tests.test_service_process import Service
-from tests.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
+from tests.tokenizer_cases import byte_level, prepared_stream
 
 pytestmark = pytest.mark.export
 
-NUMBERS = {
-    "distil.updates": 3,
-    "supernet.epochs": 1,
-    "supernet.epoch_updates": 2,
-    "supernet.segment_length": 16,
-    "supernet.max_tokens": 64,
-    "observations": 12,
-    "rounds.first": 8,
-    "rounds.batch": 4,
-    "evolution.population": 16,
-    "evolution.generations": 2,
-    "verified": 4,
-    "retrain.epochs": 1,
-    "retrain.epoch_updates": 2,
-    "retrain.segment_length": 16,
-    "retrain.max_tokens": 64,
-}
 ASKED = {
     "start": "llama",
     "data": "texts",
@@ -55,8 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     found = hub_without_net(tmp_path_factory)
     hub, home = next(found), tmp_path_factory.mktemp("home")
     place = home / "checkpoints"
-    write_model(hub, place / "llama", "llama", vocab_size=280)
-    write_checkpoint(place / "llama", byte_level(marked=True))
+    write_llama(hub, place / "llama")
     for name in ("damaged", "code", "linked"):
         shutil.copytree(place / "llama", place / name)
     weights = place / "damaged" / "model.safetensors"

@@ -27,32 +27,16 @@ from search_spaces.loading import dump_space
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import load
+from tests import start_cases
 from tests.export_cases import hub_without_net
 from tests.pipeline_cases import start, work
-from tests.pretrained_cases import change_config, write_model
+from tests.pretrained_cases import change_config
 from tests.ray_cases import started
-from tests.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
+from tests.tokenizer_cases import byte_level, prepared_stream
 
 pytestmark = pytest.mark.export
 
-NUMBERS = {
-    "threads": 1,
-    "distil.updates": 3,
-    "supernet.epochs": 1,
-    "supernet.epoch_updates": 2,
-    "supernet.segment_length": 16,
-    "supernet.max_tokens": 64,
-    "observations": 12,
-    "rounds.first": 8,
-    "rounds.batch": 4,
-    "evolution.population": 16,
-    "evolution.generations": 2,
-    "verified": 4,
-    "retrain.epochs": 2,
-    "retrain.epoch_updates": 3,
-    "retrain.segment_length": 16,
-    "retrain.max_tokens": 64,
-}
+NUMBERS = {"threads": 1, **start_cases.NUMBERS}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,9 +47,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny llama with a tokenizer."""
-    folder = tmp_path_factory.mktemp("checkpoints") / "llama"
-    write_model(hub, folder, "llama", vocab_size=280)
-    return write_checkpoint(folder, byte_level(marked=True))
+    return start_cases.write_llama(hub, tmp_path_factory.mktemp("checkpoints") / "llama")
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
 
 
 def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
-    """What to say of networks that learnt less from scratch than they showed in the search."""
+    """What to say of networks that learnt less on their own than they showed in the search."""
     entries = {entry.id: entry for entry in state.front.entries} if state.front else {}
     found = [
         shortfall_and_advice(entries[result["id"]], result.get("valid_loss"), str(folder.path))

@@ -62,20 +62,33 @@ class Quality:
         return loss if self.best is None else self.best
 
 
+def _lack(score: str, best: float, unit: str, name: str, head: str = "") -> Objective:
+    """What a network lacks to the best of a score of which more is better.
+
+    Args:
+        score: its key among what is measured.
+        best: of a network that is always right.
+        unit: of the score.
+        name: of the score, for people.
+        head: the same, over a column.
+    """
+    return replace(
+        LOSS,
+        metric=f"{best:g} - valid_{score}",
+        unit=unit,
+        label=f"{best:g} − {name}",
+        head=f"{best:g}−{head or name}",
+        symbol="",
+    )
+
+
 QUALITIES: Mapping[QualityMetric, Quality] = {
     one.name: one
     for one in (
         Quality("loss", LOSS),
         Quality(
             "accuracy",
-            replace(
-                LOSS,
-                metric="1 - valid_accuracy",
-                unit="share",
-                label="1 − accuracy",
-                head="1−accuracy",
-                symbol="",
-            ),
+            _lack("accuracy", 1.0, "share", "accuracy"),
             best=1.0,
             wish="a high validation accuracy",
             winner="the highest accuracy",
@@ -84,14 +97,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
         ),
         Quality(
             "bleu",
-            replace(
-                LOSS,
-                metric="100 - valid_bleu",
-                unit="BLEU",
-                label="100 − BLEU",
-                head="100−BLEU",
-                symbol="",
-            ),
+            _lack("bleu", 100.0, "BLEU", "BLEU"),
             best=100.0,
             wish="a high BLEU",
             winner="the highest BLEU",
@@ -109,14 +115,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
         ),
         Quality(
             "similarity",
-            replace(
-                LOSS,
-                metric="1 - valid_similarity",
-                unit="correlation",
-                label="1 − similarity",
-                head="1−similarity",
-                symbol="",
-            ),
+            _lack("similarity", 1.0, "correlation", "similarity"),
             best=1.0,
             wish="a high similarity to the checkpoint",
             winner="the highest similarity",
@@ -125,14 +124,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
         ),
         Quality(
             "recall_at_10",
-            replace(
-                LOSS,
-                metric="1 - valid_recall_at_10",
-                unit="share",
-                label="1 − recall at 10",
-                head="1−recall@10",
-                symbol="",
-            ),
+            _lack("recall_at_10", 1.0, "share", "recall at 10", "recall@10"),
             best=1.0,
             wish="a high recall of the checkpoint's neighbours",
             winner="the highest recall",

@@ -52,7 +52,7 @@ def headline(run: RunContents) -> Html:
 
 
 def _shortfalls(run: RunContents) -> list[str]:
-    """Networks that learnt less from scratch than they showed in the search, a sentence each."""
+    """Networks that learnt less on their own than they showed in the search, a sentence each."""
     front = run.front.entries if run.front is not None else ()
     losses = {one.id: one.valid_scores["loss"] for one in run.retrained}
     found = [shortfall_and_advice(entry, losses.get(entry.id), run.name) for entry in front]

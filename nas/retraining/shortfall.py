@@ -1,4 +1,4 @@
-"""Tells when a network learnt less from scratch than it showed in the search.
+"""Tells when a network learnt less on its own than it showed in the search.
 
 Most searches compare networks by inherited weights. They hide a network that is hard to train on
 its own: its weights were learnt in wider and shallower networks. Such a winner may stand at chance
@@ -23,7 +23,7 @@ def loss_in_search(entry: FrontEntry) -> float | None:
 
 
 def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
-    """Words for a network that learnt less from scratch than it showed in the search, or None.
+    """Words for a network that learnt less on its own than it showed in the search, or None.
 
     Args:
         entry: the network.

@@ -91,10 +91,8 @@ class OpenedRun:
 
     @cached_property
     def teacher(self) -> StandAlone | None:
-        """The checkpoint's own network, frozen, where the run begins with one."""
-        if self.checkpoint is None:
-            return None
-        return self.checkpoint.network().requires_grad_(False).to(self.spec.device)
+        """The checkpoint's own network, frozen and on the CPU, where the run begins with one."""
+        return None if self.checkpoint is None else self.checkpoint.network().requires_grad_(False)
 
     def first_weights(self) -> dict[str, Any]:
         """What the supernet of a run that begins with a checkpoint is trained from."""

@@ -31,7 +31,7 @@ def work(run: Run) -> Iterator[Event]:
         _inputs(run),
         updates=budget.updates,
         learning_rate=budget.learning_rate,
-        device=run.spec.device,
+        device=run.computes_on,
         folder=folder,
     )
     for report in local.run():
@@ -50,7 +50,7 @@ def _inputs(run: Run) -> Callable[[int], Tensor]:
         epoch = 0
         while True:
             for batch in task.batches(
-                spec.budget.supernet, seed=spec.seed, epoch=epoch, device=spec.device
+                spec.budget.supernet, seed=spec.seed, epoch=epoch, device=run.computes_on
             ):
                 yield task.inputs(batch)
             epoch += 1

@@ -24,15 +24,16 @@ def work(run: Run) -> Iterator[Event]:
     """Write the supernet's first weights, and the checkpoint's own scores."""
     checkpoint, teacher, spec = run.checkpoint, run.teacher, run.spec
     assert checkpoint is not None and teacher is not None
-    task = run.quick_task
-    stream = task.batches(spec.budget.supernet, seed=spec.seed, epoch=0, device=spec.device)
+    task, device = run.quick_task, run.computes_on
+    stream = task.batches(spec.budget.supernet, seed=spec.seed, epoch=0, device=device)
     batches = [task.inputs(batch) for batch in islice(stream, JUDGED_BATCHES)]
     yield Progress("inherit", 0, 2, f"{checkpoint.family}, {checkpoint.folder}")
-    weights = inherit(run.space, checkpoint, batches, spec.device)
+    weights = inherit(run.space, checkpoint, batches, device)
     save(run.folder.path / INHERITED_FILE, {"weights": weights})
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture
-    values = validation_quality(task, teacher.network, network, spec.quality, spec.device)
+    model = teacher.to(device).network
+    values = validation_quality(task, model, network, spec.quality, device)
     order = weights[f"{stack_name(network)}.{ORDER}"].tolist()
     line = {"id": network.id, "architecture": network.to_json(), "values": values}
     line["layer_order"] = order

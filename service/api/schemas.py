@@ -269,7 +269,7 @@ class FrontOut(BaseModel):
 class ArchitectureOut(EntryOut):
     """A network, what it costs and what came of training it from scratch.
 
-    `problem` tells when it learnt less from scratch than it showed in the search.
+    `problem` tells when it learnt less on its own than it showed in the search.
     """
 
     on_front: bool

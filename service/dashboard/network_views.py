@@ -95,7 +95,7 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
 
 
 def _shortfall(run: RunContents, entry: FrontEntry) -> Html:
-    """A warning where the network learnt less from scratch than it showed in the search."""
+    """A warning where the network learnt less on its own than it showed in the search."""
     loss = next((one.valid_scores["loss"] for one in run.retrained if one.id == entry.id), None)
     problem = shortfall(entry, loss)
     return (

@@ -225,9 +225,8 @@ def _reads_both_ways(checkpoint: Checkpoint) -> bool:
 def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
     """Budgets of a search that begins with weights: short trainings at small rates.
 
-    Source: the checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`,
-    or made the targets; the numbers of updates were set so that a preset takes about as long as
-    one from scratch.
+    The checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`, or has
+    made the targets.
     """
     length, embeds = checkpoint.settings.max_length, checkpoint.task == "embedding"
     shared = {

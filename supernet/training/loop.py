@@ -73,8 +73,9 @@ class Trainer:
         device: where to train.
         folder: where to keep checkpoints, or None for none; all ranks of a group see it.
         group: who else trains this model; all are given the same arguments but this.
-        teacher: a frozen network on the same device, whose soft labels all networks learn from in
-            place of those of the largest.
+        teacher: a frozen network, which is moved to the device, whose soft labels all networks
+            learn from in place of those of the largest; nothing is taken from it where the task
+            has no soft labels.
         learnt: whether the first weights are worth keeping: they are checked before the first
             update, and are the best as long as nothing is better.
 
@@ -98,7 +99,9 @@ class Trainer:
         teacher: StandAlone | None = None,
         learnt: bool = False,
     ) -> None:
-        self._teacher, self._learnt = teacher, learnt
+        taught = teacher is not None and task.teachable
+        self._teacher = teacher.to(device) if teacher is not None and taught else None
+        self._learnt = learnt
         self._raw = model.to(device)
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):

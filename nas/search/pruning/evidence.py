@@ -5,11 +5,11 @@ Shapes: N networks, S slots, P places of a candidate, M objectives, of which the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from nas.search.evolution import Evaluate, Scores
 from nas.search.pareto import constrained_ranks, crowding_distance
@@ -224,13 +224,17 @@ def _observed_effect(
     if min(len(with_it), len(without)) < 2:
         return None, None
     effect = float(with_it.mean() - without.mean())
-    square = sum(_spread(group) / len(group) for group in (with_it, without))
-    return effect, effect / math.sqrt(square) if square else None
+    one, other = (
+        (float(group.mean()), _deviation(group), len(group)) for group in (with_it, without)
+    )
+    if not (one[1] or other[1]):
+        return effect, None
+    return effect, float(stats.ttest_ind_from_stats(*one, *other, equal_var=False).statistic)
 
 
-def _spread(losses: Floats) -> float:
-    """Variance of a group; 0 of equal values, whose mean may be another by its rounding."""
-    return float(losses.var(ddof=1)) if np.ptp(losses) else 0.0
+def _deviation(losses: Floats) -> float:
+    """Standard deviation of a group; 0 of equal values, whose mean is theirs up to rounding."""
+    return float(losses.std(ddof=1)) if np.ptp(losses) else 0.0
 
 
 def _wilson_high(hits: int, count: int) -> float:
