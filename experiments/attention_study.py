@@ -119,18 +119,23 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
 
 
 def searched(
-    asked: Oracle, space: SearchSpace, costs: Costs, seed: int, budget: int = BUDGET
+    asked: Oracle,
+    space: SearchSpace,
+    costs: Costs,
+    seed: int,
+    budget: int = BUDGET,
+    first: int = FIRST,
 ) -> Genotypes:
-    """The rows, of the whole space, that a search of a part of it evaluated."""
-    whole = asked.space
+    """The rows, of the whole space, that a search of a part of it evaluated, `first` at random."""
+    whole, first = asked.space, min(first, FIRST)
 
     def priced(rows: Genotypes) -> Scores:
         return Scores(costs(space.translate(rows, whole)), np.zeros(len(rows)))
 
     most = costs(largest(whole))[0]
     problem = Problem(space, priced, np.array([asked.problem.reference[0], *most]))
-    rows = sample_distinct(space, np.random.default_rng([seed, 5]), FIRST)
-    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
+    rows = sample_distinct(space, np.random.default_rng([seed, 5]), first)
+    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:first]
     searcher = RankEvolve(problem, start, RankEvolveSettings(budget, patience=0), seed)
     for _ in search(searcher, lambda rows: asked(space.translate(rows, whole))):
         asked.keep()

@@ -189,6 +189,7 @@ def content(tau: float = 0.8) -> dict[str, Any]:
     return {
         "space": "recall",
         "length": 2048,
+        "context": 2048,
         "quality": "accuracy",
         "budget": 8,
         "seeds": 3,
