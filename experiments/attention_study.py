@@ -137,8 +137,16 @@ def searched(
     rows = sample_distinct(space, np.random.default_rng([seed, 5]), first)
     start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:first]
     searcher = RankEvolve(problem, start, RankEvolveSettings(budget, patience=0), seed)
-    for _ in search(searcher, lambda rows: asked(space.translate(rows, whole))):
-        asked.keep()
+
+    def evaluated(rows: Genotypes) -> Floats:
+        found = []
+        for row in space.translate(rows, whole):
+            found.append(asked(row[None]))
+            asked.keep()  # one may take as long as a training
+        return np.concatenate(found)
+
+    for _ in search(searcher, evaluated):
+        pass
     return space.translate(searcher.rows, whole)
 
 

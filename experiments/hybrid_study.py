@@ -269,7 +269,7 @@ def measure(options: Options) -> dict[str, Any]:
     found: dict[str, dict[str, Genotypes]] = {}
     for cost, price in costs.items():
         for name, part in parts_of(asked.space).items():
-            rows = searched(asked, part, price, 0, options.budget, options.budget // 2)
+            rows = searched(asked, part, price, 0, options.budget, options.budget * 3 // 5)
             found.setdefault(cost, {})[name] = rows
             note(f"{cost}, {name}: {len(rows)} evaluations")
     won = winners_of(asked, found, costs)
