@@ -127,7 +127,7 @@ def searched(
     first: int = FIRST,
 ) -> Genotypes:
     """The rows, of the whole space, that a search of a part of it evaluated, `first` at random."""
-    whole, first = asked.space, min(first, FIRST)
+    whole = asked.space
 
     def priced(rows: Genotypes) -> Scores:
         return Scores(costs(space.translate(rows, whole)), np.zeros(len(rows)))

@@ -47,7 +47,7 @@ from experiments.attention_study import (
     train,
 )
 from experiments.harness import Options, Study, note, table_of
-from experiments.search_efficiency import Measure
+from experiments.search_efficiency import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted
@@ -269,7 +269,7 @@ def measure(options: Options) -> dict[str, Any]:
     found: dict[str, dict[str, Genotypes]] = {}
     for cost, price in costs.items():
         for name, part in parts_of(asked.space).items():
-            rows = searched(asked, part, price, 0, options.budget, options.budget * 3 // 5)
+            rows = searched(asked, part, price, 0, options.budget, options.first)
             found.setdefault(cost, {})[name] = rows
             note(f"{cost}, {name}: {len(rows)} evaluations")
     won = winners_of(asked, found, costs)
@@ -283,6 +283,7 @@ def measure(options: Options) -> dict[str, Any]:
         "context": options.context or length,
         "quality": quality,
         "budget": options.budget,
+        "first": options.first,
         "seeds": options.seeds,
         "updates": {
             "alone": budget.own_updates,
@@ -316,6 +317,11 @@ def _check(options: Options) -> None:
     if unknown:
         allowed = ", ".join(dict.fromkeys((*COSTS, *UNTIMED)))
         raise UsageError(f"there is no cost {unknown[0]!r} in this study; allowed are {allowed}")
+    if not 2 <= options.first <= min(FIRST, options.budget):
+        raise UsageError(
+            f"of {options.budget} evaluations of a search 2 to {min(FIRST, options.budget)} are "
+            f"drawn before any is predicted; given --first {options.first}"
+        )
     if options.seeds < 2:
         raise UsageError(f"a deviation needs at least 2 seeds; given {options.seeds}")
     if options.ranked < LEAST_RANKED:
@@ -626,6 +632,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="quick", help="whose trainings are done")
     parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
     parser.add_argument("--budget", type=int, default=160, help="evaluations of each search")
+    parser.add_argument(
+        "--first", type=int, default=FIRST, help="of them drawn before any is predicted"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each winner")
     parser.add_argument("--ranked", type=int, default=16, help="networks that the ranking is of")
     parser.add_argument("--work", default="runs/hybrid_study", help="supernet, evaluations, nets")
