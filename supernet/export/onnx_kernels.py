@@ -349,7 +349,7 @@ def _known(state: State | None, mask: Tensor | None) -> State:
     return state
 
 
-FORMS: dict[type[AttentionKernel], type[AttentionKernel]] = {
+FORMS: dict[type, type] = {
     SoftmaxKernel: TraceableSoftmax,
     WindowKernel: TraceableWindow,
     MeanLinearKernel: TraceableMeanLinear,
