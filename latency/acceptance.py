@@ -1,11 +1,15 @@
 """When a timing is believed, and what is done until it can be.
 
 A session of the timer is a few interleaved rounds of some calls and of a reference that stands
-before, between and after them. A session is *calm* when the reference did not drift in it, took as
-long as in other sessions, and the machine had nothing else to do. A timing is *accepted* when
-enough calm sessions agree on it. Whatever is not accepted is timed again, later, when the machine
-is quiet; what is not accepted after all tries is *doubtful*: it has a value, and the reason why
-that should not be believed.
+before, between and after them. A session is *calm* when the reference did not drift in it and the
+machine had nothing else to do. A timing is *accepted* when enough calm sessions agree on its ratio
+to the reference. Whatever is not accepted is timed again, later, when the machine is quiet; what is
+not accepted after all tries is *doubtful*: it has a value, and the reason why that should not be
+believed.
+
+A session in which everything is slower by the same factor is calm: ratios to the reference held
+within 3.5 % while a machine that is shared with others took between 1.0 and 2.1 times its shortest
+time, so what such a session says of a call can be believed.
 
 Why sessions and not more rounds: what disturbs, other work or where a network's tensors lie in
 memory, lasts for a whole session, so that the rounds of one agree with each other and are wrong
@@ -17,7 +21,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -30,15 +34,18 @@ from search_spaces.measurement import Measurement
 
 CONFIRMING = 0.10  # relative, between two timings of one call that are to confirm each other
 
-# Calm sessions that the reference needs to set the unit. A machine whose cores belong to others as
-# well has slow spells that nothing on it tells of, for seconds or a minute (1.1 to 1.8 times). In
-# windows of 10 s the median session lay up to 8 % too high, the mean of the three fastest of
-# twelve, a second apart, within 2.5 %: that is the unit, what the reference takes undisturbed.
+# The *unit* is what the reference takes undisturbed: the mean of its three fastest calm sessions, a
+# second apart. Twelve are enough where half of them come near it. A machine whose cores belong to
+# others as well has spells that nothing on it tells of, in which everything takes 1.1 to 2 times as
+# long, for a second or most of the time: there it takes up to a minute until three sessions fell
+# into fast moments. Whoever keeps a unit sets it anew when later sessions are faster.
 UNIT_SESSIONS = 12
+MOST_UNIT_SESSIONS = 60
 UNIT_SPACING_S = 1.0
 UNIT_FASTEST = 3
 LONG_S = 15.0  # sessions that take so long together need be no more than
 LEAST_UNIT_SESSIONS = 4
+MOST_UNIT_S = 60.0
 
 LEAST_SESSIONS = 3  # of two, neither is the middle one
 LEAST_EXTRA = 3
@@ -51,19 +58,19 @@ class Tolerances:
 
     Attributes:
         drift: of the reference within a session.
-        between: of the reference from the fastest calm session.
-        from_unit: of the reference from what it took when the profile was begun.
+        slower: of the reference than the unit.
         spread: interquartile range of the sessions of a call.
-        unit_spread: the same of the reference where it sets the unit.
+        unit_spread: between the sessions that set the unit.
+        near: of the median session from the unit, where twelve are enough.
         waited: share of the time that a thread may wait for a core.
         others: cores that others may keep busy beyond those that are free.
     """
 
     drift: float = 0.10
-    between: float = 0.15
-    from_unit: float = 0.30
+    slower: float = 1.5
     spread: float = 0.05
     unit_spread: float = 0.10
+    near: float = 0.05
     waited: float = WAITED
     others: float = OTHERS
 
@@ -109,6 +116,11 @@ class Reading:
     disturbed: str = ""
 
     @property
+    def took_ms(self) -> float:
+        """The reference's median."""
+        return float(np.median(self.reference_ms))
+
+    @property
     def ratio(self) -> float:
         """Of the call to the reference."""
         return Timing(self.samples_ms).ratio(Timing(self.reference_ms))
@@ -152,9 +164,14 @@ class Verdict:
     doubt: str = ""
 
     @property
+    def calm(self) -> tuple[Reading, ...]:
+        """The sessions that nothing disturbed."""
+        return calm_ones(self.readings)
+
+    @property
     def counted(self) -> tuple[Reading, ...]:
         """The calm sessions; all of them where none was calm."""
-        return tuple(one for one in self.readings if not one.disturbed) or self.readings
+        return self.calm or self.readings
 
     @property
     def ratios(self) -> list[float]:
@@ -202,9 +219,22 @@ class Settled:
 
     @property
     def reference_ms(self) -> float:
-        """What the reference takes undisturbed: in the fastest sessions that count."""
-        times = sorted(float(np.median(one.reference_ms)) for one in self.reference.counted)
-        return float(np.mean(times[:UNIT_FASTEST]))
+        """What the reference takes undisturbed, as far as these sessions tell."""
+        return undisturbed_ms(self.reference.counted)
+
+
+def calm_ones(readings: Iterable[Reading]) -> tuple[Reading, ...]:
+    """Those that nothing disturbed."""
+    return tuple(one for one in readings if not one.disturbed)
+
+
+def undisturbed_ms(readings: Sequence[Reading]) -> float:
+    """What the reference takes undisturbed: the mean of its fastest sessions, at least one."""
+    return float(np.mean(_fastest_ms(readings)))
+
+
+def _fastest_ms(readings: Sequence[Reading]) -> list[float]:
+    return sorted(one.took_ms for one in readings)[:UNIT_FASTEST]
 
 
 def reference_drift(copies: Sequence[Timing]) -> float:
@@ -255,7 +285,7 @@ class Conditions:
     Attributes:
         threads: of this process that compute.
         cores: that it may use.
-        unit_ms: what the reference took when it was timed first; None where this is the first time.
+        unit_ms: what the reference takes undisturbed; None where that is to be found.
         sessions: calm ones that are wanted, at least 3.
         patience_s: to wait at most for a quiet machine, in all.
         tolerances: what passes.
@@ -285,7 +315,7 @@ class Conditions:
     @property
     def most_with_unit(self) -> int:
         """The same where the reference has to set the unit."""
-        return self.most if self.unit_ms is not None else max(self.most, 2 * UNIT_SESSIONS)
+        return self.most if self.unit_ms is not None else max(self.most, MOST_UNIT_SESSIONS)
 
 
 def settle(
@@ -304,7 +334,8 @@ def settle(
         so_far = _judged(sessions, count, conditions)
         open_calls = [i for i, one in enumerate(so_far.calls) if one.doubt]
         open_calls = open_calls if tries < conditions.most else []
-        sets_unit = conditions.unit_ms is None and bool(so_far.reference.doubt)
+        settled = _unit_settled(so_far.reference, conditions.tolerances.near)
+        sets_unit = conditions.unit_ms is None and not settled
         if not open_calls and not sets_unit:
             break
         if sessions and conditions.unit_ms is None and conditions.patience_s:
@@ -322,15 +353,8 @@ def settle(
 def _judged(
     sessions: Sequence[tuple[SessionTimes, Sequence[int]]], count: int, conditions: Conditions
 ) -> Settled:
-    """All sessions so far, each held against the fastest calm one."""
-    first = [_disturbed(one, conditions) for one, _ in sessions]
-    calm = [
-        one.reference.median_ms for (one, _), why in zip(sessions, first, strict=True) if not why
-    ]
-    whys = [
-        why or _slower(one, min(calm), conditions.tolerances.between)
-        for (one, _), why in zip(sessions, first, strict=True)
-    ]
+    """What all sessions so far say."""
+    whys = [_disturbed(one, conditions) for one, _ in sessions]
     reference: list[Reading] = []
     calls: list[list[Reading]] = [[] for _ in range(count)]
     for (session, numbers), why in zip(sessions, whys, strict=True):
@@ -338,7 +362,7 @@ def _judged(
         for number, timing in zip(numbers, session.calls, strict=True):
             calls[number].append(_reading(session, timing, why))
     return Settled(
-        reference=_verdict(reference, conditions, alone=True),
+        reference=_unit_verdict(reference, conditions.tolerances),
         calls=tuple(_verdict(one, conditions) for one in calls),
         sessions=len(sessions),
         repeated=sum(bool(why) for why in whys),
@@ -360,52 +384,56 @@ def _disturbed(session: SessionTimes, conditions: Conditions) -> str:
     if session.drift > allowed.drift:
         return f"the reference network drifted by {session.drift:.0%} in it"
     unit_ms, here_ms = conditions.unit_ms, session.reference.median_ms
-    if unit_ms is not None and abs(here_ms / unit_ms - 1) > allowed.from_unit:
+    if unit_ms is not None and here_ms / unit_ms - 1 > allowed.slower:
         return (
-            f"the reference network took {here_ms:.3g} ms in place of the {unit_ms:.3g} ms of the "
-            "first time; where that stays so, --retime times everything anew"
+            f"the reference network took {here_ms:.3g} ms in place of {unit_ms:.3g} ms; where that "
+            "stays so, --retime times everything anew"
         )
     return ""
 
 
-def _slower(session: SessionTimes, fastest_ms: float, most: float) -> str:
-    """What speaks against a session beside others."""
-    slower = session.reference.median_ms / fastest_ms - 1
-    if slower <= most:
-        return ""
-    return f"the reference network took {slower:.0%} longer than in the fastest session"
-
-
-def _verdict(readings: Sequence[Reading], conditions: Conditions, alone: bool = False) -> Verdict:
-    """Whether enough calm sessions agree.
-
-    Args:
-        readings: of all sessions.
-        conditions: say how many are enough.
-        alone: whether these are the reference's own, whose times are held against each other.
-    """
-    calm = [one for one in readings if not one.disturbed]
+def _verdict(readings: Sequence[Reading], conditions: Conditions) -> Verdict:
+    """Whether enough calm sessions agree on a call."""
     made = Verdict(tuple(readings))
-    if len(calm) < (_wanted_for_unit(calm) if alone else conditions.wanted):
-        last = next((one.disturbed for one in reversed(readings) if one.disturbed), "")
-        why = f"only {len(calm)} of {len(readings)} sessions were calm"
-        return replace(made, doubt=f"{why}: {last}" if last else why)
-    values = [float(np.median(one.reference_ms)) for one in calm] if alone else made.ratios
-    spread, allowed = relative_range(values), conditions.tolerances
-    if spread > (allowed.unit_spread if alone else allowed.spread):
+    if len(made.calm) < conditions.wanted:
+        return _too_few(made)
+    if (spread := relative_range(made.ratios)) > conditions.tolerances.spread:
         return replace(made, doubt=f"its calm sessions differ by {spread:.0%}")
     return made
+
+
+def _unit_verdict(readings: Sequence[Reading], tolerances: Tolerances) -> Verdict:
+    """Whether the reference's own sessions set the unit."""
+    made = Verdict(tuple(readings))
+    calm = made.calm
+    span_s = calm[-1].began - calm[0].began if calm else 0.0
+    if len(calm) < (LEAST_UNIT_SESSIONS if span_s >= LONG_S else UNIT_SESSIONS):
+        return _too_few(made)
+    fastest = _fastest_ms(calm)
+    if (spread := fastest[-1] / fastest[0] - 1) > tolerances.unit_spread:
+        return replace(made, doubt=f"its fastest sessions differ by {spread:.0%}")
+    return made
+
+
+def _unit_settled(verdict: Verdict, near: float) -> bool:
+    """Whether more sessions of the reference would hardly find a faster one."""
+    calm = verdict.calm
+    if verdict.doubt or not calm:
+        return False
+    usual = float(np.median([one.took_ms for one in calm]))
+    span_s = calm[-1].began - calm[0].began
+    return usual <= (1 + near) * undisturbed_ms(calm) or span_s >= MOST_UNIT_S
+
+
+def _too_few(made: Verdict) -> Verdict:
+    last = next((one.disturbed for one in reversed(made.readings) if one.disturbed), "")
+    why = f"only {len(made.calm)} of {len(made.readings)} sessions were calm"
+    return replace(made, doubt=f"{why}: {last}" if last else why)
 
 
 def agree(one_ms: float, other_ms: float) -> bool:
     """Whether a timing confirms another one."""
     return abs(other_ms / one_ms - 1) <= CONFIRMING
-
-
-def _wanted_for_unit(calm: Sequence[Reading]) -> int:
-    """Calm sessions of the reference that are enough to set the unit."""
-    span_s = calm[-1].began - calm[0].began if calm else 0.0
-    return LEAST_UNIT_SESSIONS if span_s >= LONG_S else UNIT_SESSIONS
 
 
 def relative_range(values: Sequence[float]) -> float:

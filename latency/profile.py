@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
@@ -178,6 +178,14 @@ class DeviceProfile:
             for architecture, measurement, readings in changed:
                 self._entries[architecture.id] = (architecture, measurement)
                 self._readings[architecture.id] = tuple(readings)
+            self._rewrite()
+
+    def rescale(self, factor: float) -> None:
+        """Multiply all times by a factor: the unit in which they are told has changed."""
+        with self._changing():
+            for key, (architecture, one) in self._entries.items():
+                scaled = replace(one, value=one.value * factor, spread=one.spread * factor)
+                self._entries[key] = (architecture, scaled)
             self._rewrite()
 
     def drop(self, architecture_ids: Iterable[str]) -> None:

@@ -193,9 +193,12 @@ def embeddings(
 
 
 def output_layer(settings: ModelSettings, task: TaskName, dim: int, tokens: int) -> Tally:
-    """The classifier, or the product with the target embeddings or a table of its own."""
+    """The classifier, or the product with the target embeddings or a table of its own.
+
+    `tokens` are the positions that are told of: 1 where a network says one thing of an input.
+    """
     if TASKS[task].classifies:
-        return linear(1, dim, settings.num_classes or 0)
+        return linear(tokens, dim, settings.num_classes or 0)
     assert not isinstance(settings.input, ImageInput)
     vocab = settings.input.vocab_size
     if TASKS[task].crosses:

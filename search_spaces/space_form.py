@@ -21,8 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from search_spaces.architecture import ATTENTION_KINDS, base_kind, kind_order, kind_problem
-from search_spaces.attention import Place, operator_of, window_of
+from search_spaces.architecture import (
+    ATTENTION_KINDS,
+    LINEAR_KERNELS,
+    base_kind,
+    kind_order,
+    kind_problem,
+)
+from search_spaces.attention import OPERATORS, Place, operator_of, window_of
 from search_spaces.errors import ArchitectureError
 from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
@@ -416,10 +422,11 @@ def _check_kinds(source: TomlSource, space: SearchSpace) -> None:
             except ArchitectureError as error:
                 raise source.error(path, str(error)) from None
             if place == "cross" and not operator_of(space.model, kind).crosses:
+                kernels = ", ".join(name for name in LINEAR_KERNELS if OPERATORS[name].crosses)
                 raise source.error(
                     path,
                     f"found {kind!r}, which cannot stand between two stacks; allowed are softmax, "
-                    "omni and linear with the kernels cosformer, norm, elu and hedgehog",
+                    f"omni and linear with the kernels {kernels}",
                 )
             if meaning in meant:
                 raise source.error(

@@ -129,7 +129,12 @@ TASKS: dict[TaskName, TaskTraits] = {
         ("encoder",),
         "encoder of texts",
         _embedding,
-        {"similarity": "similarity", "recall_at_10": "recall at 10", "loss": "loss"},
+        {
+            "similarity": "similarity",
+            "recall_at_10": "recall at 10",
+            "checkpoint_recall_at_10": "the checkpoint's",
+            "loss": "loss",
+        },
         loss_unit="",
         does="embed texts",
         guessing_loss=1.0,

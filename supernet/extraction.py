@@ -47,7 +47,7 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
         architecture: the network to cut out.
     """
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away
-        network = _stand_alone(supernet, architecture)
+        network = supernet.alone(architecture)
     network.to(next(supernet.parameters()))  # device and precision
     large = supernet.state_dict()
     with torch.no_grad():
@@ -96,13 +96,3 @@ def _source(
 
     of_size = begin + OUTPUT.sub(own, rest)
     return of_size if of_size in large else begin + rest
-
-
-def _stand_alone(supernet: Supernet, architecture: Architecture) -> StandAlone:
-    if isinstance(supernet, TranslationModel):
-        return FixedTranslation(supernet.settings, architecture)
-    if isinstance(supernet, LanguageModel):
-        return FixedLanguageModel(supernet.settings, architecture)
-    if isinstance(supernet, EncoderEmbedder):
-        return FixedEmbedder(supernet.settings, architecture)
-    return FixedNetwork(supernet.settings, architecture)

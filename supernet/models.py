@@ -101,6 +101,10 @@ class EncoderClassifier(PooledEncoder):
         self.num_classes = settings.num_classes
         self.classifier = ElasticLinear(plan.embed_dim, settings.num_classes)
 
+    def alone(self, architecture: Architecture) -> FixedNetwork:
+        """A network of it on its own, with weights of its own."""
+        return FixedNetwork(self.settings, architecture)
+
     def forward(self, inputs: Tensor, architecture: Architecture) -> Tensor:
         """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
         encoder = encoder_of(architecture)
@@ -112,6 +116,10 @@ class EncoderClassifier(PooledEncoder):
 
 class EncoderEmbedder(PooledEncoder):
     """An encoder of texts whose pooled states are their embeddings."""
+
+    def alone(self, architecture: Architecture) -> FixedEmbedder:
+        """A network of it on its own, with weights of its own."""
+        return FixedEmbedder(self.settings, architecture)
 
     def forward(
         self, tokens_BN: Tensor, architecture: Architecture, mask_BN: Tensor | None = None

@@ -184,6 +184,10 @@ class TranslationModel(SequenceModel):
         self.encoder_positions = Positions(settings, encoder_plan.embed_dim, dropout)
         self.encoder = ElasticEncoder(settings, encoder_plan, dropout)
 
+    def alone(self, architecture: Architecture) -> FixedTranslation:
+        """A network of it on its own, with weights of its own."""
+        return FixedTranslation(self.settings, architecture)
+
     def forward(self, source_BM: Tensor, target_BN: Tensor, architecture: Architecture) -> Tensor:
         """Logits ``(B, N, V)`` of the token after each target token.
 
@@ -221,6 +225,10 @@ class LanguageModel(SequenceModel):
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float = 0.0) -> None:
         vocab_size = _tokens(settings).vocab_size
         super().__init__(settings, plan, vocab_size, [(vocab_size, plan.embed_dim)], dropout)
+
+    def alone(self, architecture: Architecture) -> FixedLanguageModel:
+        """A network of it on its own, with weights of its own."""
+        return FixedLanguageModel(self.settings, architecture)
 
     def forward(
         self,

@@ -20,7 +20,7 @@ from nas.cli.search import Here
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from search_spaces.errors import DataError, UsageError
-from supernet.data.manifest import read_manifest
+from supernet.data.manifest import read_manifest, record_files, write_manifest
 from supernet.data.prepare import Prepared, embedding, prepare
 from supernet.data.prepare.folder import TextFolder
 from supernet.data.prepare.plain_texts import read_texts, text_files
@@ -172,6 +172,77 @@ def test_batches_of_any_size_give_the_same_embeddings(
     prepared(tmp_path / "two", model)
     one, two = (EMBEDDINGS.open(tmp_path / name / "out").train.targets for name in ("one", "two"))
     assert np.allclose(one, two, atol=1e-6)
+
+
+# -- pairs ----------------------------------------------------------------------------------------
+
+PAIRS = [(TEXTS[n], TEXTS[n + 100]) for n in range(90)] + [(TEXTS[90], TEXTS[100])]
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    return write(path, [json.dumps({"query": q, "passage": p}) for q, p in pairs])
+
+
+def pairs_of(folder: Path, model: Path) -> list[set[tuple[str, str]]]:
+    """The pairs of each split, as text."""
+    data, test = EMBEDDINGS.open(folder), EMBEDDINGS.open_test(folder)
+    texts = {cut_to(32, pieces_of(model).encode(text).ids): text for text in TEXTS}
+    found = []
+    for split in (data.train, data.valid, test):
+        pairs = [] if split.pairs is None else split.pairs.tolist()
+        found.append({tuple(texts[tuple(split.texts[n].tolist())] for n in one) for one in pairs})
+    return found
+
+
+def test_pairs_are_held_out_by_their_passages(model: Path, tmp_path: Path) -> None:
+    more = [*PAIRS, PAIRS[3], (TEXTS[5], TEXTS[5]), (TEXTS[6], " ")]
+    file = write_pairs(tmp_path / "pairs.jsonl", more)
+    plain = write(tmp_path / "plain.txt", TEXTS[:3])
+    manifest = prepared(tmp_path, model, file, plain).manifest
+    train, valid, test = pairs_of(tmp_path / "out", model)
+    assert train | valid | test == set(PAIRS) and len(train) + len(valid) + len(test) == len(PAIRS)
+    assert [one.counts["pairs"] for one in manifest.splits.values()] == [
+        len(train),
+        len(valid),
+        len(test),
+    ]
+    passages = [{passage for _, passage in split} for split in (train, valid, test)]
+    assert all(passages) and not passages[0] & (passages[1] | passages[2])
+    assert sum(one.dropped.get("blank", 0) for one in manifest.splits.values()) == 1
+    assert "train.pairs.npy" in manifest.files
+    assert sum(one.dropped.get("equal", 0) for one in manifest.splits.values()) >= 1
+
+
+def test_pairs_need_pairs_held_out(model: Path, tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl", PAIRS)
+    texts = write(tmp_path / "valid.txt", TEXTS[:9])
+    with pytest.raises(DataError, match="none in the valid split: give --valid a file with pairs"):
+        prepared(tmp_path, model, pairs, valid=(texts,))
+    few = write_pairs(tmp_path / "few.jsonl", PAIRS[:2])
+    with pytest.raises(DataError, match="none in the valid split: give more, or --valid"):
+        prepared(tmp_path, model, few, write(tmp_path / "plain.txt", TEXTS))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_pair_is_told(hub: Any, model: Path, tmp_path: Path) -> None:
+    for line in ('{"query": "a"}', '{"query": "a", "passage": 3}', '["a", "b"]', "3"):
+        wrong = write(tmp_path / "wrong.jsonl", [line])
+        with pytest.raises(DataError, match=r"wrong.jsonl:1: a line is .* with a pair"):
+            prepared(tmp_path, model, wrong)
+    with pytest.raises(DataError, match="pairs of query and passage are for encoders"):
+        list(read_texts(write_pairs(tmp_path / "pairs.jsonl", PAIRS)))
+
+
+def test_pairs_that_were_changed_are_refused(model: Path, tmp_path: Path) -> None:
+    prepared(tmp_path, model, write_pairs(tmp_path / "pairs.jsonl", PAIRS))
+    out = tmp_path / "out"
+    np.save(out / "valid.pairs.npy", np.full((3, 2), 10**6))
+    with pytest.raises(DataError, match="prepare the data anew"):
+        EMBEDDINGS.open(out)
+    manifest = read_manifest(out)
+    write_manifest(out, manifest.model_copy(update={"files": record_files(out)}))
+    with pytest.raises(DataError, match="contradicts its files"):
+        EMBEDDINGS.open(out)
 
 
 # -- what is refused ------------------------------------------------------------------------------

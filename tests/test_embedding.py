@@ -21,7 +21,7 @@ from search_spaces.loading import dump_space, parse_space
 from supernet.building import build_network
 from supernet.extraction import extract
 from supernet.tasks import embedding
-from supernet.tasks.embedding import neighbours_found, similarity
+from supernet.tasks.embedding import EmbeddingTask, neighbours_found, passages_found, similarity
 from supernet.tasks.evaluation import evaluate, score
 from supernet.tasks.opening import open_task
 from supernet.training.gradients import add_gradients
@@ -150,6 +150,83 @@ def test_a_network_that_knows_nothing_has_the_loss_of_guessing() -> None:
             parameter.zero_()
     found = evaluate(task, model, networks_of(SPACE, 1)[0], task.valid)
     assert found.loss == task.guessing_loss == 1.0
+
+
+# -- pairs of query and passage -------------------------------------------------------------------
+
+
+def naive_found(found: Tensor, pairs: list[tuple[int, int]], most: int = 10) -> float:
+    passages = sorted({passage for _, passage in pairs})
+    right = 0
+    for query, own in pairs:
+        ranked = sorted(
+            (p for p in passages if p != query), key=lambda p: -cosine(found[query], found[p])
+        )
+        right += own in ranked[:most]
+    return right / len(pairs)
+
+
+@pytest.mark.parametrize("count", [2, 13, 90])
+def test_passages_found_are_those_of_the_naive_twin(count: int) -> None:
+    drawn = np.random.default_rng(count)
+    found = vectors(count, 0)
+    pairs = [tuple(drawn.choice(count, 2, replace=False).tolist()) for _ in range(count)]
+    pairs = list(dict.fromkeys(pairs))  # some texts are queries and passages, or asked for twice
+    assert passages_found(found, np.array(pairs)) == pytest.approx(naive_found(found, pairs))
+
+
+def test_a_network_to_which_all_texts_are_alike_finds_nothing() -> None:
+    pairs = np.arange(60).reshape(-1, 2)
+    assert passages_found(torch.ones(60, WIDTH), pairs) == 0.0
+    assert passages_found(vectors(30, 0).repeat_interleave(2, dim=0), pairs) == 1.0
+    assert np.isnan(passages_found(torch.full((60, WIDTH), torch.inf), pairs))
+
+
+def test_few_passages_are_all_found() -> None:
+    assert passages_found(vectors(20, 0), np.arange(20).reshape(-1, 2)) == 1.0
+
+
+def test_of_many_pairs_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, pairs = vectors(160, 0), np.arange(160).reshape(-1, 2)
+    whole = passages_found(found, pairs)
+    monkeypatch.setattr(embedding, "MOST_QUERIES", 50)
+    monkeypatch.setattr(embedding, "CHUNK", 7)
+    drawn = passages_found(found, pairs)
+    assert drawn == passages_found(found, pairs) != whole
+    assert drawn == pytest.approx(whole, abs=0.2)
+
+
+def with_pairs(count: int) -> EmbeddingTask:
+    task = embedding_task()
+    valid = split_of(count, 1)
+    task.valid = replace(valid, pairs=np.random.default_rng(0).permutation(count).reshape(-1, 2))
+    return task
+
+
+def test_a_network_is_scored_by_its_queries_beside_the_checkpoint() -> None:
+    task, model, (network,) = with_pairs(60), supernet_of(SPACE), networks_of(SPACE, 1)
+    with torch.no_grad():
+        embedded = model.eval()(torch.from_numpy(task.valid.texts.padded()), network)[1]
+    assert task.valid.pairs is not None
+    pairs = [(int(a), int(b)) for a, b in task.valid.pairs]
+    found = score(task, model, network, task.valid).values
+    assert found["recall_at_10"] == pytest.approx(naive_found(embedded, pairs))
+    targets = torch.from_numpy(np.array(task.valid.targets))
+    assert found["checkpoint_recall_at_10"] == pytest.approx(naive_found(targets, pairs))
+    assert task.describe()["num_valid_pairs"] == 30
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 20])
+def test_fewer_validation_texts_are_those_of_whole_pairs(count: int) -> None:
+    task = with_pairs(60)
+    valid = task.first_valid(count).valid
+    assert valid.pairs is not None and task.valid.pairs is not None
+    assert len(valid.pairs) == max(1, count // 2) and len(valid) == 2 * len(valid.pairs)
+    for few, many in zip(valid.pairs, task.valid.pairs, strict=False):
+        for row, before in zip(few, many, strict=True):
+            assert valid.texts[row].tolist() == task.valid.texts[before].tolist()
+            assert np.array_equal(valid.targets[row], task.valid.targets[before])
+    assert task.first_valid(60) is task
 
 
 # -- training -------------------------------------------------------------------------------------

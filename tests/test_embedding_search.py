@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,16 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield from hub_without_net(tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
-def run(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunFolder]:
-    folder = tmp_path_factory.mktemp("embedding")
+def searched(hub: Any, folder: Path, paired: bool) -> RunFolder:
+    """A run on texts, or on pairs of them."""
     model = sentence_encoder(hub, folder / "model")
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS, size)) for size in rng.integers(2, 20, 400)]
     (folder / "texts").mkdir()
-    (folder / "texts" / "lines.txt").write_text("\n".join(lines))
+    if paired:
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        lines = [json.dumps({"query": query, "passage": passage}) for query, passage in pairs]
+    (folder / "texts" / ("pairs.jsonl" if paired else "lines.txt")).write_text("\n".join(lines))
     options = [f"--set={name}={value}" for name, value in NUMBERS.items()]
     given = ["search", "--from", str(model), "--data", str(folder / "texts")]
     more = ["--preset", "smoke", "--objectives", "quality,params", "--quality", "recall_at_10"]
@@ -61,7 +64,17 @@ def run(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunFolde
         done = CliRunner().invoke(app, [*given, *more, *options, "--out", str(folder / "run")])
         assert done.exit_code == 0, done.output
         assert "recall@10" in done.stdout and "Winner" in done.stdout
-        yield RunFolder.open(folder / "run")
+        return RunFolder.open(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def run(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return searched(hub, tmp_path_factory.mktemp("embedding"), paired=False)
+
+
+@pytest.fixture(scope="module")
+def paired(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return searched(hub, tmp_path_factory.mktemp("pairs"), paired=True)
 
 
 def test_the_checkpoint_finds_all_its_own_neighbours(run: RunFolder) -> None:
@@ -103,3 +116,18 @@ def test_the_network_is_scored_again(run: RunFolder) -> None:
     assert split > 12  # of which the search looked at twelve
     assert {"similarity", "recall at 10", "loss"} <= set(names)
     assert float(names["similarity"]) == pytest.approx(result["valid_similarity"], abs=0.3)
+
+
+def test_of_pairs_the_checkpoint_is_scored_on_the_same(paired: RunFolder) -> None:
+    values = paired.read_json("inherited/baseline.json")["values"]
+    assert values["valid_recall_at_10"] == 1.0 - values["quality"]
+    (result,) = [
+        json.loads(path.read_text()) for path in paired.path.glob("retrained/*/result.json")
+    ]
+    assert result["valid_checkpoint_recall_at_10"] == pytest.approx(values["valid_recall_at_10"])
+    assert 0.0 <= result["test_checkpoint_recall_at_10"] <= 1.0
+    assert valid("retrained", result)
+    text = (paired.path / "report.html").read_text("utf-8")
+    assert "validation recall at 10" in text
+    done = CliRunner().invoke(app, ["evaluate", str(paired.path), "--split", "valid"])
+    assert done.exit_code == 0 and "the checkpoint's" in done.stdout, done.output

@@ -11,6 +11,7 @@ import pytest
 from latency.acceptance import UNIT_SESSIONS
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
+from nas.search.doubts import disturbances
 from nas.search.front import build_front, pick, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UsageError
@@ -130,6 +131,46 @@ def test_everything_can_be_forgotten(tmp_path: Path, machine: Machine) -> None:
     count = len(machine.sessions)
     meter(tmp_path).measure(networks())
     assert len(machine.sessions) == count + UNIT_SESSIONS
+
+
+# -- the unit -----------------------------------------------------------------------------------
+
+
+def test_a_unit_of_a_slow_spell_is_mended_by_later_sessions_for_all_that_was_timed(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.slow = lambda n: 1.5  # as long as the first networks are timed, and nothing tells
+    early, late, asked = networks()[:2], networks()[2:], networks()
+    first = meter(tmp_path).measure(early)
+    assert [one.value for one in first.values] == pytest.approx(
+        [1.5 * ms for ms in true(machine, early)]
+    )
+    meter(tmp_path).in_sessions(early)
+    machine.slow = lambda n: 1.0
+    found = meter(tmp_path).measure(late)
+    assert found.shorter == pytest.approx(1 / 1.5) and first.shorter == 1
+    (told,) = disturbances("verify", found)
+    assert told.loud and "it needs 0.67 of that" in told.message
+    count = len(machine.sessions)
+    one = meter(tmp_path)
+    assert [two.value for two in one.measure(asked).values] == pytest.approx(true(machine, asked))
+    held = one.in_sessions(early)
+    assert [two.latency_ms for two in held.values] == pytest.approx(true(machine, early))
+    assert len(machine.sessions) == count  # nothing was timed again for it
+    machine.slow = lambda n: 1.5  # slower again: what was known stays
+    meter(tmp_path).time_afresh(early, 3)
+    assert meter(tmp_path).measure(asked).values == one.measure(asked).values
+
+
+def test_a_unit_that_changes_while_timings_are_confirmed_does_not_part_them(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.slow = lambda n: 1.5
+    meter(tmp_path).measure(networks())
+    machine.slow = lambda n: 1.0
+    again = meter(tmp_path).confirm(networks()[:2])
+    assert not any(one.doubtful for one in again.values)
+    assert [one.value for one in again.values] == pytest.approx(true(machine, networks()[:2]))
 
 
 # -- whole searches -----------------------------------------------------------------------------

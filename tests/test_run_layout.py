@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nas.objectives import OBJECTIVES
-from nas.run import layout
+from nas.run import layout, stages
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "run_folder.md"
@@ -22,6 +22,7 @@ LOCK, OF_STUDIES = ".lock", {"result.json", "weights.pt"}
 def table() -> set[str]:
     """Every name, with ``*`` for what differs from run to run."""
     found = {value for name, value in vars(layout).items() if name.isupper()}
+    found |= {value for name, value in vars(stages).items() if name.endswith("_FILE")}
     for one in OBJECTIVES.values():
         found |= {layout.predictor_file(one.stage)} if one.stage else set()
         found |= {layout.profile_file(one.stage)} if one.timed else set()
@@ -60,7 +61,7 @@ def test_no_other_module_spells_a_name(package: str) -> None:
     found = {
         path.relative_to(ROOT).as_posix(): lines
         for path in (ROOT / package).rglob("*.py")
-        if path != Path(layout.__file__)
+        if path not in (Path(layout.__file__), Path(stages.__file__))
         if (lines := spelled(path.read_text("utf-8"), names))
     }
     assert found == {}

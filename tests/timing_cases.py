@@ -27,12 +27,14 @@ def planted_ms(architecture: Architecture) -> float:
 class Machine:
     """Takes milliseconds that are planted, and more when it is `disturbed(session number)`.
 
-    `spikes` says what a network takes in a session beside that.
+    `spikes` says what a network takes in a session beside that, `slow` by what all calls of a
+    session, the reference's too, are slower than they need be.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disturbed: Callable[[int], bool] = lambda n: False
         self.spikes: Callable[[int, str], float] = lambda n, network_id: 1.0
+        self.slow: Callable[[int], float] = lambda n: 1.0
         self.sessions: list[list[str]] = []
         monkeypatch.setattr(latency_meter, "time_session", self)
         monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
@@ -44,10 +46,11 @@ class Machine:
     ) -> SessionTimes:
         number = len(self.sessions)
         self.sessions.append([network.id for network in networks])
-        slow = 9.0 if self.disturbed(number) else 1.0
+        usual = self.slow(number)
+        slow = usual * (9.0 if self.disturbed(number) else 1.0)
         times = [slow * self.ms(one) * self.spikes(number, one.id) for one in networks]
         return SessionTimes(
-            Timing((self.ms(reference),) * 5),
+            Timing((usual * self.ms(reference),) * 5),
             0.0,
             tuple(Timing((ms,) * 5) for ms in times),
             BURNT if self.disturbed(number) else QUIET,

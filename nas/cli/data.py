@@ -42,7 +42,8 @@ def prepare(
         help="The training data: text, plain or .gz, one sentence a line (repeat it for several "
         "files); for classification an .npz file, the folder of CIFAR-10's python batches, a "
         "folder with one folder of images a class, or a .jsonl file with text and label; for "
-        "embedding .txt, .gz and .jsonl files with text, or whole folders of them.",
+        "embedding .txt, .gz and .jsonl files with text, or with query and passage, or whole "
+        "folders of them.",
     ),
     target: list[Path] = typer.Option(
         [], metavar="FILE", help="Translation: the translations of --source, line by line."
@@ -176,9 +177,10 @@ def split_table(manifest: Manifest) -> Any:
     made = table("", ["split", *right], right=right)
     for name, split in manifest.splits.items():
         tokens = [f"{n:,}" for key, n in split.counts.items() if key.endswith("tokens")]
+        pairs = split.counts.get("pairs")
         made.add_row(
             name,
-            f"{split.examples:,}",
+            f"{split.examples:,}" + (f" ({pairs:,} pairs)" if pairs else ""),
             " + ".join(tokens),
             " + ".join(map(str, split.longest.values())),
             ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in split.dropped.items()),

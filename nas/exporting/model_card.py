@@ -33,7 +33,8 @@ SCORES = {
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
     "similarity": "similarity to the checkpoint",
-    "recall_at_10": "recall of the checkpoint's ten nearest",
+    "recall_at_10": "recall at 10",
+    "checkpoint_recall_at_10": "recall at 10 of the checkpoint",
     "loss": "loss (nats)",
     "recall_nats": "loss on recalled tokens (nats)",
 }

@@ -90,11 +90,14 @@ class Timed(Generic[T]):
         values: one for each network, in order; what should not be believed says so.
         repeated: sessions of the timer that were disturbed and done again.
         waited_s: for the machine to become quiet.
+        shorter: factor by which times that were told before are too long, since the machine has
+            meanwhile shown to be faster; 1 where it has not.
     """
 
     values: tuple[T, ...]
     repeated: int = 0
     waited_s: float = 0.0
+    shorter: float = 1.0
 
 
 def upper_rank(count: int) -> int:

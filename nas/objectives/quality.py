@@ -126,7 +126,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
             "recall_at_10",
             _lack("recall_at_10", 1.0, "share", "recall at 10", "recall@10"),
             best=1.0,
-            wish="a high recall of the checkpoint's neighbours",
+            wish="a high recall among the ten nearest",
             winner="the highest recall",
             useless="finds no neighbour",
             tasks=("embedding",),

@@ -2,7 +2,8 @@
 
 Between two sessions a machine gets slower or faster. So every session times a reference network
 as well, the first one the profile ever held, and a network's time is its ratio to the reference
-times what the reference took at first.
+times the unit: what the reference takes undisturbed. Later sessions may find that to be less than
+the first ones did; then all times of the profile become shorter by the same factor.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from latency.acceptance import Reading, SessionTimes, Settled, agree
+from latency.acceptance import (
+    UNIT_FASTEST,
+    Reading,
+    SessionTimes,
+    Settled,
+    Verdict,
+    agree,
+    calm_ones,
+    undisturbed_ms,
+)
 from latency.device import describe_device
 from latency.profile import (
     DeviceProfile,
@@ -39,6 +49,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 
 CONFIRMATIONS = 2
+LEAST_GAIN = 0.02  # relative, for which times that were told are changed
 
 
 class LatencyMeter:
@@ -99,21 +110,23 @@ class LatencyMeter:
             asked = [one for one in architectures if one.id != self._reference()[0].id]
             asked = [one for one in asked if self.known(one)]
             unsure = [one for one in asked if self._confirmed.get(one.id) is None]
-            said = {one.id: [self._first(one)] for one in unsure}
+            said: dict[str, list[Verdict]] = {one.id: [] for one in unsure}
+            unit_ms = self._reference()[1]
             repeated, waited_s = 0, 0.0
             for _ in range(CONFIRMATIONS):
                 if not unsure:
                     break
-                settled, unit_ms = self._time(unsure, num_sessions(self._rounds))
+                settled, _ = self._time(unsure, num_sessions(self._rounds))
                 repeated, waited_s = repeated + settled.repeated, waited_s + settled.waited_s
                 for network, verdict in zip(unsure, settled.calls, strict=True):
-                    value = verdict.measurement(unit_ms, self.header.device.label)
-                    said[network.id].append((value, verdict.readings))
-                unsure = [one for one in unsure if _agreeing(said[one.id]) is None]
+                    said[network.id].append(verdict)
+                unsure = [one for one in unsure if _agreeing(self._said(one, said[one.id])) is None]
             doubtful = self._settle_confirmed(asked, said)
+            shorter = self._shorter(unit_ms)
         others = [one for one in architectures if one.id not in doubtful]
         self.measure(others)  # for those that another process has just forgotten
-        return Timed(self._values(self._profile, architectures, doubtful), repeated, waited_s)
+        values = self._values(self._profile, architectures, doubtful)
+        return Timed(values, repeated, waited_s, shorter)
 
     def in_sessions(self, architectures: Sequence[Architecture]) -> Timed[ConfirmedLatency]:
         """Time each network in several short sessions, unless that was done before."""
@@ -123,7 +136,7 @@ class LatencyMeter:
             ConfirmedLatency(one.value, one.value + one.spread, one.count, one.doubtful)
             for one in timed.values
         )
-        return Timed(values, timed.repeated, timed.waited_s)
+        return Timed(values, timed.repeated, timed.waited_s, timed.shorter)
 
     def time_afresh(
         self, architectures: Sequence[Architecture], sessions: int
@@ -133,7 +146,8 @@ class LatencyMeter:
         Returns:
             For each network one value a session, in the unit of the profile.
         """
-        settled, unit_ms = self._time(architectures, sessions)
+        with self._profile.timing():
+            settled, unit_ms = self._time(architectures, sessions)
         return [[ratio * unit_ms for ratio in one.ratios] for one in settled.calls]
 
     def forget(self) -> None:
@@ -151,11 +165,12 @@ class LatencyMeter:
             return Timed(self._values(profile, architectures, {}))
         with self._profile.timing():
             profile.refresh()
-            missing = _missing(profile, architectures)
+            missing, before_ms = _missing(profile, architectures), self._reference()[1]
             settled, unit_ms = self._time(missing, sessions)
             doubtful = self._keep(profile, missing, settled, unit_ms)
+            shorter = self._shorter(before_ms)
         values = self._values(profile, architectures, doubtful)
-        return Timed(values, settled.repeated, settled.waited_s)
+        return Timed(values, settled.repeated, settled.waited_s, shorter)
 
     def _values(
         self,
@@ -177,7 +192,7 @@ class LatencyMeter:
 
         settled = time_until_accepted(session, len(architectures), self._device, sessions, unit_ms)
         if unit_ms is not None:
-            return settled, unit_ms
+            return settled, self._faster_unit(settled, reference, unit_ms)
         unit_ms, verdict = settled.reference_ms, settled.reference
         if verdict.doubt:
             return settled.doubting(f"the reference network: {verdict.doubt}"), unit_ms
@@ -186,6 +201,25 @@ class LatencyMeter:
         unit = replace(value, value=unit_ms)
         self._profile.record([(reference, unit)], {reference.id: verdict.readings})
         return settled, unit_ms
+
+    def _faster_unit(self, settled: Settled, reference: Architecture, unit_ms: float) -> float:
+        """The unit after some more sessions, to which everything that was timed is brought."""
+        readings = (*self._profile.readings(reference.id), *settled.reference.calm)
+        calm = calm_ones(readings)
+        if len(calm) < UNIT_FASTEST or undisturbed_ms(calm) > (1 - LEAST_GAIN) * unit_ms:
+            return unit_ms
+        faster_ms = undisturbed_ms(calm)
+        for profile in (self._profile, self._in_sessions, self._confirmed):
+            profile.rescale(faster_ms / unit_ms)
+        value = self._profile.get(reference.id)
+        assert value is not None
+        self._profile.replace([(reference, value, readings)])
+        return faster_ms
+
+    def _shorter(self, before_ms: float | None) -> float:
+        """Today's unit as a share of an earlier one; 1 where there was none."""
+        unit_ms = self._reference()[1]
+        return 1.0 if before_ms is None or unit_ms is None else unit_ms / before_ms
 
     def _reference(self) -> tuple[Architecture, float | None]:
         if not len(self._profile):
@@ -225,15 +259,20 @@ class LatencyMeter:
 
     # -- confirming -------------------------------------------------------------------------
 
-    def _first(self, network: Architecture) -> tuple[Measurement, Sequence[Reading]]:
-        value = self._profile.get(network.id)
-        assert value is not None
-        return value, self._profile.readings(network.id)
+    def _said(
+        self, network: Architecture, verdicts: Sequence[Verdict]
+    ) -> list[tuple[Measurement, Sequence[Reading]]]:
+        """What the profile has of a network, and what it took since then, in today's unit."""
+        value, (_, unit_ms) = self._profile.get(network.id), self._reference()
+        assert value is not None and unit_ms is not None
+        label = self.header.device.label
+        later = [(one.measurement(unit_ms, label), one.readings) for one in verdicts]
+        return [(value, self._profile.readings(network.id)), *later]
 
     def _settle_confirmed(
         self,
         asked: Sequence[Architecture],
-        said: Mapping[str, Sequence[tuple[Measurement, Sequence[Reading]]]],
+        said: Mapping[str, Sequence[Verdict]],
     ) -> dict[str, Measurement]:
         """Keep what two timings agree on, and forget the rest.
 
@@ -242,9 +281,9 @@ class LatencyMeter:
         """
         doubtful: dict[str, Measurement] = {}
         for network in asked:
-            timings = said.get(network.id)
-            if timings is None:
+            if network.id not in said:
                 continue
+            timings = self._said(network, said[network.id])
             value = _agreeing(timings)
             if value is None:
                 told = " ms, ".join(f"{one.value:.3g}" for one, _ in timings)

@@ -70,7 +70,8 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
         found.append(Row(run.picked.id, "picked, as inherited", *known(run.picked.id)))
     for one in run.retrained:
         values, guessed = known(one.id)
-        values = {**values, QUALITY: run.quality.of(one.valid_scores)}
+        scores = {f"valid_{name}": score for name, score in one.valid_scores.items()}
+        values = {**values, **scores, QUALITY: run.quality.of(one.valid_scores)}
         found.append(Row(one.id, "fine-tuned", values, guessed - {QUALITY}))
     return found
 
@@ -103,7 +104,9 @@ def comparison(run: RunContents, before: Row, others: list[Row]) -> Html:
     """The table of the checkpoint and the networks beside it."""
     label = run.quality.objective.label
     costs = [name for name in run.costs if name in before.values]
+    scores = [name for name in words.LABELS if name in before.values]
     heads = ["network", "weights", label, "beside the checkpoint"]
+    heads += [words.axis_label(run, name) for name in scores]
     for name in costs:
         heads += [words.axis_label(run, name), "beside it"]
     rows = []
@@ -116,6 +119,9 @@ def comparison(run: RunContents, before: Row, others: list[Row]) -> Html:
             cell(words.value(QUALITY, quality), quality),
             cell("" if own else _difference(before, row)),
         ]
+        for name in scores:
+            score = row.values.get(name)
+            cells.append(cell(words.value(name, score), score))
         for name in costs:
             value = row.values.get(name)
             guess = " (predicted)" if name in row.guessed else ""

@@ -46,10 +46,11 @@ SCORES = {
     "recall_nats": "loss on recalled tokens",
     "similarity": "similarity",
     "recall_at_10": "recall at 10",
+    "checkpoint_recall_at_10": "recall at 10 of the checkpoint",
 }
 
 # Those of them that are shares, and told in percent.
-SHARES = ("accuracy", "recall_at_10")
+SHARES = ("accuracy", "recall_at_10", "checkpoint_recall_at_10")
 
 GENES = {
     "embed_dim": "embedding size",

@@ -1,7 +1,7 @@
 """Names of the files and folders of a run, relative to its folder.
 
-Every other module takes them from here; ``docs/run_folder.md`` tells who writes each and what is
-in it.
+Every other module takes them from here, but for files that one stage alone knows: they stand beside
+its row in `nas.run.stages`. ``docs/run_folder.md`` tells who writes each and what is in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ DISTILLED_FILE = "distilled/weights.pt"
 DISTIL_CHECKPOINTS = "distilled/checkpoints"
 DISTILLED_ERRORS_FILE = "distilled/errors.json"
 SUPERNET_FILE = "supernet/last.pt"
-BEST_SUPERNET_FILE = "supernet/best.pt"
 HISTORY_FILE = "supernet/history.json"
 RAY_TRAIN_FOLDER = "supernet/ray"
 OBSERVATIONS_FILE = "observations.jsonl"
@@ -33,7 +32,6 @@ FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
 REPORT_FILE = "report.html"
-STUDY_FILE = "optuna.journal"
 EVENTS_FILE = "events.jsonl"
 CRASH_FILE = "crash.log"
 LOCK_FILE = ".lock"

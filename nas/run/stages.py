@@ -15,7 +15,6 @@ from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BASELINE_FILE,
-    BEST_SUPERNET_FILE,
     DATA_FILE,
     DISTIL_CHECKPOINTS,
     DISTILLED_ERRORS_FILE,
@@ -35,7 +34,6 @@ from nas.run.layout import (
     REPORT_CARD_FILE,
     REPORT_FILE,
     SPACE_FILE,
-    STUDY_FILE,
     SUPERNET_FILE,
     VERIFICATION_FILE,
     VETOES_FILE,
@@ -44,6 +42,9 @@ from nas.run.layout import (
     profile_file,
 )
 from search_spaces.space import SearchSpace, Slot
+
+BEST_SUPERNET_FILE = "supernet/best.pt"
+STUDY_FILE = "optuna.journal"
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"

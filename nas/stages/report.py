@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from nas.report import write_report
 from nas.run.events import Event, Progress
-from nas.run.layout import STUDY_FILE
 from nas.run.stage_runner import run_stage
-from nas.run.stages import REPORT
+from nas.run.stages import REPORT, STUDY_FILE
 from nas.stages.base import Run
 from nas.stages.measured import measured_entries, with_confirmed
 

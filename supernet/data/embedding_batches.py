@@ -63,11 +63,10 @@ def embedding_batches(
         UsageError: on negative numbers.
     """
     check_order(seed, epoch)
-    lengths = split.texts.lengths
     if not shuffle:
-        order = np.argsort(lengths, kind="stable")
-        parts = _parts(order, batch_size)
+        parts = _parts(evaluation_order(split), batch_size)
     else:
+        lengths = split.texts.lengths
         rng = np.random.default_rng((seed, epoch))
         order = rng.permutation(len(split))
         order = order[np.argsort(lengths[order], kind="stable")]
@@ -75,6 +74,11 @@ def embedding_batches(
         parts = [parts[number] for number in rng.permutation(len(parts))]
     # An inner generator, so that wrong arguments are refused here and not at the first batch.
     return (_batch(split, rows, device) for rows in parts)
+
+
+def evaluation_order(split: EmbeddingSplit) -> Indices:
+    """The rows of a split as evaluation goes through them, shortest first."""
+    return np.argsort(split.texts.lengths, kind="stable")
 
 
 def _parts(order: Indices, size: int) -> list[Indices]:

@@ -110,10 +110,13 @@ class EmbeddingSplit:
     Attributes:
         texts: rows of tokens, with the marks around them.
         targets: float32 ``(N, D)``, memory-mapped.
+        pairs: rows of a query and of the passage that answers it, int64 ``(Q, 2)``; None where
+            texts stand alone.
     """
 
     texts: TokenRows
     targets: NDArray[np.float32]
+    pairs: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -347,6 +350,11 @@ def targets_file(split: str) -> str:
     return f"{split}.targets.npy"
 
 
+def pairs_file(split: str) -> str:
+    """Name of the file with the pairs of a split, in numpy's format; there where it has some."""
+    return f"{split}.pairs.npy"
+
+
 def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
     if manifest.tokenizer is None or manifest.token_dtype is None:
         raise _contradiction(folder)
@@ -354,7 +362,15 @@ def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
     targets = np.load(folder / targets_file(split), mmap_mode="r", allow_pickle=False)
     if targets.shape != (len(texts), manifest.width) or targets.dtype != np.float32:
         raise _contradiction(folder)
-    return EmbeddingSplit(texts, targets)
+    num_pairs = manifest.splits[split].counts.get("pairs", 0)
+    if not num_pairs:
+        return EmbeddingSplit(texts, targets)
+    pairs = np.load(folder / pairs_file(split), allow_pickle=False)
+    if pairs.shape != (num_pairs, 2) or pairs.dtype != np.int64:
+        raise _contradiction(folder)
+    if pairs.min() < 0 or pairs.max() >= len(texts):
+        raise _contradiction(folder)
+    return EmbeddingSplit(texts, targets, pairs)
 
 
 def _contradiction(folder: Path) -> DataError:

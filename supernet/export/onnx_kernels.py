@@ -13,7 +13,7 @@ blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from copy import copy
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +29,11 @@ from supernet.attention.base import (
 )
 from supernet.attention.bigbird import BigBirdKernel
 from supernet.attention.causal_linear import divided, with_ones
-from supernet.attention.decay import DecayKernel
 from supernet.attention.gated import GatedKernel
 from supernet.attention.gated_chunks import gated_step
-from supernet.attention.gated_delta import GatedDeltaKernel
-from supernet.attention.linear import (
-    CosformerKernel,
-    EluKernel,
-    HedgehogKernel,
-    MeanLinearKernel,
-    NormLinearKernel,
-)
+from supernet.attention.linear import MeanLinearKernel, NormLinearKernel
 from supernet.attention.linear_features import elu_features
-from supernet.attention.omni import LinformerKernel, PerformerKernel
+from supernet.attention.omni import LinformerKernel
 from supernet.attention.softmax import (
     SoftmaxKernel,
     appended,
@@ -66,15 +58,16 @@ def traceable(kernel: nn.Module) -> AttentionKernel:
     """
     if isinstance(kernel, LinformerKernel):
         return kernel  # as it is
-    make = FORMS.get(type(kernel))
-    if make is None:
+    made = type(kernel)
+    known = next((base for base in made.__mro__ if base in FORMS), None)
+    if known is None:
         raise UsageError(
-            f"the attention kernel {type(kernel).__name__} has no form for ONNX; "
+            f"the attention kernel {made.__name__} has no form for ONNX; "
             "add one to supernet/export/onnx_kernels.py"
         )
-    form = make(kernel)
-    for name, tensor in (*kernel.named_parameters(), *kernel.named_buffers()):
-        setattr(form, name, tensor)
+    form = copy(kernel)
+    form.__class__ = type(f"Traceable{made.__name__}", (FORMS[known], made), {})
+    assert isinstance(form, AttentionKernel)
     return form
 
 
@@ -247,22 +240,6 @@ class TraceableMeanLinear(MeanLinearKernel):
         return divided(out_BHNV), (sums_BHCV, seen_positions(None, k_BHND, span, seen_B))
 
 
-class TraceableCosformer(TraceableMeanLinear, CosformerKernel):
-    """cosFormer in the form of `TraceableMeanLinear`."""
-
-
-class TraceableElu(TraceableMeanLinear, EluKernel):
-    """Linear attention by ``1 + elu`` in the form of `TraceableMeanLinear`."""
-
-
-class TraceableHedgehog(TraceableMeanLinear, HedgehogKernel):
-    """Hedgehog in the form of `TraceableMeanLinear`."""
-
-
-class TraceablePerformer(TraceableMeanLinear, PerformerKernel):
-    """Performer in the form of `TraceableMeanLinear`."""
-
-
 class TraceableNormLinear(NormLinearKernel):
     """Norm-linear attention whose new states meet each other as in quadratic attention."""
 
@@ -310,14 +287,6 @@ class StepByStep(GatedKernel):
         parts = tuple(x.movedim(2, 0).unsqueeze(3) for x in given)
         state_BHCV, out_NBH1V = looped(_gated_step, past_BHCV, parts)
         return out_NBH1V.squeeze(3).movedim(0, 2), state_BHCV
-
-
-class TraceableDecay(StepByStep, DecayKernel):
-    """Decay in the form of `StepByStep`."""
-
-
-class TraceableGatedDelta(StepByStep, GatedDeltaKernel):
-    """The gated delta rule in the form of `StepByStep`."""
 
 
 Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor]]
@@ -380,16 +349,12 @@ def _known(state: State | None, mask: Tensor | None) -> State:
     return state
 
 
-FORMS: dict[type[nn.Module], Callable[[Any], AttentionKernel]] = {
-    SoftmaxKernel: lambda kernel: TraceableSoftmax(kernel.relative_positions, 0),
-    WindowKernel: lambda kernel: TraceableWindow(kernel.window, kernel.global_first),
-    CosformerKernel: lambda kernel: TraceableCosformer(kernel.max_length),
-    EluKernel: lambda kernel: TraceableElu(),
-    HedgehogKernel: lambda kernel: TraceableHedgehog(0, 0),
-    PerformerKernel: lambda kernel: TraceablePerformer(),
-    NormLinearKernel: lambda kernel: TraceableNormLinear(0),
-    DecayKernel: lambda kernel: TraceableDecay(1, 1, 1, kernel.per_channel),
-    GatedDeltaKernel: lambda kernel: TraceableGatedDelta(1, 1, 1, 1),
-    BigBirdKernel: lambda kernel: TraceableBigBird(kernel.block, kernel.max_length),
+FORMS: dict[type, type] = {
+    SoftmaxKernel: TraceableSoftmax,
+    WindowKernel: TraceableWindow,
+    MeanLinearKernel: TraceableMeanLinear,
+    NormLinearKernel: TraceableNormLinear,
+    GatedKernel: StepByStep,
+    BigBirdKernel: TraceableBigBird,
 }
-"""What makes the form of each kernel, whose parameters and buffers it is then given."""
+"""The form of each kernel and of all that are made of it."""

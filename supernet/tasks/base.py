@@ -93,8 +93,9 @@ class Scores:
 
     Attributes:
         values: name → value: ``loss`` (nats per prediction) and ``accuracy`` for every task but
-            embedding, which has a ``loss`` (1 − cosine), ``similarity`` and ``recall_at_10``; a
-            ``bleu`` for translation; ``perplexity`` (per token) for both tasks on texts, and for
+            embedding, which has a ``loss`` (1 − cosine), ``similarity`` and ``recall_at_10``, of
+            pairs with the checkpoint's own beside it (``checkpoint_recall_at_10``); a ``bleu``
+            for translation; ``perplexity`` (per token) for both tasks on texts, and for
             language models ``perplexity_per_word``, ``bits_per_character`` and
             ``word_perplexity``. Per word is the published convention: all tokens' nats are shared
             out among the words and the ends of lines, as papers on WikiText-103 count its <eos>.
@@ -236,10 +237,15 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """Predictions that count and are right; None where they are neither right nor wrong."""
         return int((logits.argmax(dim=-1) == labels).sum())
 
-    def compared(self, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
+    def compared(self, split: SplitT, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
         """Scores that can be told of all predictions of a split together, by name.
 
         Asked for where the task `compares`; others have none.
+
+        Args:
+            split: of the task.
+            logits: of all `evaluation`, in its order.
+            labels: with them.
         """
         return {}
 

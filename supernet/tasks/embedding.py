@@ -3,7 +3,7 @@
 The target of a text is the checkpoint's own embedding, so that a loss of 0 is the checkpoint. Only
 directions count: vectors are compared by their cosines.
 
-Shapes: B texts of a batch, P texts of a split, D width of the embeddings, Q queries.
+Shapes: B texts of a batch, P texts of a split, D width of the embeddings, Q queries, M passages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -25,13 +26,14 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
-from supernet.data.embedding_batches import EmbeddingBatch, embedding_batches
+from supernet.data.embedding_batches import EmbeddingBatch, embedding_batches, evaluation_order
 from supernet.data.prepared import (
     EMBEDDINGS,
     EmbeddingSplit,
     PreparedData,
     check_embeddings_fit,
 )
+from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import Tokenizer
 from supernet.extraction import Supernet
 from supernet.tasks.base import Evaluation, Predictions, Scores, Task
@@ -95,13 +97,24 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             "num_tokens": self.train.texts.num_tokens,
             "vocab_size": self.tokenizer.vocab_size,
             "width": self.num_outcomes,
-        }
+        } | ({} if self.valid.pairs is None else {"num_valid_pairs": len(self.valid.pairs)})
 
     def first_valid(self, count: int) -> EmbeddingTask:
-        """See `Task.first_valid`; two at least, because texts are compared with each other."""
+        """See `Task.first_valid`; two at least, because texts are compared with each other.
+
+        Where there are pairs, the texts of as many of them as have that many texts at most.
+        """
         count = max(count, 2)
+        if count >= len(self.valid):
+            return self
         task, valid = copy.copy(self), self.valid
-        task.valid = replace(valid, texts=valid.texts.first(count), targets=valid.targets[:count])
+        if valid.pairs is None:
+            texts, targets = valid.texts.first(count), valid.targets[:count]
+            task.valid = replace(valid, texts=texts, targets=targets)
+            return task
+        rows, pairs = np.unique(valid.pairs[: count // 2], return_inverse=True)
+        texts = TokenRows.of([valid.texts[row].tolist() for row in rows])
+        task.valid = EmbeddingSplit(texts, valid.targets[rows], pairs.reshape(-1, 2))
         return task
 
     def check(self, settings: TrainingSettings) -> None:
@@ -144,12 +157,20 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
     def num_right(self, logits: Tensor, labels: Tensor) -> None:
         """None: an embedding is near or far."""
 
-    def compared(self, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
-        """``similarity`` and ``recall_at_10``, see `similarity` and `neighbours_found`."""
-        return {
-            "similarity": similarity(logits, labels),
-            "recall_at_10": neighbours_found(logits, labels),
-        }
+    def compared(
+        self, split: EmbeddingSplit, logits: Tensor, labels: Tensor
+    ) -> Mapping[str, float]:
+        """``similarity`` and ``recall_at_10``.
+
+        See `similarity` and, of pairs, `passages_found`, of other texts `neighbours_found`.
+        """
+        if split.pairs is None:
+            recall = neighbours_found(logits, labels)
+        else:
+            found_PD = torch.empty_like(logits)
+            found_PD[torch.from_numpy(evaluation_order(split)).to(logits.device)] = logits
+            recall = passages_found(found_PD, split.pairs)
+        return {"similarity": similarity(logits, labels), "recall_at_10": recall}
 
     def evaluation(
         self, model: Supernet, architecture: Architecture, split: EmbeddingSplit, device: str
@@ -169,8 +190,12 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         beam: BeamSettings,
         max_tokens: int,
     ) -> Scores:
-        """See `Task.scores`."""
-        return Scores(found.scores, "similarity", found.count)
+        """See `Task.scores`; of pairs also ``checkpoint_recall_at_10``, the checkpoint's own."""
+        scores = found.scores
+        if split.pairs is not None:
+            own = passages_found(torch.from_numpy(np.array(split.targets)), split.pairs)
+            scores["checkpoint_recall_at_10"] = own
+        return Scores(scores, "similarity", found.count)
 
 
 def similarity(found_PD: Tensor, right_PD: Tensor) -> float:
@@ -241,6 +266,46 @@ def neighbours_found(found_PD: Tensor, right_PD: Tensor) -> float:
         found_QK, right_QK = (_nearest(unit_PD, some_Q) for unit_PD in units)
         both += int((found_QK[:, :, None] == right_QK[:, None, :]).sum())
     return both / (len(queries) * min(NEIGHBOURS, count - 1))
+
+
+def passages_found(found_PD: Tensor, pairs_Q2: NDArray[np.int64]) -> float:
+    """The share of queries whose own passage is among the ten passages nearest to them.
+
+    Nearest are the passages of the split with the highest cosines; the query's own text is none. A
+    passage that is as near as its neighbour does not come before it, so that a network to which all
+    texts are alike finds nothing. Looked up for every pair, or for `MOST_QUERIES` of them that
+    their number alone decides, always among all passages.
+
+    Args:
+        found_PD: embeddings ``(P, D)``, in the order of the split.
+        pairs_Q2: rows of query and passage.
+
+    Returns:
+        0 to 1; not a number where an embedding is not finite.
+
+    Source: recall at k of dense retrieval, Karpukhin et al., "Dense Passage Retrieval" (2020),
+    section 5, with one right passage for each query.
+    """
+    if not bool(found_PD.isfinite().all()):
+        return float("nan")
+    if len(pairs_Q2) > MOST_QUERIES:
+        rng = np.random.default_rng(DRAW_SEED)
+        drawn = pairs_Q2[rng.choice(len(pairs_Q2), MOST_QUERIES, replace=False)]
+    else:
+        drawn = pairs_Q2
+    unit_PD = F.normalize(found_PD.float(), dim=-1)
+    rows_M, columns = np.unique(pairs_Q2[:, 1], return_inverse=True)
+    column_of = dict(zip(pairs_Q2[:, 1].tolist(), columns.reshape(-1).tolist(), strict=True))
+    passages_M = torch.from_numpy(rows_M).to(found_PD.device)
+    found = 0
+    for queries_Q, own_Q in (part.T for part in torch.from_numpy(drawn).split(CHUNK)):
+        own_Q1 = torch.tensor([[column_of[row]] for row in own_Q.tolist()]).to(found_PD.device)
+        queries_Q = queries_Q.to(found_PD.device)
+        cosines_QM = unit_PD[queries_Q] @ unit_PD[passages_M].T
+        cosines_QM[queries_Q[:, None] == passages_M] = -2.0
+        nearer_Q = (cosines_QM >= cosines_QM.gather(1, own_Q1)).sum(dim=1) - 1
+        found += int((nearer_Q < NEIGHBOURS).sum())
+    return found / len(drawn)
 
 
 def _nearest(unit_PD: Tensor, queries_Q: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def evaluate(
     compared = {}
     if task.compares:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
-        compared = dict(task.compared(logits, labels))
+        compared = dict(task.compared(split, logits, labels))
     return Evaluation(loss / count, accuracy, count, recall_nats, compared)
 
 

@@ -2,9 +2,10 @@
 
 A text is tokenised as the checkpoint's folder says: behind its prompt, in lower case where it wants
 that, with the marks around it, and cut at its length. Equal texts are taken once. Which texts are
-held out their content decides, so that a text stays in its split when others come or go.
+held out their content decides, so that a text stays in its split when others come or go; of a pair
+the passage decides, so that all queries for it stay with it.
 
-Shapes: N texts of a split, B texts of a batch, D width of the embeddings.
+Shapes: N texts of a split, B texts of a batch, D width of the embeddings, Q pairs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import TokenInput
@@ -30,7 +32,7 @@ from supernet.data.prepare.checkpoint_folder import (
     read_folder,
     record,
 )
-from supernet.data.prepare.plain_texts import read_texts, text_files
+from supernet.data.prepare.plain_texts import read_records, text_files
 from supernet.data.prepare.plan import (
     HASH_BYTES,
     SPLITS,
@@ -39,7 +41,7 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
 )
-from supernet.data.prepared import targets_file
+from supernet.data.prepared import pairs_file, targets_file
 from supernet.data.text_batches import padded_rows
 from supernet.data.text_files import (
     Report,
@@ -61,6 +63,37 @@ HELD_OUT = 20  # one text in so many goes to the validation split, and as many t
 FEWEST_HELD = 2  # texts, which are compared with each other
 TEXTS_PER_CHUNK = 1024
 BATCH_TEXTS, BATCH_TOKENS = 64, 8192  # that are embedded at once, padding included
+
+Pairs = NDArray[np.int64]
+
+
+class SplitTexts:
+    """The different texts of a split, in the order in which they come, and pairs of them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, int] = {}  # by a text's digest
+        self._pairs: dict[tuple[int, int], None] = {}
+        self.equal = 0
+
+    def add(self, texts: tuple[str, ...], digests: list[bytes]) -> list[str]:
+        """Take a text, or a query and its passage; returns what is new of them."""
+        new, numbers = list[str](), list[int]()
+        for text, digest in zip(texts, digests, strict=True):
+            if digest not in self._rows:
+                self._rows[digest] = len(self._rows)
+                new.append(text)
+            numbers.append(self._rows[digest])
+        first, last = numbers[0], numbers[-1]
+        if first != last and (first, last) not in self._pairs:
+            self._pairs[first, last] = None
+        elif not new:
+            self.equal += 1
+        return new
+
+    @property
+    def pairs(self) -> Pairs:
+        """Rows of the query and of the passage of each pair."""
+        return np.array(list(self._pairs), dtype=np.int64).reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +161,7 @@ class EmbeddingPlan:
         self, folder: Path, dtype: TokenDtype, report: Report
     ) -> dict[str, SplitRecord]:
         counted = {split: Counter[str]() for split in SPLITS}
-        seen: dict[str, set[bytes]] = {split: set() for split in SPLITS}
+        found = {split: SplitTexts() for split in SPLITS}
         done, total = 0, sum(file.lines for files in self.files.values() for file in files)
         with Overlaps(folder) as overlaps, ExitStack() as stack:
             writers = {
@@ -136,33 +169,35 @@ class EmbeddingPlan:
             }
             for given, chunk in self._chunks():
                 kept: dict[str, list[str]] = {split: [] for split in SPLITS}
-                for text in chunk:
-                    digest = _digest(text)
-                    split = self._split_of(given, digest)
-                    if not text:
+                for texts in chunk:
+                    if not all(texts):
                         counted[given]["blank"] += 1
-                    elif digest in seen[split]:
-                        counted[split]["equal"] += 1
-                    else:
-                        seen[split].add(digest)
-                        kept[split].append(text)
-                for split, texts in kept.items():
-                    overlaps.add(split, (text.encode() for text in texts))
-                    counted[split]["cut"] += self._append(writers[split], texts)
+                        continue
+                    digests = [_digest(text) for text in texts]
+                    split = self._split_of(given, digests[-1])
+                    kept[split] += found[split].add(texts, digests)
+                for split, new in kept.items():
+                    overlaps.add(split, (text.encode() for text in new))
+                    counted[split]["cut"] += self._append(writers[split], new)
                 done += len(chunk)
                 report("Writing texts", done, total)
             records: dict[str, SplitRecord] = {}
+            pairs = {split: texts.pairs for split, texts in found.items()}
             for split in SPLITS:
                 self._check_enough(split, writers[split].rows)
+                self._check_pairs(split, pairs)
+                if len(pairs[split]):
+                    np.save(folder / pairs_file(split), pairs[split])
+                counted[split]["equal"] = found[split].equal
                 shared = overlaps.of(split, records)
-                records[split] = _record(writers[split], counted[split], shared)
+                records[split] = _record(writers[split], counted[split], shared, len(pairs[split]))
         return records
 
-    def _chunks(self) -> Iterator[tuple[str, list[str]]]:
-        """Some texts at a time, with the split that their file was given for."""
+    def _chunks(self) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+        """Some texts and pairs at a time, with the split that their file was given for."""
         for split, files in self.files.items():
             for file in files:
-                texts = map(str.strip, read_texts(file.path))
+                texts = (tuple(map(str.strip, record)) for record in read_records(file.path))
                 while chunk := list(itertools.islice(texts, TEXTS_PER_CHUNK)):
                     yield split, chunk
 
@@ -192,6 +227,16 @@ class EmbeddingPlan:
         raise DataError(
             f"the {split} split has {count} different texts and needs {least} or more: give more "
             f"texts{given}"
+        )
+
+    def _check_pairs(self, split: str, pairs: Mapping[str, Pairs]) -> None:
+        """Networks are compared by what their queries find in both splits, or in neither."""
+        if split == "train" or len(pairs[split]) or not any(map(len, pairs.values())):
+            return
+        given = f"--{split} a file with pairs" if split in self.files else f"more, or --{split}"
+        raise DataError(
+            f"there are pairs of query and passage, but none in the {split} split: give {given}, "
+            "so that networks can be compared by them"
         )
 
 
@@ -292,10 +337,12 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
 
 
-def _record(writer: RowWriter, counted: Counter[str], shared: dict[str, int]) -> SplitRecord:
+def _record(
+    writer: RowWriter, counted: Counter[str], shared: dict[str, int], num_pairs: int
+) -> SplitRecord:
     return SplitRecord(
         examples=writer.rows,
-        counts={"tokens": writer.total},
+        counts={"tokens": writer.total} | ({"pairs": num_pairs} if num_pairs else {}),
         longest={"source": writer.longest},
         dropped={name: counted[name] for name in ("blank", "equal") if counted[name]},
         truncated=counted["cut"],

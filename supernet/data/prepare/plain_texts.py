@@ -1,4 +1,8 @@
-"""Files of texts as people have them: a text in each line, or in the ``text`` of a JSON object."""
+"""Files of texts as people have them.
+
+A text in each line, or in the ``text`` of a JSON object; or a ``query`` and the ``passage`` that
+answers it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from supernet.data.text_files import read_lines
 
 ENDINGS = (".txt", ".jsonl", ".gz")
 JSON_ENDING = ".jsonl"
+PAIR = ("query", "passage")
 
 
 def text_files(given: Iterable[Path]) -> list[Path]:
@@ -59,18 +64,40 @@ def read_texts(path: Path) -> Iterator[str]:
     Raises:
         DataError: naming the line, where it is none.
     """
+    for number, record in enumerate(read_records(path), start=1):
+        if len(record) != 1:
+            raise DataError(
+                f"{path}:{number}: pairs of query and passage are for encoders of texts, and this "
+                'is no data for one; a line is a JSON object with a text, {"text": "…"}'
+            )
+        yield record[0]
+
+
+def read_records(path: Path) -> Iterator[tuple[str, ...]]:
+    """What the lines of a file hold: a text, or a query and its passage.
+
+    Args:
+        path: as of `read_texts`; a JSON object may have a ``query`` and a ``passage`` in the place
+            of a ``text``.
+
+    Raises:
+        DataError: naming the line, where it is neither.
+    """
     if not path.name.lower().removesuffix(".gz").endswith(JSON_ENDING):
-        yield from read_lines(path)
+        for line in read_lines(path):
+            yield (line,)
         return
     for number, line in enumerate(read_lines(path), start=1):
         try:
             found: Any = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not JSON: {error}") from error
-        text = found.get("text") if isinstance(found, dict) else None
-        if not isinstance(text, str):
+        values = found if isinstance(found, dict) else {}
+        texts = [values.get(name) for name in (PAIR if "text" not in values else ("text",))]
+        if not all(isinstance(text, str) for text in texts):
             raise DataError(
-                f'{path}:{number}: a line is a JSON object with a text, {{"text": "…"}}'
+                f'{path}:{number}: a line is a JSON object with a text, {{"text": "…"}}, or, for '
+                'encoders of texts, with a pair, {"query": "…", "passage": "…"}'
             )
         # A lone surrogate, which JSON can write, is no character.
-        yield text.encode("utf-8", "replace").decode("utf-8")
+        yield tuple(str(text).encode("utf-8", "replace").decode("utf-8") for text in texts)
