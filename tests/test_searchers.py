@@ -140,6 +140,14 @@ class TestContract:
         assert found.qualities == pytest.approx(quality(found.rows))
 
 
+def test_networks_that_are_all_as_good_as_can_be_are_searched():
+    """A recall of 1 for every network: quality 0, as predicted too."""
+    searcher = rank_evolve(PROBLEM, 3)
+    while len(rows := searcher.ask()):
+        searcher.tell(rows, np.zeros(len(rows)))
+    assert len(distinct(searcher.rows)) == searcher.done > 12
+
+
 def test_what_is_not_said_to_have_failed_is_learnt_from():
     rows = [run_with_failures(rank_evolve(PROBLEM, 3), v, told=False) for v in (2.0, 90.0)]
     assert not np.array_equal(*rows)

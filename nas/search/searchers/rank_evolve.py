@@ -34,6 +34,7 @@ from search_spaces.space import Choice, SearchSpace
 # from 0.2 to 2 were compared in experiments/LOG.md.
 TRUSTED_DEVIATIONS = 0.3
 PRUNE = 3
+NOUGHT = 1e-12  # of a quality that is as good as can be, and by which nothing can be divided
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class RankEvolve(Searcher):
         chance = by_chance(expected.objectives, deviations, front)
         picked = list(dict.fromkeys([*picked, *chance]))[:sure]
         # Relative: what is bad anyway may be as unsure as it likes.
-        doubt = np.argsort(-deviations / np.abs(mean), kind="stable").tolist()
+        doubt = np.argsort(-deviations / np.maximum(np.abs(mean), NOUGHT), kind="stable").tolist()
         return rows[list(dict.fromkeys([*picked, *doubt]))[:count]]
 
     def _candidates(self, ranker: Ensemble) -> Genotypes:
