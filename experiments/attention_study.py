@@ -119,9 +119,14 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
 
 
 def searched(
-    asked: Oracle, space: SearchSpace, costs: Costs, seed: int, budget: int = BUDGET
+    asked: Oracle,
+    space: SearchSpace,
+    costs: Costs,
+    seed: int,
+    budget: int = BUDGET,
+    first: int = FIRST,
 ) -> Genotypes:
-    """The rows, of the whole space, that a search of a part of it evaluated."""
+    """The rows, of the whole space, that a search of a part of it evaluated, `first` at random."""
     whole = asked.space
 
     def priced(rows: Genotypes) -> Scores:
@@ -129,11 +134,19 @@ def searched(
 
     most = costs(largest(whole))[0]
     problem = Problem(space, priced, np.array([asked.problem.reference[0], *most]))
-    rows = sample_distinct(space, np.random.default_rng([seed, 5]), FIRST)
-    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
+    rows = sample_distinct(space, np.random.default_rng([seed, 5]), first)
+    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:first]
     searcher = RankEvolve(problem, start, RankEvolveSettings(budget, patience=0), seed)
-    for _ in search(searcher, lambda rows: asked(space.translate(rows, whole))):
-        asked.keep()
+
+    def evaluated(rows: Genotypes) -> Floats:
+        found = []
+        for row in space.translate(rows, whole):
+            found.append(asked(row[None]))
+            asked.keep()  # one may take as long as a training
+        return np.concatenate(found)
+
+    for _ in search(searcher, evaluated):
+        pass
     return space.translate(searcher.rows, whole)
 
 

@@ -47,7 +47,7 @@ from experiments.attention_study import (
     train,
 )
 from experiments.harness import Options, Study, note, table_of
-from experiments.search_efficiency import Measure
+from experiments.search_efficiency import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted
@@ -80,21 +80,29 @@ LEAST_RANKED = 10
 # -- the spaces -----------------------------------------------------------------------------------
 
 
-def space_at(name: str, length: int) -> SearchSpace:
+def space_at(name: str, length: int, context: int | None = None) -> SearchSpace:
     """A shipped space whose texts have a length in tokens, and whose networks write behind it.
 
+    Args:
+        name: of the space.
+        length: of the texts, which nothing but the data depends on.
+        context: tokens behind which caches and times are taken; None for the length.
+
     Raises:
-        UsageError: for a length below 1, or too short for the data.
+        UsageError: for a length or context below 1, or too short for the data.
     """
     space = load_space(name)
     if length < 1:
         raise UsageError(f"the length of texts is at least 1 token; given {length}")
+    if context is not None and context < 1:
+        raise UsageError(f"costs are taken behind at least 1 token; given {context}")
     data = {**space.data, "length": length} if space.data["dataset"] == RECALL else space.data
+    behind = {} if context is None else {"context": context}
     return replace(
         space,
-        model=replace(space.model, max_length=length + 1),
+        model=replace(space.model, max_length=max(length, context or 0) + 1),
         data=data,
-        workload={**space.workload, "source": length},
+        workload={**space.workload, "source": length, **behind},
     )
 
 
@@ -250,8 +258,8 @@ def measure(options: Options) -> dict[str, Any]:
     whole = load_space(options.space)
     length = options.length or int(whole.workload["source"])
     quality = options.quality or QUALITY_OF[options.space]
-    space = space_at(options.space, length)
-    work = Path(options.work) / f"{options.space}-{length}"
+    space = space_at(options.space, length, options.context)
+    work = Path(options.work) / _name(options, "-")
     given = dict(pair.split("=", 1) for pair in options.set)
     numbers = numbers_at(space, options.preset, given)
     train_supernet(space, numbers, work, options.preset, data=options.data, quality=quality)
@@ -261,7 +269,7 @@ def measure(options: Options) -> dict[str, Any]:
     found: dict[str, dict[str, Genotypes]] = {}
     for cost, price in costs.items():
         for name, part in parts_of(asked.space).items():
-            rows = searched(asked, part, price, seed=0, budget=options.budget)
+            rows = searched(asked, part, price, 0, options.budget, options.first)
             found.setdefault(cost, {})[name] = rows
             note(f"{cost}, {name}: {len(rows)} evaluations")
     won = winners_of(asked, found, costs)
@@ -272,8 +280,10 @@ def measure(options: Options) -> dict[str, Any]:
     return {
         "space": options.space,
         "length": length,
+        "context": options.context or length,
         "quality": quality,
         "budget": options.budget,
+        "first": options.first,
         "seeds": options.seeds,
         "updates": {
             "alone": budget.own_updates,
@@ -281,16 +291,37 @@ def measure(options: Options) -> dict[str, Any]:
             "scratch": budget.retrain.max_updates,
         },
         "fronts": fronts_of(asked, found, costs),
-        "winners": winner_rows(asked, won, scores, costs, work),
+        "winners": winner_rows(asked, won, scores, timed_of(options), work),
         "ranking": ranking(asked, ranked, scores, quality),
     }
 
 
+def timed_of(options: Options) -> list[str]:
+    """The times that winners are measured for: those that were searched for, and `--timed`."""
+    asked = f"{options.costs},{options.timed or ''}".split(",")
+    return [name for name in TIMES if name in asked]
+
+
+def _name(options: Options, joint: str) -> str:
+    length = options.length or int(load_space(options.space).workload["source"])
+    behind = [] if options.context is None else [str(options.context)]
+    return joint.join([options.space, str(length), *behind])
+
+
 def _check(options: Options) -> None:
+    for name in filter(None, (options.timed or "").split(",")):
+        if name not in TIMES:
+            allowed = ", ".join(TIMES)
+            raise UsageError(f"winners are timed for {allowed}; given --timed {name}")
     unknown = [name for name in options.costs.split(",") if name not in {*COSTS, *UNTIMED}]
     if unknown:
         allowed = ", ".join(dict.fromkeys((*COSTS, *UNTIMED)))
         raise UsageError(f"there is no cost {unknown[0]!r} in this study; allowed are {allowed}")
+    if not 2 <= options.first <= min(FIRST, options.budget):
+        raise UsageError(
+            f"of {options.budget} evaluations of a search 2 to {min(FIRST, options.budget)} are "
+            f"drawn before any is predicted; given --first {options.first}"
+        )
     if options.seeds < 2:
         raise UsageError(f"a deviation needs at least 2 seeds; given {options.seeds}")
     if options.ranked < LEAST_RANKED:
@@ -330,19 +361,17 @@ def winner_rows(
     asked: Oracle,
     won: Sequence[Winner],
     scores: Mapping[str, list[dict[str, float]]],
-    costs: Mapping[str, Costs],
+    times: Sequence[str],
     work: Path,
 ) -> list[dict[str, Any]]:
-    """A row for each winner: what it is, costs and reaches."""
+    """A row for each winner: what it is, costs, takes of these times, and reaches."""
     networks = list({winner.network.id: winner.network for winner in won}.values())
-    counts = {name: costs[name] for name in costs if not OBJECTIVES[name].timed}
     rows = distinct(np.concatenate([winner.row for winner in won]))
     priced: dict[str, dict[str, float]] = {network.id: {} for network in networks}
-    always = costs_of(asked.space, work, UNTIMED) | counts
-    for name, price in always.items():
+    for name, price in costs_of(asked.space, work, UNTIMED).items():
         for network, value in zip(asked.space.decode(rows), price(rows)[:, 0], strict=True):
             priced[network.id][name] = float(value)
-    for name in (name for name in costs if OBJECTIVES[name].timed):
+    for name in times:
         for network, ms in zip(networks, timed_ms(asked.space, networks, name, work), strict=True):
             priced[network.id][name] = ms
     return [
@@ -472,6 +501,8 @@ def met(content: Mapping[str, Any]) -> bool:
 def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
     """Fronts, winners, comparisons, and the marks."""
     title = f"{content['space']}, {content['length']} tokens"
+    if content["context"] != content["length"]:
+        title += f", caches and times behind {content['context']:,}"
     yield _fronts_table(content, title)
     yield _winners_table(content, title)
     found = comparisons(content)
@@ -585,6 +616,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
     parser.add_argument("--space", choices=list(QUALITY_OF), default="recall")
     parser.add_argument("--length", type=int, help="tokens of a text; the space's own if left out")
+    parser.add_argument(
+        "--context", type=int, help="caches and times behind so many tokens; the length if left out"
+    )
     parser.add_argument("--data", help="the prepared folder of python-source")
     parser.add_argument("--quality", choices=["loss", *QUALITY_OF.values()])
     parser.add_argument(
@@ -592,9 +626,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=",".join(COSTS),
         help=f"searched for besides quality; {','.join(UNTIMED)} on a machine that does other work",
     )
+    parser.add_argument(
+        "--timed", help=f"winners are timed for, besides those costs: {','.join(TIMES)}"
+    )
     parser.add_argument("--preset", default="quick", help="whose trainings are done")
     parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
     parser.add_argument("--budget", type=int, default=160, help="evaluations of each search")
+    parser.add_argument(
+        "--first", type=int, default=FIRST, help="of them drawn before any is predicted"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each winner")
     parser.add_argument("--ranked", type=int, default=16, help="networks that the ranking is of")
     parser.add_argument("--work", default="runs/hybrid_study", help="supernet, evaluations, nets")
@@ -602,8 +642,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _results(options: Options) -> str:
-    length = options.length or int(load_space(options.space).workload["source"])
-    return f"hybrid_study_{options.space}_{length}"
+    return f"hybrid_study_{_name(options, '_')}"
 
 
 STUDY = Study(

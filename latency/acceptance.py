@@ -8,7 +8,7 @@ not accepted after all tries is *doubtful*: it has a value, and the reason why t
 believed.
 
 A session in which everything is slower by the same factor is calm: ratios to the reference held
-within 3 % while a machine that is shared with others took between 1.0 and 2.0 times its shortest
+within 3.5 % while a machine that is shared with others took between 1.0 and 2.1 times its shortest
 time, so what such a session says of a call can be believed.
 
 Why sessions and not more rounds: what disturbs, other work or where a network's tensors lie in
@@ -70,7 +70,7 @@ class Tolerances:
     slower: float = 1.5
     spread: float = 0.05
     unit_spread: float = 0.10
-    near: float = 0.10
+    near: float = 0.05
     waited: float = WAITED
     others: float = OTHERS
 

@@ -3,6 +3,8 @@
 Every layer keeps its own columns (which layer is linear matters), sizes stay in physical units,
 and sums over layers and products with the width are added because cost grows with them.
 
+Genes of one's own (`search_spaces.genes`) have sums, counts and products of the same kinds.
+
 Encode in the coordinates of the root space: translate the rows of a pruned space first
 (`SearchSpace.translate`), so that one ranker understands both.
 
@@ -14,23 +16,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.space import LAYER_GENES, MEMORY_GENE, Genotypes, SearchSpace, Slot
+from search_spaces.genes import Gene, GeneSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.space import LAYER_GENES, MEMORY_GENE, SearchSpace, Slot
 
 Vector = NDArray[np.float64]
 Column = tuple[str, Vector]
 
 
 @lru_cache(maxsize=64)
-def _names(space: SearchSpace) -> tuple[str, ...]:
+def _names(space: GenotypeSpace) -> tuple[str, ...]:
     row = np.zeros((1, len(space.slots)), dtype=np.int16)
     return tuple(name for name, _ in _columns(space, row))
 
 
-def feature_names(space: SearchSpace) -> list[str]:
+def feature_names(space: GenotypeSpace) -> list[str]:
     """Names of the columns of `encode_features`, layers counted from 0.
 
     ============================================  ==============================================
@@ -44,12 +49,16 @@ def feature_names(space: SearchSpace) -> list[str]:
     ``encoder.embed_dim*sum.ffn_dim`` …            products that cost is made of
     ``encoder.embed_dim*decoder.num_layers``       cross-attention's keys and values
     ``decoder.memory_length`` …                    alone, times the layers and times all heads
+    ``dropout``, ``norm=rms``                      a gene of one's own; 0 where it is not there
+    ``ratio.2``, ``norm.2=rms``                    in layer 2
+    ``sum.ratio``, ``count.norm=rms``              over the layers that are there
+    ``embed_dim*sum.ratio`` …                      products of two sizes, counts and sums
     ============================================  ==============================================
     """
     return list(_names(space))
 
 
-def encode_features(space: SearchSpace, genotypes: Genotypes) -> NDArray[np.float64]:
+def encode_features(space: GenotypeSpace, genotypes: Genotypes) -> NDArray[np.float64]:
     """Encode canonical genotype rows.
 
     A gene with a single choice gets no column of its own in that layer (whether the layer is
@@ -74,7 +83,11 @@ class _Stack:
     depth: NDArray[np.int64]
 
 
-def _columns(space: SearchSpace, genotypes: Genotypes) -> Iterator[Column]:
+def _columns(space: GenotypeSpace, genotypes: Genotypes) -> Iterator[Column]:
+    if isinstance(space, GeneSpace):
+        yield from _gene_columns(space, genotypes)
+        return
+    assert isinstance(space, SearchSpace)
     columns_SN = np.ascontiguousarray(genotypes.T)
     stacks = [_stack(space, name, genotypes) for name in space.stacks]
     for stack in stacks:
@@ -203,3 +216,45 @@ def _sum(layers: list[Vector]) -> Vector:
     for values in layers[1:]:
         total += values
     return total
+
+
+def _gene_columns(space: GeneSpace, genotypes: Genotypes) -> Iterator[Column]:
+    """Columns of genes of one's own.
+
+    A layer's own column stands there beside sums and counts over the layers, which cost is made
+    of; sums and sizes of the whole network are also multiplied, each with each.
+    """
+    there_NS = space.active(genotypes)
+    whole: list[Column] = []
+    layers: list[Column] = []
+    for gene in space.genes:
+        columns = space.columns[gene.name]
+        for name, values_NL in _gene_values(gene, genotypes[:, columns], there_NS[:, columns]):
+            if gene.per_layer is None:
+                whole.append((name, values_NL[:, 0]))
+                continue
+            stem, _, choice = name.partition("=")
+            for layer, values in enumerate(values_NL.T):
+                layers.append((f"{stem}.{layer}" + (f"={choice}" if choice else ""), values))
+            whole.append((f"{'count' if choice else 'sum'}.{name}", values_NL.sum(axis=1)))
+    yield from whole
+    for (one, values), (other, others) in combinations(whole, 2):
+        if one.partition("=")[0] != other.partition("=")[0]:
+            yield f"{one}*{other}", values * others
+    yield from layers
+
+
+def _gene_values(
+    gene: Gene, indices_NL: NDArray[np.int16], there_NL: NDArray[np.bool_]
+) -> Iterator[tuple[str, Vector]]:
+    """A gene's sizes, or for each of its categories where it stands, ``(N, L)``; else 0."""
+    if len(gene.choices) == 1 and gene.per_layer is None and not gene.when:
+        return  # says the same of all networks
+    if gene.ordered:
+        yield gene.name, np.array(gene.choices, dtype=np.float64)[indices_NL] * there_NL
+        return
+    # Of two categories that are always there, one says all.
+    told = gene.choices[1:] if not gene.when and gene.per_layer is None else gene.choices
+    for choice in told:
+        is_it = (indices_NL == gene.choices.index(choice)) & there_NL
+        yield f"{gene.name}={choice}", is_it.astype(np.float64)

@@ -1,7 +1,7 @@
 """What a search does to networks: draw, mutate, cross, walk, enumerate.
 
-Everything works on genotype matrices ``(N, S)`` (see `search_spaces.space`), takes its randomness
-as an argument, stays inside the space and returns canonical rows.
+Everything works on genotype matrices ``(N, S)`` (see `search_spaces.genotypes`), takes its
+randomness as an argument, stays inside the space and returns canonical rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from search_spaces.architecture import base_kind
 from search_spaces.errors import UsageError
-from search_spaces.space import Choice, Genotypes, SearchSpace, Slot
+from search_spaces.genotypes import Genotypes, GenotypeSpace, Position
+from search_spaces.space import Slot
 
 ENUMERATION_LIMIT = 1_000_000
 # Of a space with at most this many networks per wanted one, every network is listed instead of
@@ -27,7 +28,7 @@ _SMALLEST_KINDS = ("linear", "window", "softmax", "omni")
 _LARGEST_KINDS = ("softmax", "omni", "window", "linear")
 
 
-def sample(space: SearchSpace, rng: np.random.Generator, n: int) -> Genotypes:
+def sample(space: GenotypeSpace, rng: np.random.Generator, n: int) -> Genotypes:
     """Draw `n` networks, each slot uniformly and independently; repetitions may occur.
 
     Depths are therefore equally likely, although deeper networks are by far more numerous:
@@ -44,7 +45,7 @@ def sample(space: SearchSpace, rng: np.random.Generator, n: int) -> Genotypes:
     return space.canonical(_draw(space, rng, n))
 
 
-def sample_distinct(space: SearchSpace, rng: np.random.Generator, n: int) -> Genotypes:
+def sample_distinct(space: GenotypeSpace, rng: np.random.Generator, n: int) -> Genotypes:
     """Draw `n` different networks, or all of them where the space has no more than `n`.
 
     Small spaces (fewer than `LISTING_RATIO` times `n` networks) are listed and shuffled; others
@@ -71,7 +72,7 @@ def sample_distinct(space: SearchSpace, rng: np.random.Generator, n: int) -> Gen
 
 
 def mutate(
-    space: SearchSpace, genotypes: Genotypes, rate: float, rng: np.random.Generator
+    space: GenotypeSpace, genotypes: Genotypes, rate: float, rng: np.random.Generator
 ) -> Genotypes:
     """Change each gene that is there to another of its choices with probability `rate`.
 
@@ -101,7 +102,7 @@ def mutate(
 
 
 def crossover(
-    space: SearchSpace, a: Genotypes, b: Genotypes, rng: np.random.Generator
+    space: GenotypeSpace, a: Genotypes, b: Genotypes, rng: np.random.Generator
 ) -> Genotypes:
     """Take each gene from either parent with equal probability.
 
@@ -123,11 +124,10 @@ def crossover(
     return space.canonical(np.where(from_a, a, b))
 
 
-def neighbours(space: SearchSpace, genotype: Genotypes) -> Genotypes:
+def neighbours(space: GenotypeSpace, genotype: Genotypes) -> Genotypes:
     """All networks one gene away.
 
-    Layers that appear because the depth grows repeat the genes of the last layer before, as far
-    as the new layer offers them, and its first choice elsewhere.
+    What appears with a change, such as a layer, gets what `GenotypeSpace.completed` says.
 
     Args:
         space: the space of the row.
@@ -138,9 +138,9 @@ def neighbours(space: SearchSpace, genotype: Genotypes) -> Genotypes:
     """
     row = np.reshape(genotype, (1, -1))
     active = space.active(row)[0]
-    template = np.where(active, row, _repeated_layers(space, row))
+    template = np.where(active, row, space.completed(row))
     rows = []
-    for column in np.flatnonzero(active):
+    for column in np.flatnonzero(active).tolist():
         for index in range(len(space.slots[column].choices)):
             if index != row[0, column]:
                 changed = template.copy()
@@ -150,7 +150,7 @@ def neighbours(space: SearchSpace, genotype: Genotypes) -> Genotypes:
     return distinct(space.canonical(np.concatenate([empty, *rows])))
 
 
-def smallest(space: SearchSpace) -> Genotypes:
+def smallest(space: GenotypeSpace) -> Genotypes:
     """The network with the smallest choice of every size, ``(1, S)``.
 
     Attention kinds: linear where it is offered, else the smallest window, else softmax, else omni.
@@ -158,7 +158,7 @@ def smallest(space: SearchSpace) -> Genotypes:
     return _extreme(space, 0, _SMALLEST_KINDS)
 
 
-def largest(space: SearchSpace) -> Genotypes:
+def largest(space: GenotypeSpace) -> Genotypes:
     """The network with the largest choice of every size, ``(1, S)``.
 
     Attention kinds: softmax where it is offered, else omni, else the largest window, else linear.
@@ -166,7 +166,7 @@ def largest(space: SearchSpace) -> Genotypes:
     return _extreme(space, -1, _LARGEST_KINDS)
 
 
-def enumerate_all(space: SearchSpace, limit: int = ENUMERATION_LIMIT) -> Genotypes:
+def enumerate_all(space: GenotypeSpace, limit: int = ENUMERATION_LIMIT) -> Genotypes:
     """Every network of the space once, ``(space.size, S)``.
 
     Raises:
@@ -177,12 +177,10 @@ def enumerate_all(space: SearchSpace, limit: int = ENUMERATION_LIMIT) -> Genotyp
             f"the space {space.name} has {space.size} networks, more than the {limit} that may "
             "be listed: sample it, or restrict it first"
         )
-    columns = [space.slot_index[f"{stack}.num_layers"] for stack in space.stacks]
-    depth_choices = [range(len(space.slots[column].choices)) for column in columns]
+    columns = space.deciding_columns
     blocks = []
-    for depths in itertools.product(*depth_choices):
-        fixed = dict(zip(columns, depths, strict=True))
-        blocks.append(_all_of_depth(space, fixed))
+    for indices in itertools.product(*(range(space.num_choices[column]) for column in columns)):
+        blocks.append(_all_that_decide(space, dict(zip(columns, indices, strict=True))))
     return np.concatenate(blocks)
 
 
@@ -194,16 +192,19 @@ def distinct(genotypes: Genotypes) -> Genotypes:
     return rows[np.sort(first)]
 
 
-def _draw(space: SearchSpace, rng: np.random.Generator, n: int) -> NDArray[np.int16]:
+def _draw(space: GenotypeSpace, rng: np.random.Generator, n: int) -> NDArray[np.int16]:
     """Uniform choice indices for all slots, those of missing layers included, ``(n, S)``."""
     return (rng.random((n, len(space.slots))) * space.num_choices).astype(np.int16)
 
 
-def _all_of_depth(space: SearchSpace, fixed: dict[int, int]) -> Genotypes:
-    """All rows with these depth indices (column → index)."""
+def _all_that_decide(space: GenotypeSpace, fixed: dict[int, int]) -> Genotypes:
+    """All rows with these indices in the deciding columns (column → index)."""
     row = np.zeros((1, len(space.slots)), dtype=np.int16)
     row[0, list(fixed)] = list(fixed.values())
-    free = [column for column in np.flatnonzero(space.active(row)[0]) if column not in fixed]
+    there = space.active(row)[0]
+    if row[0, ~there].any():  # one that decides is itself not there: counted with another
+        return row[:0]
+    free = [column for column in np.flatnonzero(there).tolist() if column not in fixed]
     radices = [len(space.slots[column].choices) for column in free]
     number = np.arange(math.prod(radices))
     rows = np.repeat(row, len(number), axis=0)
@@ -213,29 +214,15 @@ def _all_of_depth(space: SearchSpace, fixed: dict[int, int]) -> Genotypes:
     return rows
 
 
-def _extreme(space: SearchSpace, end: int, kinds: Sequence[str]) -> Genotypes:
+def _extreme(space: GenotypeSpace, end: int, kinds: Sequence[str]) -> Genotypes:
     row = [_extreme_index(slot, end, kinds) for slot in space.slots]
     return space.canonical(np.array([row], dtype=np.int16))
 
 
-def _extreme_index(slot: Slot, end: int, kinds: Sequence[str]) -> int:
-    wanted: Choice = slot.choices[end]
-    if slot.gene.endswith("attention"):
+def _extreme_index(slot: Position, end: int, kinds: Sequence[str]) -> int:
+    wanted: object = slot.choices[end]
+    if isinstance(slot, Slot) and not slot.ordered:
         offered = [base_kind(str(choice)) for choice in slot.choices]
         kind = next(kind for kind in kinds if kind in offered)
         wanted = [choice for choice in slot.choices if base_kind(str(choice)) == kind][end]
     return slot.choices.index(wanted)
-
-
-def _repeated_layers(space: SearchSpace, row: Genotypes) -> Genotypes:
-    """The row with the last present layer's genes in every layer behind it."""
-    out = row.copy()
-    for stack in space.stacks:
-        depth = int(space.depths(row, stack)[0])
-        layers = space.layer_columns[stack]
-        for columns in layers[depth:]:
-            for source, column in zip(layers[depth - 1], columns, strict=True):
-                value = space.slots[source].choices[row[0, source]]
-                offered = space.slots[column].choices
-                out[0, column] = offered.index(value) if value in offered else 0
-    return out

@@ -28,12 +28,13 @@ from search_spaces.architecture import (
     EncoderStack,
 )
 from search_spaces.errors import ArchitectureError, SpaceFileError
+from search_spaces.genotypes import Genotypes as Genotypes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
 from search_spaces.toml_source import shown
 
 Choice = int | str
-Genotypes = NDArray[np.int16]
 
 STACK_GENES = ("embed_dim", "num_layers")
 MEMORY_GENE = "memory_length"  # a gene of the whole decoder, which a language space may leave out
@@ -79,9 +80,14 @@ class Slot:
         """``encoder.ffn_dim``: the name shared by the slots of all layers."""
         return f"{self.stack}.{self.gene}"
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the choices are sizes, not kinds of attention."""
+        return not self.gene.endswith("attention")
+
 
 @dataclass(frozen=True)
-class SearchSpace:
+class SearchSpace(GenotypeSpace):
     """A set of architectures: the choices for each slot plus the settings all of them share.
 
     Attributes:
@@ -117,16 +123,6 @@ class SearchSpace:
             "parent": self.parent_digest,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    @cached_property
-    def slot_index(self) -> dict[str, int]:
-        """Slot name → column of the genotype."""
-        return {slot.name: column for column, slot in enumerate(self.slots)}
-
-    @cached_property
-    def num_choices(self) -> NDArray[np.int16]:
-        """Number of choices of every slot, ``(S,)``."""
-        return np.array([len(slot.choices) for slot in self.slots], dtype=np.int16)
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -195,9 +191,26 @@ class SearchSpace:
                 mask[:, columns] = (depths > layer)[:, None]
         return mask
 
-    def canonical(self, genotypes: Genotypes) -> Genotypes:
-        """The same networks with 0 in every slot of a layer that is not there, ``(N, S)``."""
-        return np.where(self.active(genotypes), genotypes, 0).astype(np.int16)
+    @property
+    def deciding_columns(self) -> Sequence[int]:
+        """See `GenotypeSpace.deciding_columns`: the depths."""
+        return [self.slot_index[f"{stack}.num_layers"] for stack in self.stacks]
+
+    def completed(self, genotype: Genotypes) -> Genotypes:
+        """The row with the last layer's genes in every layer behind it.
+
+        Where such a layer does not offer a gene's value, its first choice stands there.
+        """
+        out = genotype.copy()
+        for stack in self.stacks:
+            depth = int(self.depths(genotype, stack)[0])
+            layers = self.layer_columns[stack]
+            for columns in layers[depth:]:
+                for source, column in zip(layers[depth - 1], columns, strict=True):
+                    value = self.slots[source].choices[genotype[0, source]]
+                    offered = self.slots[column].choices
+                    out[0, column] = offered.index(value) if value in offered else 0
+        return out
 
     def decode(self, genotypes: Genotypes) -> list[Architecture]:
         """Genotype rows ``(N, S)`` → architectures."""
@@ -219,14 +232,6 @@ class SearchSpace:
         except ArchitectureError:
             return False
         return True
-
-    def translate(self, genotypes: Genotypes, target: SearchSpace) -> Genotypes:
-        """Rows of this space as rows of `target`, whose slots offer at least these choices."""
-        out = np.zeros_like(genotypes)
-        for column, (mine, theirs) in enumerate(zip(self.slots, target.slots, strict=True)):
-            lookup = np.array([theirs.choices.index(c) for c in mine.choices], dtype=np.int16)
-            out[:, column] = lookup[genotypes[:, column]]
-        return target.canonical(out)
 
     # -- cutting ------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
-    "pandas": ("nas.results.tables",),
+    "pandas": ("nas.results.tables", "nas.evaluators.table"),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

@@ -61,6 +61,20 @@ def test_a_space_at_no_length_is_refused() -> None:
         space_at("recall", 0)
 
 
+def test_costs_are_taken_behind_a_context_and_texts_stay_as_long() -> None:
+    space = space_at("recall", 64, 2048)
+    assert space.data == SPACE.data and space.model.max_length == 2049
+    assert numbers_at(space, "quick", {}) == numbers_at(SPACE, "quick", {})
+    rows = parts_of(SPACE)["softmax"].translate(
+        sample_distinct(parts_of(SPACE)["softmax"], np.random.default_rng(2), 5), SPACE
+    )
+    grown = counted(space, rows, [CACHE])[CACHE] / counted(SPACE, rows, [CACHE])[CACHE]
+    assert grown == pytest.approx(np.full(5, 2048 / 64), rel=1e-3)
+    assert (network_costs(space, rows) == network_costs(SPACE, rows)).all()
+    with pytest.raises(UsageError, match="behind at least 1 token; given 0"):
+        space_at("recall", 64, 0)
+
+
 def test_an_update_reads_as_many_sequences_at_any_length() -> None:
     for length in (64, 128, 512):
         space = space_at("recall", length)
@@ -189,6 +203,7 @@ def content(tau: float = 0.8) -> dict[str, Any]:
     return {
         "space": "recall",
         "length": 2048,
+        "context": 2048,
         "quality": "accuracy",
         "budget": 8,
         "seeds": 3,
@@ -267,6 +282,9 @@ def test_everything_printed_comes_from_the_numbers_that_are_kept() -> None:
     [
         (["--costs", "params"], "no cost 'params' in this study; allowed are kv_cache_mb"),
         (["--seeds", "1"], "at least 2 seeds; given 1"),
+        (["--timed", "flops"], "timed for decode_ms, prefill_ms; given --timed flops"),
+        (["--first", "33"], "2 to 32 are drawn before any is predicted; given --first 33"),
+        (["--budget", "20"], "of 20 evaluations of a search 2 to 20 are drawn"),
         (["--ranked", "9"], "at least 10 networks; given 9"),
         (["--set", "epochs"], "as retrain.max_updates=500; found 'epochs'"),
     ],

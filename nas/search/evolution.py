@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from nas.search.pareto import constrained_ranks, crowding_distance, non_dominated
 from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import crossover, distinct, mutate, sample, sample_distinct
-from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ class Archive:
 
 
 def evolve(
-    space: SearchSpace,
+    space: GenotypeSpace,
     evaluate: Evaluate,
     settings: EvolutionSettings,
     seed: int,
@@ -211,7 +211,7 @@ def archive(generations: Iterable[Generation]) -> Archive:
 
 
 def _first(
-    space: SearchSpace,
+    space: GenotypeSpace,
     settings: EvolutionSettings,
     rng: np.random.Generator,
     start: Genotypes | None,
@@ -223,7 +223,7 @@ def _first(
 
 
 def _children(
-    space: SearchSpace,
+    space: GenotypeSpace,
     population: Generation,
     settings: EvolutionSettings,
     seen: set[bytes],
@@ -255,7 +255,7 @@ def _children(
 
 
 def _offspring(
-    space: SearchSpace,
+    space: GenotypeSpace,
     parents: Genotypes,
     fitness: NDArray[np.int64],
     settings: EvolutionSettings,

@@ -109,19 +109,21 @@ class GatedDeltaKernel(GatedKernel):
     ) -> tuple[Tensor, Tensor]:
         """Convolved queries, keys and values, one behind the other, and the last inputs."""
         _, heads, states, head_dim = q_BHND.shape
-        inputs_BFND = torch.cat((q_BHND, k_BHND, v_BHND), dim=1)
-        if past_BFTD is None:
-            inputs_BFND = F.pad(inputs_BFND, (0, 0, self.TAPS - 1, 0))
-        else:
-            inputs_BFND = torch.cat((past_BFTD, inputs_BFND), dim=2)
+        given_BFND = torch.cat((q_BHND, k_BHND, v_BHND), dim=1)
+        if past_BFTD is not None:
+            given_BFND = torch.cat((past_BFTD, given_BFND), dim=2)
         # Carried as they came, for that is exact.
-        last_BFTD = inputs_BFND[:, :, states:].clone()
-        (inputs_BFND,) = in_full_precision(inputs_BFND)
+        last_BFTD = given_BFND[:, :, 1 - self.TAPS :]
+        last_BFTD = F.pad(last_BFTD, (0, 0, self.TAPS - 1 - last_BFTD.shape[2], 0))
+        (inputs_BFND,) = in_full_precision(given_BFND)
         taps_3WT = self.taps_3WT[:, : heads * head_dim]
         # A tap's channels next to each other in memory: three times as fast as every fourth number.
         taps_TF1D = taps_3WT.movedim(-1, 0).contiguous().view(-1, 3 * heads, 1, head_dim)
-        sums_BFND = inputs_BFND[:, :, :states] * taps_TF1D[0]
-        for tap in range(1, self.TAPS):
-            shifted_BFND = inputs_BFND[:, :, tap : tap + states]
-            sums_BFND = torch.addcmul(sums_BFND, shifted_BFND, taps_TF1D[tap])
+        before = inputs_BFND.shape[2] - states
+        sums_BFND = inputs_BFND[:, :, before:] * taps_TF1D[-1]
+        for back in range(1, self.TAPS):
+            # Of states with nothing so far back there is no term; padding would copy all others.
+            first = max(0, back - before)
+            earlier_BFND = inputs_BFND[:, :, before + first - back : max(0, before + states - back)]
+            sums_BFND[:, :, first:].addcmul_(earlier_BFND, taps_TF1D[-1 - back])
         return F.silu(sums_BFND), last_BFTD

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nas.search.evolution import Scores
 from nas.search.pareto import hypervolume
 from search_spaces.encoding import encode_features
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -36,7 +36,7 @@ class Problem:
         reference: ``(M,)``, a network that would be of no use.
     """
 
-    space: SearchSpace
+    space: GenotypeSpace
     costs: Callable[[Genotypes], Scores]
     reference: Floats
 

@@ -15,7 +15,8 @@ from nas.search.pruning.prune import prune
 from nas.search.ranking import choose_ranker
 from nas.search.ranking.report_card import Factory
 from nas.search.searchers.base import Problem, Searcher
-from search_spaces.space import Genotypes
+from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.space import SearchSpace
 
 RANK, PRUNE, EVOLVE = 1, 2, 3
 
@@ -68,7 +69,9 @@ class OneShot(Searcher):
             return problem.points(rows, ranker.predict(problem.features(rows)))
 
         observed = problem.points(known, qualities).objectives
-        pruned = prune(problem.space, score, card, known, observed, seed * 16 + PRUNE).space
+        pruned: GenotypeSpace = problem.space
+        if isinstance(problem.space, SearchSpace):  # whose genes pruning knows
+            pruned = prune(problem.space, score, card, known, observed, seed * 16 + PRUNE).space
 
         def score_pruned(rows: Genotypes) -> Scores:
             return score(pruned.translate(rows, problem.space))

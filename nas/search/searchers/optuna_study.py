@@ -26,8 +26,9 @@ from optuna.trial import FrozenTrial, create_trial
 from nas.objectives import OBJECTIVES
 from nas.search.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.architecture import Architecture
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import sample
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.space import SearchSpace
 
 SamplerName = Literal["random", "nsga2", "tpe"]
 # So many known networks in a row, and a new one is drawn at random: TPE can ask for the same few
@@ -130,30 +131,28 @@ def _sampler(name: SamplerName, seed: int, population: int) -> optuna.samplers.B
             return optuna.samplers.TPESampler(seed=seed)
 
 
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+def distributions(space: GenotypeSpace) -> dict[str, BaseDistribution]:
     """Slot name → what may stand there."""
     return {
-        slot.name: CategoricalDistribution(slot.choices)
-        if slot.gene.endswith("attention")
-        else IntDistribution(0, len(slot.choices) - 1)
+        slot.name: IntDistribution(0, len(slot.choices) - 1)
+        if slot.ordered
+        else CategoricalDistribution(slot.choices)
         for slot in space.slots
     }
 
 
-def _row(space: SearchSpace, params: Mapping[str, Any]) -> Genotypes:
+def _row(space: GenotypeSpace, params: Mapping[str, Any]) -> Genotypes:
     values = [
-        slot.choices.index(params[slot.name])
-        if slot.gene.endswith("attention")
-        else params[slot.name]
+        params[slot.name] if slot.ordered else slot.choices.index(params[slot.name])
         for slot in space.slots
     ]
     return np.array([values], dtype=np.int16)
 
 
-def _params(space: SearchSpace, row: Genotypes) -> dict[str, Any]:
+def _params(space: GenotypeSpace, row: Genotypes) -> dict[str, Any]:
     """What `_row` takes."""
     return {
-        slot.name: slot.choices[index] if slot.gene.endswith("attention") else int(index)
+        slot.name: int(index) if slot.ordered else slot.choices[index]
         for slot, index in zip(space.slots, row.tolist(), strict=True)
     }
 

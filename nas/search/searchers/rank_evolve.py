@@ -26,8 +26,9 @@ from nas.search.ranking.report_card import quick_card
 from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.gain import by_chance, greedy_gain
 from search_spaces.errors import UsageError
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import distinct, neighbours
-from search_spaces.space import Choice, Genotypes, SearchSpace
+from search_spaces.space import Choice, SearchSpace
 
 # Rankers mostly err less than they fear, down to half as much, in what was observed next. Numbers
 # from 0.2 to 2 were compared in experiments/LOG.md.
@@ -89,7 +90,13 @@ class RankEvolve(Searcher):
         super().__init__(problem)
         self.settings, self._start, self._seed = settings, start, seed
         self._volumes: list[float] = []
-        self._pruned, self._prune_at = problem.space, 0
+        if settings.prune and not isinstance(problem.space, SearchSpace):
+            raise UsageError(
+                f"the space {problem.space.name} has genes of its own, whose choices cannot be "
+                "pruned: search it without pruning"
+            )
+        self._pruned: GenotypeSpace = problem.space
+        self._prune_at = 0
 
     def ask(self) -> Genotypes:
         """See `Searcher.ask`."""
@@ -140,7 +147,7 @@ class RankEvolve(Searcher):
         nearest: Genotypes = rows[missed <= missed.min(initial=np.inf)]
         return nearest
 
-    def _candidates_in(self, space: SearchSpace, score: Evaluate) -> Genotypes:
+    def _candidates_in(self, space: GenotypeSpace, score: Evaluate) -> Genotypes:
         """Rows of the whole space, from a smaller one, that were not observed.
 
         They are what nothing dominates as predicted, the last generation, and all neighbours of
@@ -169,7 +176,7 @@ class RankEvolve(Searcher):
         new: Genotypes = rows[[row.tobytes() not in known for row in rows]]
         return new
 
-    def _smaller(self, score: Evaluate) -> SearchSpace:
+    def _smaller(self, score: Evaluate) -> GenotypeSpace:
         """The space without the choices that good networks do without, as far as is known."""
         if self.settings.prune and self.done >= self._prune_at:
             self._prune_at = 2 * self.done
@@ -178,5 +185,6 @@ class RankEvolve(Searcher):
             card = quick_card(self.problem.features(rows), qualities, Ensemble, seed)
             points = self.problem.points(rows, qualities).objectives
             space, keep = self.problem.space, self.settings.keep
+            assert isinstance(space, SearchSpace)  # see __init__
             self._pruned = prune(space, score, card, rows, points, seed, keep=keep).space
         return self._pruned
