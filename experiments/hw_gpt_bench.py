@@ -60,7 +60,7 @@ from nas.search.pareto import crowding_distance, non_dominated, non_dominated_ra
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.optuna_study import OptunaSearcher
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from search_spaces.encoding import encode_features
+from search_spaces.encoding import encode_totals
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes
@@ -510,7 +510,7 @@ def timed(bench: Bench, device: str, seeds: int) -> dict[str, Any]:
     ms_all = bench.latencies[device]
     usable = np.flatnonzero(np.isfinite(ms_all) & (ms_all > 0))
     rows, ms = bench.rows[usable], ms_all[usable]
-    features, plain = encode_features(bench.space, rows), plain_features(bench.space, rows)
+    features, plain = encode_totals(bench.space, rows), plain_features(bench.space, rows)
     result: dict[str, Any] = {}
     for size in (size for size in TIMED if size < len(rows)):
         errors: dict[str, list[tuple[float, float]]] = {}
