@@ -54,7 +54,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """What passes; all but the last two are relative differences.
+    """What passes; all but the last two are relative differences, at least 0.
 
     Attributes:
         drift: of the reference within a session.
@@ -62,6 +62,7 @@ class Tolerances:
         spread: interquartile range of the sessions of a call.
         unit_spread: between the sessions that set the unit.
         near: of the median session from the unit, where twelve are enough.
+        gain: of later sessions on the unit, for which it is set anew.
         waited: share of the time that a thread may wait for a core.
         others: cores that others may keep busy beyond those that are free.
     """
@@ -71,6 +72,7 @@ class Tolerances:
     spread: float = 0.05
     unit_spread: float = 0.10
     near: float = 0.05
+    gain: float = 0.02
     waited: float = WAITED
     others: float = OTHERS
 

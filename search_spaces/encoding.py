@@ -74,6 +74,21 @@ def encode_features(space: GenotypeSpace, genotypes: Genotypes) -> NDArray[np.fl
     return np.stack([values for _, values in _columns(space, genotypes)]).T
 
 
+def encode_totals(space: GeneSpace, genotypes: Genotypes) -> NDArray[np.float64]:
+    """Genes of one's own without the columns of single layers, for what adds up over layers.
+
+    From few rows latency is predicted better by these alone (experiments/LOG.md, 2026-11-24).
+
+    Args:
+        space: the space of the rows.
+        genotypes: ``(N, S)`` canonical rows.
+
+    Returns:
+        ``(N, F)``: sizes, sums and counts over layers, and their products.
+    """
+    return np.stack([values for _, values in _totals(space, genotypes)[0]]).T
+
+
 @dataclass(frozen=True)
 class _Stack:
     """One stack of the rows being encoded."""
@@ -219,10 +234,16 @@ def _sum(layers: list[Vector]) -> Vector:
 
 
 def _gene_columns(space: GeneSpace, genotypes: Genotypes) -> Iterator[Column]:
-    """Columns of genes of one's own.
+    """Columns of genes of one's own: totals, and behind them those of single layers."""
+    totals, layers = _totals(space, genotypes)
+    yield from totals
+    yield from layers
 
-    A layer's own column stands there beside sums and counts over the layers, which cost is made
-    of; sums and sizes of the whole network are also multiplied, each with each.
+
+def _totals(space: GeneSpace, genotypes: Genotypes) -> tuple[list[Column], list[Column]]:
+    """Columns that cost is made of, and those of single layers.
+
+    The first are sizes of the whole network, sums and counts over layers, and each times each.
     """
     there_NS = space.active(genotypes)
     whole: list[Column] = []
@@ -237,11 +258,12 @@ def _gene_columns(space: GeneSpace, genotypes: Genotypes) -> Iterator[Column]:
             for layer, values in enumerate(values_NL.T):
                 layers.append((f"{stem}.{layer}" + (f"={choice}" if choice else ""), values))
             whole.append((f"{'count' if choice else 'sum'}.{name}", values_NL.sum(axis=1)))
-    yield from whole
-    for (one, values), (other, others) in combinations(whole, 2):
-        if one.partition("=")[0] != other.partition("=")[0]:
-            yield f"{one}*{other}", values * others
-    yield from layers
+    products = [
+        (f"{one}*{other}", values * others)
+        for (one, values), (other, others) in combinations(whole, 2)
+        if one.partition("=")[0] != other.partition("=")[0]
+    ]
+    return [*whole, *products], layers
 
 
 def _gene_values(

@@ -115,7 +115,7 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     Processes that they start do not wait for a quiet machine, and may find timings doubtful.
     """
     monkeypatch.setenv("NAS_TIMING_PATIENCE_S", "0")
-    monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 7))
+    monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances(*[math.inf] * 8))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -53,7 +53,7 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
 
 def believe_every_timing() -> None:
     """What `tests.conftest` does for each test, for the processes of workers."""
-    acceptance.TOLERANCES = acceptance.Tolerances(*[math.inf] * 7)
+    acceptance.TOLERANCES = acceptance.Tolerances(*[math.inf] * 8)
 
 
 def misbehave(how: str) -> dict[str, float]:

@@ -17,6 +17,7 @@ from nas.search.pareto import (
     knee_index,
     non_dominated,
     non_dominated_ranks,
+    spread_order,
 )
 from search_spaces.errors import UsageError
 
@@ -93,7 +94,7 @@ def test_single_objective_keeps_every_minimum():
 def test_empty_sets():
     empty = np.zeros((0, 2))
     assert non_dominated(empty).shape == (0,)
-    assert crowding_distance(empty).shape == (0,)
+    assert crowding_distance(empty).shape == spread_order(empty).shape == (0,)
     assert hypervolume(empty, [1.0, 1.0]) == 0.0
     with pytest.raises(UsageError, match="no knee"):
         knee_index(empty)
@@ -121,6 +122,29 @@ def test_crowding_looks_at_the_own_rank_only():
     apart = np.concatenate([crowding_distance(points[:3]), crowding_distance(points[3:])])
     assert (together == apart).all()
     assert not (together == crowding_distance(points)).all()
+
+
+def test_spread_by_hand():
+    # The ends first; then the farthest from both, not the one in the thin part of the front.
+    front = [[0, 10], [1, 9], [2, 8], [3, 7], [4, 6], [5, 5], [10, 0]]
+    assert spread_order(front)[:4].tolist() == [0, 6, 5, 2]
+
+
+def test_spread_reaches_a_dense_part_that_crowding_leaves_out():
+    dense = [[x / 100, 1 - x / 100] for x in range(61)]
+    front = np.array([*dense, [0.75, 0.25], [0.9, 0.1], [1.0, 0.0]])
+    crowded = np.argsort(-crowding_distance(front), kind="stable")[:6]
+    assert sum(front[crowded, 0] < 0.6) == 2  # its end and its edge
+    assert sum(front[spread_order(front)[:6], 0] < 0.6) == 4
+    assert np.diff(np.sort(front[spread_order(front)[:6], 0])).max() < 0.26
+
+
+@given(grids)
+def test_a_spread_names_each_point_once_and_copies_last(points):
+    order = spread_order(points)
+    assert sorted(order.tolist()) == list(range(len(points)))
+    distinct = len(np.unique(points, axis=0))
+    assert len(np.unique(points[order[:distinct]], axis=0)) == distinct
 
 
 def test_an_objective_that_never_changes_does_no_harm():

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from latency import acceptance
 from latency.acceptance import (
     UNIT_FASTEST,
     Reading,
@@ -49,7 +50,6 @@ from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 
 CONFIRMATIONS = 2
-LEAST_GAIN = 0.02  # relative, for which times that were told are changed
 
 
 class LatencyMeter:
@@ -206,9 +206,11 @@ class LatencyMeter:
         """The unit after some more sessions, to which everything that was timed is brought."""
         readings = (*self._profile.readings(reference.id), *settled.reference.calm)
         calm = calm_ones(readings)
-        if len(calm) < UNIT_FASTEST or undisturbed_ms(calm) > (1 - LEAST_GAIN) * unit_ms:
+        if len(calm) < UNIT_FASTEST:
             return unit_ms
         faster_ms = undisturbed_ms(calm)
+        if unit_ms / faster_ms - 1 <= acceptance.TOLERANCES.gain:
+            return unit_ms
         for profile in (self._profile, self._in_sessions, self._confirmed):
             profile.rescale(faster_ms / unit_ms)
         value = self._profile.get(reference.id)

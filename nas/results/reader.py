@@ -12,7 +12,6 @@ import numpy as np
 from latency.predictor import LatencyPredictor
 from latency.profile import DeviceProfile, read_profile
 from nas.objectives import COSTS, OBJECTIVES, QUALITY, Objective, exact
-from nas.objectives.latency_limits import ConfirmedLatency
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_vetoes
 from nas.request.spec import SearchSpec
@@ -62,6 +61,7 @@ def read_contents(folder: RunFolder) -> RunContents:
     times = [_times(one.name, profiles.get(one.name), fitted.get(one.name)) for one in clocks]
     observed = _observed(folder.spec, reader, (*times, *measured))
     verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
+    asked = (*folder.spec.objectives, *folder.spec.limits)
     held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
     exchanges = reader.journal(layout.EXCHANGES_FILE, _exchange)
     origin = _origin(folder.spec, reader, (*times, *measured))
@@ -73,9 +73,9 @@ def read_contents(folder: RunFolder) -> RunContents:
         carried=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
         predictors={name: one.report for name, one in fitted.items()},
         history=reader.json(layout.HISTORY_FILE, _history) or (),
-        observed=_with_times(folder.spec, observed, held),
+        observed=tuple(in_sessions(observed, held, asked, folder.spec.space)),
         population=_population(folder.spec, reader),
-        verified=_with_times(folder.spec, verified, held),
+        verified=tuple(in_sessions(verified, held, asked, folder.spec.space)),
         failed=read_failed(folder.path),
         front=reader.json(layout.FRONT_FILE, _front),
         exchanges=tuple(one for one in exchanges if one.kind != layout.NOTHING),
@@ -212,19 +212,6 @@ def _held(data: Any) -> Any:
     """A round of timing in sessions, as it stands there, if it can be read."""
     confirmed_by_id([data])
     return data
-
-
-def _with_times(
-    spec: SearchSpec,
-    entries: Sequence[FrontEntry],
-    held: Mapping[str, Mapping[str, ConfirmedLatency]],
-) -> tuple[FrontEntry, ...]:
-    """The entries, with what the sessions said in place of the single measurement, and rates."""
-    names = (*spec.objectives, *spec.limits)
-    return tuple(
-        in_sessions(entry, held.get(entry.id, {})).with_rates(names, spec.space)
-        for entry in entries
-    )
 
 
 def _observed(

@@ -218,14 +218,32 @@ def confirmed_by_id(
     return found
 
 
-def in_sessions(entry: FrontEntry, confirmed: Mapping[str, ConfirmedLatency]) -> FrontEntry:
-    """An entry with what sessions said of its times in place of the single measurement."""
-    measured, doubtful = dict(entry.measured), dict(entry.doubtful)
-    for name, one in confirmed.items():
-        measured |= one.values(name)
-        doubtful.pop(name, None)
-        doubtful |= {name: one.doubtful} if one.doubtful else {}
-    return replace(entry, measured=measured, doubtful=doubtful)
+def in_sessions(
+    entries: Iterable[FrontEntry],
+    confirmed: Mapping[str, Mapping[str, ConfirmedLatency]],
+    names: Collection[str],
+    space: SearchSpace,
+) -> list[FrontEntry]:
+    """The entries, with what sessions said of their times in place of the single measurement.
+
+    The rates that follow from their times are among their values.
+
+    Args:
+        entries: of networks of the space.
+        confirmed: see `confirmed_by_id`.
+        names: of objectives that are asked for.
+        space: of the networks.
+    """
+    found = []
+    for entry in entries:
+        measured, doubtful = dict(entry.measured), dict(entry.doubtful)
+        for name, one in confirmed.get(entry.id, {}).items():
+            measured |= one.values(name)
+            doubtful.pop(name, None)
+            doubtful |= {name: one.doubtful} if one.doubtful else {}
+        changed = replace(entry, measured=measured, doubtful=doubtful)
+        found.append(changed.with_rates(names, space))
+    return found
 
 
 def value_told(entry: Mapping[str, Any], name: str) -> str:

@@ -114,6 +114,42 @@ def crowding_distance(points: ArrayLike, ranks: ArrayLike | None = None) -> Poin
     return distance
 
 
+def spread_order(points: ArrayLike) -> NDArray[np.int64]:
+    """An order in which any number of first points is spread over all of them.
+
+    The lowest of each objective, then always the point farthest from all before it, in units of the
+    objectives' extents; copies come last. Crowding distances, which are of all points at once,
+    would name those of a thin part of a front first, and none of a dense one.
+
+    Args:
+        points: ``(N, M)``, to be minimised.
+
+    Returns:
+        ``(N,)`` indices; of equally good ones the earlier comes first.
+
+    Raises:
+        UsageError: see `non_dominated`.
+
+    Source: Gonzalez, Clustering to minimize the maximum intercluster distance (1985).
+    """
+    checked = _checked(points)
+    if not len(checked):
+        return np.zeros(0, dtype=np.int64)
+    low, high = checked.min(axis=0), checked.max(axis=0)
+    unit = (checked - low) / np.where(high > low, high - low, 1.0)
+    order = list(dict.fromkeys(int(number) for number in unit.argmin(axis=0)))
+    gap = np.full(len(unit), np.inf)
+    for taken in order:
+        gap = np.minimum(gap, np.linalg.norm(unit - unit[taken], axis=1))
+    gap[order] = -1.0
+    while len(order) < len(unit):
+        taken = int(np.argmax(gap))
+        order.append(taken)
+        gap = np.minimum(gap, np.linalg.norm(unit - unit[taken], axis=1))
+        gap[taken] = -1.0
+    return np.array(order, dtype=np.int64)
+
+
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     """Volume that the points dominate, up to a reference point.
 

@@ -40,16 +40,9 @@ def measured_entries(run: Run) -> list[FrontEntry]:
 
 
 def with_confirmed(run: Run, entries: Sequence[FrontEntry]) -> list[FrontEntry]:
-    """The entries, with what the sessions said in place of the single measurement.
-
-    The rates that follow from their times are among their values.
-    """
-    confirmed = read_confirmed(run)
+    """The entries, with what the sessions said so far, see `in_sessions`."""
     names = (*run.spec.objectives, *run.spec.limits)
-    return [
-        in_sessions(entry, confirmed.get(entry.id, {})).with_rates(names, run.space)
-        for entry in entries
-    ]
+    return in_sessions(entries, read_confirmed(run), names, run.space)
 
 
 def read_confirmed(run: Run) -> dict[str, dict[str, ConfirmedLatency]]:

@@ -18,7 +18,7 @@ from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE, pro
 from nas.search.doubts import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import FrontEntry, best_entries, limit_text
-from nas.search.pareto import constrained_ranks, crowding_distance
+from nas.search.pareto import constrained_ranks, spread_order
 from nas.stages.base import KnownCost, Run
 from nas.stages.measured import (
     exact_costs,
@@ -163,7 +163,7 @@ class _Candidate:
 
 
 def _candidates(run: Run) -> list[_Candidate]:
-    """Networks that nothing dominates as far as is known, those with most crowding distance first.
+    """Networks that nothing dominates as far as is known, so that the first are spread over all.
 
     Those that were observed count with their real quality, those that only were evolved with the
     predicted one. Costs that take a measurement are predicted.
@@ -180,7 +180,7 @@ def _candidates(run: Run) -> list[_Candidate]:
     costs = run.costs.score(rows)
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
-    order = best[np.argsort(-crowding_distance(points[best]), kind="stable")]
+    order = best[spread_order(points[best])]
     networks = run.space.decode(rows)
     return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
 

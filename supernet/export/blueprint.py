@@ -21,6 +21,67 @@ ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1
 
 
+@dataclass(frozen=True, slots=True)
+class TaskForm:
+    """What exports of a task's networks consist of.
+
+    Attributes:
+        inputs: names of what a network is given.
+        parts: of the folder ``template``, behind those of attention.
+        imports: what ``modeling.py`` is used by.
+        call: how.
+        graphs: names of the graphs of ONNX.
+        model_class: for transformers.
+        marked: which end of a text the tokenizer marks there.
+    """
+
+    inputs: tuple[str, ...]
+    parts: tuple[str, ...]
+    imports: str
+    call: str
+    graphs: tuple[str, ...]
+    model_class: str
+    marked: str = "none"
+
+
+TASK_FORMS: dict[TaskName, TaskForm] = {
+    "classification": TaskForm(
+        ("inputs",),
+        ("layers", "encoder", "pooled", "classifier"),
+        "load_network",
+        "logits = network(inputs)  # see reading.json for what inputs are",
+        ("classifier",),
+        "NasForClassification",
+    ),
+    "translation": TaskForm(
+        ("source", "target"),
+        ("layers", "encoder", "decoder", "translator"),
+        "load_network, translate",
+        "tokens = translate(network, [5, 6, 7])  # token numbers of one sentence",
+        ("source", "step"),
+        "NasForSeq2SeqLM",
+        "eos",
+    ),
+    "language_modelling": TaskForm(
+        ("tokens",),
+        ("layers", "decoder", "language_model"),
+        "continue_text, load_network",
+        "tokens = continue_text(network, [1], count=20)  # 1 is a begin mark",
+        ("step",),
+        "NasForCausalLM",
+        "bos",
+    ),
+    "embedding": TaskForm(
+        ("tokens",),
+        ("layers", "encoder", "pooled", "embedder"),
+        "load_network",
+        "states, embeddings = network(tokens)  # (B, N), 0 is padding; see reading.json",
+        ("embedder",),
+        "NasForEmbedding",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """A network without its weights.
@@ -39,6 +100,11 @@ class Blueprint:
     def params(self) -> int:
         """Number of parameters; shared weights count once."""
         return params(self.settings, self.task, self.architecture)
+
+    @property
+    def form(self) -> TaskForm:
+        """What its exports consist of."""
+        return TASK_FORMS[self.task]
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``architecture.json``, which names every setting there is."""

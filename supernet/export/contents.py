@@ -24,7 +24,7 @@ from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, padded_rows, stream_batches
 from supernet.data.tokenizer import PAD, SentencePieceTokenizer, Tokenizer, WordTokenizer
-from supernet.export.blueprint import Blueprint
+from supernet.export.blueprint import TASK_FORMS, Blueprint
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.extraction import Supernet
 from supernet.plan import decoder_of
@@ -224,8 +224,7 @@ def read_reference(file: Path) -> ReferenceOutputs:
 
 def fits_task(reference: ReferenceOutputs, task: TaskName) -> bool:
     """Whether a reference's inputs are those of a task, and of kinds that its networks read."""
-    names = {"classification": "inputs", "translation": "source target"}.get(task, "tokens")
-    wanted = set(names.split())
+    wanted = set(TASK_FORMS[task].inputs)
     tokens = all(
         tensor.dtype == torch.int64 and tensor.dim() == 2
         for name, tensor in reference.inputs.items()

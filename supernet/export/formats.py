@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.files import write_json
-from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
+from supernet.export.blueprint import ARCHITECTURE_FILE, TASK_FORMS, Blueprint
 
 if TYPE_CHECKING:
     from supernet.export.contents import Preprocessing, ReferenceOutputs
@@ -74,7 +74,10 @@ class ExportFormat(ABC):
 
     def problem(self, blueprint: Blueprint) -> str | None:
         """Why the format cannot hold such a network, and what can; None when it can."""
-        return None
+        if blueprint.task in TASK_FORMS:
+            return None
+        known = ", ".join(TASK_FORMS)
+        return f"networks of the task {blueprint.task} cannot be exported; those of {known} can"
 
     @abstractmethod
     def write(self, source: ExportSource, folder: Path) -> list[str]:

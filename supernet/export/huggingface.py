@@ -58,19 +58,6 @@ VOCABULARY_PARTS = {
     "symbols": "hf_words",
     "bytes": "hf_bytes",
 }
-MODEL_CLASSES = {
-    "classification": "NasForClassification",
-    "translation": "NasForSeq2SeqLM",
-    "language_modelling": "NasForCausalLM",
-    "embedding": "NasForEmbedding",
-}
-# Which end of a text the tokenizer marks.
-MARKED = {
-    "classification": "none",
-    "translation": "eos",
-    "language_modelling": "bos",
-    "embedding": "none",
-}
 # Where a part is in the folder, whose modules are neighbours.
 NEIGHBOURS = (
     (re.compile(r"supernet\.export\.template\.hf_config"), ".configuration_nas"),
@@ -257,13 +244,13 @@ def config_source(blueprint: Blueprint) -> str:
 def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``config.json``."""
     auto, settings = auto_class(blueprint), blueprint.settings
-    model = f"modeling_nas.{MODEL_CLASSES[blueprint.task]}"
+    model = f"modeling_nas.{blueprint.form.model_class}"
     encoder, decoder = blueprint.architecture.encoder, blueprint.architecture.decoder
     stack = decoder or encoder
     assert stack is not None
     values: dict[str, Any] = {
         "model_type": "nas_network",
-        "architectures": [MODEL_CLASSES[blueprint.task]],
+        "architectures": [blueprint.form.model_class],
         "auto_map": {
             "AutoConfig": "configuration_nas.NasConfig",
             "AutoModel": model,
@@ -363,7 +350,7 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
         "tokenizer_class": "NasTokenizer",
         "auto_map": {"AutoTokenizer": ["tokenization_nas.NasTokenizer", None]},
         "model_max_length": blueprint.settings.max_length,
-        "special_tokens_pattern": MARKED[blueprint.task],
+        "special_tokens_pattern": blueprint.form.marked,
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,
         **marks,

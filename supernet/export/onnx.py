@@ -80,10 +80,10 @@ class OnnxExport(ExportFormat):
         """See `ExportFormat.parity`; texts are read at once, and again token by token."""
         inputs = {name: tensor.numpy() for name, tensor in reference.inputs.items()}
         try:
-            for name in graph_names(blueprint):
+            for name in blueprint.form.graphs:
                 _check_graph(folder / f"{name}.onnx", blueprint)
             if TASKS[blueprint.task].classifies:
-                (graph,) = graph_names(blueprint)
+                (graph,) = blueprint.form.graphs
                 found = [_outputs(folder / f"{graph}.onnx", reference)]
             else:
                 decoder = Decoder(folder, 1)
@@ -98,29 +98,24 @@ class OnnxExport(ExportFormat):
 
     def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
-        match source.blueprint.task:
-            case "classification":
-                image = isinstance(source.blueprint.settings.input, ImageInput)
-                form = "(batch, channels, height, width)" if image else "(batch, length)"
-                return CLASSIFIER.format(name="images" if image else "tokens", form=form)
-            case "translation":
-                return TRANSLATOR
-            case "language_modelling":
-                return WRITER
-            case "embedding":
-                return EMBEDDER
+        image = isinstance(source.blueprint.settings.input, ImageInput)
+        form = "(batch, channels, height, width)" if image else "(batch, length)"
+        text = USAGE[source.blueprint.form.graphs]
+        return text.replace("INPUTS", "images" if image else "tokens").replace("FORM", form)
 
 
-CLASSIFIER = """\
+# What the model card says, by the names of the graphs.
+USAGE = {
+    ("classifier",): """\
 `classifier.onnx` takes any batch; padding of tokens is 0. It needs onnxruntime:
 
 ```python
 import onnxruntime
 
 session = onnxruntime.InferenceSession("classifier.onnx")
-(logits,) = session.run(None, {{"{name}": {name}}})  # {form}
-```"""
-EMBEDDER = """\
+(logits,) = session.run(None, {"INPUTS": INPUTS})  # FORM
+```""",
+    ("embedder",): """\
 `embedder.onnx` takes any batch and length; padding is 0. It needs onnxruntime:
 
 ```python
@@ -128,17 +123,18 @@ import onnxruntime
 
 session = onnxruntime.InferenceSession("embedder.onnx")
 states, embeddings = session.run(None, {"tokens": tokens})  # (batch, length)
-```"""
-TRANSLATOR = """\
+```""",
+    ("source", "step"): """\
 `python decode.py < sentences.txt` translates one sentence a line; it needs numpy, onnxruntime and,
 where the vocabulary is a sentencepiece model, sentencepiece. `--beam` and `--lenpen` are those of
 `nas translate`, and the translations are the same. `decode.py` is short and shows how the graphs
-work together: `source.onnx` reads sentences once, `step.onnx` goes on by one or more tokens."""
-WRITER = """\
+work together: `source.onnx` reads sentences once, `step.onnx` goes on by one or more tokens.""",
+    ("step",): """\
 `python decode.py --tokens 50 < prompts.txt` goes on with each line greedily; it needs numpy,
 onnxruntime and, where the vocabulary is a sentencepiece model, sentencepiece, or tokenizers where
 it is a `tokenizer.json`. `decode.py` is short and shows how `step.onnx` carries on what it
-remembers."""
+remembers.""",
+}
 
 
 def write_graphs(network: StandAlone, blueprint: Blueprint, folder: Path) -> list[str]:
@@ -151,19 +147,6 @@ def write_graphs(network: StandAlone, blueprint: Blueprint, folder: Path) -> lis
     """
     about = facts_of(blueprint)
     return [name for graph in graphs_of(network) for name in write_graph(graph, about, folder)]
-
-
-def graph_names(blueprint: Blueprint) -> tuple[str, ...]:
-    """The graphs of a network of that task."""
-    match blueprint.task:
-        case "classification":
-            return ("classifier",)
-        case "translation":
-            return ("source", "step")
-        case "language_modelling":
-            return ("step",)
-        case "embedding":
-            return ("embedder",)
 
 
 def facts_of(blueprint: Blueprint) -> dict[str, str]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.files import write_atomically
-from search_spaces.tasks import TASKS, TaskName
+from search_spaces.tasks import TASKS
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
@@ -38,12 +38,6 @@ ATTENTION_PARTS = (
     gated_attention,
     state_attention,
 )
-TASK_PARTS: dict[TaskName, tuple[str, ...]] = {
-    "classification": ("layers", "encoder", "pooled", "classifier"),
-    "translation": ("layers", "encoder", "decoder", "translator"),
-    "language_modelling": ("layers", "decoder", "language_model"),
-    "embedding": ("layers", "encoder", "pooled", "embedder"),
-}
 HEADER = """{title}, {params:,} parameters, as plain PyTorch.
 
 Network {id}; its sizes are read from its description (`architecture.json`).
@@ -58,18 +52,6 @@ USAGE = """
 `python modeling.py --check` reproduces the recorded outputs.
 """
 MODELING_FILE = "modeling.py"
-CALLS = {
-    "classification": "logits = network(inputs)  # see reading.json for what inputs are",
-    "translation": "tokens = translate(network, [5, 6, 7])  # token numbers of one sentence",
-    "language_modelling": "tokens = continue_text(network, [1], count=20)  # 1 is a begin mark",
-    "embedding": "states, embeddings = network(tokens)  # (B, N), 0 is padding; see reading.json",
-}
-NAMES = {
-    "classification": "load_network",
-    "translation": "load_network, translate",
-    "language_modelling": "continue_text, load_network",
-    "embedding": "load_network",
-}
 
 
 class SafetensorsExport(ExportFormat):
@@ -107,9 +89,9 @@ class SafetensorsExport(ExportFormat):
             f"`modeling.py` needs {self.packages}, and nothing else. `python modeling.py --check` "
             "reproduces the recorded outputs.\n\n"
             "```python\n"
-            f"from modeling import {NAMES[source.blueprint.task]}\n\n"
+            f"from modeling import {source.blueprint.form.imports}\n\n"
             "network = load_network()\n"
-            f"{CALLS[source.blueprint.task]}\n"
+            f"{source.blueprint.form.call}\n"
             "```"
         )
 
@@ -161,7 +143,7 @@ def generated_difference(
 
 def modeling_source(blueprint: Blueprint) -> str:
     """The text of ``modeling.py``: the network, and how its weights are loaded and checked."""
-    header = _header(blueprint) + USAGE.format(use=CALLS[blueprint.task])
+    header = _header(blueprint) + USAGE.format(use=blueprint.form.call)
     return joined_parts(header, [*network_parts(blueprint), "loading"])
 
 
@@ -175,7 +157,7 @@ def network_parts(blueprint: Blueprint) -> list[str]:
     used = {attention.KERNELS[name].__module__ for name in kernels_of(blueprint)}
     special = [part.__name__ for part in ATTENTION_PARTS if part.__name__ in used]
     names = dict.fromkeys([attention.__name__, *special])
-    return [*(name.rpartition(".")[2] for name in names), *TASK_PARTS[blueprint.task]]
+    return [*(name.rpartition(".")[2] for name in names), *blueprint.form.parts]
 
 
 def kernels_of(blueprint: Blueprint) -> set[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nas.search.evolution import EvolutionSettings, Scores, archive, evolve
-from nas.search.pareto import crowding_distance
+from nas.search.pareto import spread_order
 from nas.search.pruning.prune import prune
 from nas.search.ranking import choose_ranker
 from nas.search.ranking.report_card import Factory
@@ -80,6 +80,6 @@ class OneShot(Searcher):
         rows = pruned.translate(found.genotypes, problem.space)
         told = {row.tobytes() for row in self.rows}
         new = np.array([row.tobytes() not in told for row in rows], dtype=bool)
-        roomiest = np.argsort(-crowding_distance(found.objectives[new]), kind="stable")
-        chosen: Genotypes = rows[new][roomiest[: self._verified]]
+        order = spread_order(found.objectives[new])
+        chosen: Genotypes = rows[new][order[: self._verified]]
         return chosen

@@ -30,7 +30,7 @@ from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
 
-SamplerName = Literal["random", "nsga2", "tpe"]
+SamplerName = Literal["random", "nsga2", "tpe", "gp"]
 # So many known networks in a row, and a new one is drawn at random: TPE can ask for the same few
 # networks for ever, and each of its questions takes longer than the one before.
 MOST_REPEATS = 20
@@ -47,10 +47,11 @@ class OptunaSearcher(Searcher):
 
     Args:
         problem: what is searched.
-        sampler: ``random``, ``nsga2`` or ``tpe``.
+        sampler: ``random``, ``nsga2``, ``tpe`` or ``gp``.
         budget: networks that are observed.
         seed: decides everything random.
         population: of ``nsga2``.
+        start: ``(N, S)`` networks that are asked for first.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class OptunaSearcher(Searcher):
         budget: int,
         seed: int,
         population: int = 50,
+        start: Genotypes | None = None,
     ) -> None:
         super().__init__(problem)
         self.name = sampler
@@ -70,6 +72,8 @@ class OptunaSearcher(Searcher):
             sampler=_sampler(sampler, seed, population),
         )
         self._slots = distributions(problem.space)
+        for row in [] if start is None else start:
+            self._study.enqueue_trial(_params(problem.space, row))
         self._rng = np.random.default_rng(seed)
         self._known: dict[bytes, float | None] = {}  # None: could not be evaluated
         self._trial: optuna.Trial | None = None
@@ -129,6 +133,10 @@ def _sampler(name: SamplerName, seed: int, population: int) -> optuna.samplers.B
             return optuna.samplers.NSGAIISampler(seed=seed, population_size=population)
         case "tpe":
             return optuna.samplers.TPESampler(seed=seed)
+        case "gp":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
 
 
 def distributions(space: GenotypeSpace) -> dict[str, BaseDistribution]:
