@@ -38,6 +38,10 @@ EMBEDDED_TOKENS = 128  # of a text that is searched for or found: a passage
 EMBEDDED_TEXTS = 64  # of a batch: they are short
 SEGMENT_LENGTH = 512
 VALID_EXAMPLES = 2_000
+VALID_TEXTS = 1_000  # each with all others: enough to tell networks apart, and embedding is dear
+# Epochs of the network that is kept for each of the supernet: embeddings still gain after a
+# thousand updates (experiments/LOG.md, 2026-11-24).
+TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 6
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
 PRESET_SIZES = {
     "smoke": (5, 1, 32),
@@ -248,11 +252,11 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
             "retrain": {
                 **shared,
                 "learning_rate": 3e-4,
-                "epochs": 4 * epochs,
+                "epochs": (TUNED_EMBEDDING_EPOCHS if embeds else TUNED_EPOCHS) * epochs,
                 "epoch_updates": updates,
             },
             "observations": observations,
-            "valid_examples": VALID_EXAMPLES,
+            "valid_examples": VALID_TEXTS if embeds else VALID_EXAMPLES,
         }
     return presets
 
