@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nas.cli.app import app
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import sample_distinct
+from supernet.data.manifest import Manifest, SplitRecord, TokenizerRecord
 from tests.layering_rules import loaded
 
 DEVICE = DeviceFingerprint("cpu", "Some [fast] Processor", 4, 1, "2.13.0+cpu", "Linux-x86_64")
@@ -73,7 +75,7 @@ def make_older(path: Path) -> None:
 def test_nothing_was_timed_yet(own_cache: Path) -> None:
     assert listed() == []
     assert str(own_cache) in nas("list").stdout
-    assert "nothing that was timed is kept" in nas("clear", "--all").stdout
+    assert "nothing is kept" in nas("clear", "--all").stdout
     assert not own_cache.exists()
 
 
@@ -156,6 +158,66 @@ def test_what_is_being_timed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         done = nas("clear", "--all")
     assert done.exit_code == 1 and "another process has held" in done.stderr
     assert len(listed()[0]["files"]) == 3
+
+
+def prepared(own_cache: Path, name: str) -> Path:
+    """Texts of a checkpoint in the cache, and what a killed try has left beside them."""
+    splits = {"train": SplitRecord(examples=7, counts={}, longest={}, dropped={}, truncated=0)}
+    folder = own_cache / "data" / name
+    folder.mkdir(parents=True)
+    (folder / "train.tokens.bin").write_bytes(bytes(100))
+    tokenizer = TokenizerRecord(kind="tokenizer_json", vocab_size=9)
+    manifest = Manifest(
+        task="embedding",
+        content="embeddings",
+        settings={},
+        request="0" * 64,
+        inputs=(),
+        tokenizer=tokenizer,
+        token_dtype="uint16",
+        width=4,
+        splits=splits,
+        files={},
+    )
+    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    left = own_cache / "data" / f".{name}.123.tmp"
+    left.mkdir()
+    (left / "train.tokens.bin").write_bytes(bytes(50))
+    return folder
+
+
+def test_prepared_texts_are_listed_and_removed(own_cache: Path) -> None:
+    path, folder = timed(1), prepared(own_cache, "mine-0123456789ab")
+    times, texts = listed()
+    assert (times["kind"], texts["kind"], texts["id"]) == ("times", "texts", folder.name)
+    assert (texts["state"], texts["task"], texts["examples"]) == ("used", "embedding", 7)
+    size = (folder / "manifest.json").stat().st_size
+    assert texts["size"] == 150 + size and len(texts["files"]) == 2
+    assert folder.name in nas("list").stdout
+    told = nas("clear", "mine").stdout
+    assert told.startswith(f"removed {folder.name}: 7 texts for the task embedding; ")
+    assert list((own_cache / "data").glob("*mine*tmp")) == [] and not folder.exists()
+    assert [row["id"] for row in listed()] == [path.stem]
+
+
+def test_unfinished_and_damaged_texts_are_told(own_cache: Path) -> None:
+    damaged, unfinished = (prepared(own_cache, name) for name in ("damaged", "unfinished"))
+    (damaged / "manifest.json").write_text("{}")
+    shutil.rmtree(unfinished)
+    states = {row["id"]: row for row in listed()}
+    assert states["damaged"]["state"] == "damaged" and states["damaged"]["problem"]
+    assert states["unfinished"]["state"] == "unfinished" and states["unfinished"]["size"] == 50
+    assert nas("clear", "--all").stdout.count("removed") == 2 and listed() == []
+
+
+def test_texts_that_are_being_prepared_stay(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = prepared(own_cache, "mine")
+    monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.0)
+    with file_lock(own_cache / "data" / "mine.lock"):
+        assert nas("clear", "--all").exit_code == 1
+    assert folder.exists()
 
 
 def test_looking_at_the_cache_does_not_load_torch() -> None:

@@ -1,4 +1,4 @@
-"""`nas cache`: what was timed on this machine, kept for later searches."""
+"""`nas cache`: what is kept on this machine for later searches: times, and prepared texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from latency.acceptance import Reading
-from latency.locking import file_lock
+from latency.locking import cache_dir, file_lock
 from latency.profile import (
     ENDING,
     SCHEMA,
@@ -29,6 +29,12 @@ from nas.console import options
 from nas.console.formatting import NOTHING, compact
 from nas.console.output import out, print_json, say
 from nas.console.tables import table
+from nas.run.prepared_texts import (
+    PreparedTexts,
+    prepared_texts_dir,
+    read_prepared_texts,
+    remove_prepared_texts,
+)
 from search_spaces.architecture import find_id
 from search_spaces.errors import NasError, UsageError
 
@@ -72,6 +78,7 @@ class CachedTimes:
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` prints; times in UTC."""
         return {
+            "kind": "times",
             "id": self.id,
             "state": self.state,
             "problem": self.problem or None,
@@ -88,14 +95,28 @@ class CachedTimes:
 
 
 def list_cache(as_json: bool = options.JSON) -> None:
-    """List what was timed on this machine and is kept: a search does not time it again."""
-    found = read_cache()
+    """List what is kept for later searches.
+
+    What was timed on this machine is not timed again, and texts that were prepared for a checkpoint
+    are not prepared again.
+    """
+    found, texts = read_cache(), read_prepared_texts()
+    every: list[CachedTimes | PreparedTexts] = [*found, *texts]
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in every])
         return
     if not found:
         say(f"nothing that was timed is kept in {profiles_dir()}")
-        return
+    else:
+        _print_times(found)
+    if texts:
+        _print_texts(texts)
+    for one in every:
+        if one.problem:
+            say(f"{one.id}: {one.problem}")
+
+
+def _print_times(found: Sequence[CachedTimes]) -> None:
     numbers = ["networks", "sessions", "disturbed", "size"]
     columns = ["id", "device", "workload", *numbers[:3], "first timed", "last timed", "size", ""]
     spare = ["first timed", "sessions", "size", "workload"]
@@ -111,9 +132,16 @@ def list_cache(as_json: bool = options.JSON) -> None:
         row = [one.id, *cells, *counts, *times, _bytes(one.size), state]
         made.add_row(*map(Text, row))
     out().print(made)
+
+
+def _print_texts(found: Sequence[PreparedTexts]) -> None:
+    columns, numbers = ["id", "task", "examples", "size", ""], ["examples", "size"]
+    title = f"Texts prepared for checkpoints, in {prepared_texts_dir()}"
+    made = table(title, columns, numbers, whole=["id"])
     for one in found:
-        if one.problem:
-            say(f"{one.id}: {one.problem}")
+        counts = [one.task or NOTHING, str(one.examples or NOTHING), _bytes(one.size)]
+        made.add_row(*map(Text, [one.id, *counts, "" if one.state == USED else one.state]))
+    out().print(made)
 
 
 def clear(
@@ -122,15 +150,21 @@ def clear(
     ),
     everything: bool = typer.Option(False, "--all", help="Remove all there is."),
 ) -> None:
-    """Remove what was timed on this machine, so that it is timed anew when it is needed."""
+    """Remove what is kept: it is timed or prepared anew when it is needed.
+
+    A search whose texts are removed goes on when it is asked for again, with the texts themselves.
+    """
     if bool(ids) == everything:
         raise UsageError("nas cache clear takes ids, which nas cache list shows, or --all")
-    found = read_cache()
+    found: list[CachedTimes | PreparedTexts] = [*read_cache(), *read_prepared_texts()]
     chosen = found if everything else [_named(given, found) for given in ids]
     if not chosen:
-        say(f"nothing that was timed is kept in {profiles_dir()}")
+        say(f"nothing is kept in {cache_dir()}")
     for one in dict.fromkeys(chosen):
-        _remove(one)
+        if isinstance(one, PreparedTexts):
+            remove_prepared_texts(one, LOCK_TIMEOUT_S)
+        else:
+            _remove(one)
         say(f"removed {one.id}: {_told(one)}")
 
 
@@ -182,7 +216,7 @@ def _sessions(profiles: Sequence[DeviceProfile]) -> dict[float, bool]:
     return {one.began: bool(one.disturbed) for one in readings}
 
 
-def _named(given: str, found: Sequence[CachedTimes]) -> CachedTimes:
+def _named(given: str, found: Sequence[CachedTimes | PreparedTexts]) -> CachedTimes | PreparedTexts:
     """The only one of that id, or whose id begins so.
 
     Raises:
@@ -193,7 +227,7 @@ def _named(given: str, found: Sequence[CachedTimes]) -> CachedTimes:
         raise UsageError(
             f"{given!r} is too short: give {LEAST_LETTERS} characters of an id or more"
         )
-    return ids[find_id(given, ids, f"times in {profiles_dir()}")]
+    return ids[find_id(given, ids, f"entries in {cache_dir()}")]
 
 
 def _remove(one: CachedTimes) -> None:
@@ -211,9 +245,11 @@ def _remove(one: CachedTimes) -> None:
             file.unlink(missing_ok=True)
 
 
-def _told(one: CachedTimes) -> str:
-    if one.state == DAMAGED:
-        return f"{DAMAGED}, {_bytes(one.size)}"
+def _told(one: CachedTimes | PreparedTexts) -> str:
+    if one.state != USED and not (isinstance(one, CachedTimes) and one.state == OLDER):
+        return f"{one.state}, {_bytes(one.size)}"
+    if isinstance(one, PreparedTexts):
+        return f"{one.examples} texts for the task {one.task}; {_bytes(one.size)}"
     networks = "1 network" if one.networks == 1 else f"{one.networks} networks"
     return f"{networks} on {one.device}, {one.workload}; {_bytes(one.size)}"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from latency.locking import cache_dir, file_lock
+from latency.locking import file_lock
 from nas.request.resolve import TEXT_TASKS, StartingPoint
 from nas.request.spec import Start
+from nas.run.prepared_texts import prepared_texts_dir, texts_lock
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
 from supernet.data.manifest import FILE_NAME
@@ -51,9 +52,8 @@ def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
     if prepared or begun.space.task not in TEXT_TASKS:
         return path
     found = TextFolder.read(path, read_checkpoint(begun.start.folder))
-    place = cache_dir() / "data"
-    with file_lock(place / f"{found.name}.lock"):
-        return found.prepare(place, report)
+    with file_lock(texts_lock(found.name)):
+        return found.prepare(prepared_texts_dir(), report)
 
 
 def open_checkpoint(start: Start) -> Checkpoint:
