@@ -18,15 +18,17 @@ from nas.executors.base import ExecutorSettings
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.results.reader import read_contents
+from nas.retraining.network import network_trainer
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
+from nas.search.front import pick, read_front
 from nas.stages.pipeline import run_search
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
-from supernet.training.checkpoint import load
+from supernet.training.checkpoint import CheckpointFolder, load, save
 from tests import start_cases
 from tests.export_cases import hub_without_net
 from tests.pipeline_cases import start, work
@@ -147,6 +149,33 @@ def test_a_network_is_trained_from_its_share_of_the_supernet(run: RunFolder) -> 
     name = "decoder.blocks.0.ffn_norm.weight"
     assert (trained[name] - inherited[name]).abs().max() < 0.05
     assert json.loads(result.read_text())["task"] == "language_modelling"
+
+
+@pytest.mark.parametrize("spoilt", ["supernet/last.pt", "distilled/weights.pt"])
+def test_a_network_begins_with_the_better_of_two(
+    run: RunFolder, tmp_path: Path, spoilt: str
+) -> None:
+    """Whichever weights are spoilt, those before the supernet's training or after, the others."""
+    shutil.copytree(run.path, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    opened = OpenedRun(folder)
+    before, after = opened.first_weights(), dict(opened.supernet.state_dict())
+    kept = before if spoilt == "supernet/last.pt" else after
+    content = load(folder.path / spoilt)
+    weights = {
+        key: 20 * value + torch.linspace(-9, 9, value.shape[-1])
+        if value.is_floating_point()
+        else value
+        for key, value in content["weights"].items()
+    }
+    save(folder.path / spoilt, content | {"weights": weights})
+    entry = pick(read_front(folder), "best")
+    checkpoints = CheckpointFolder(tmp_path / "none", "digest")
+    settings = folder.spec.budget.retrain
+    network, _ = network_trainer(OpenedRun(folder), entry, settings, checkpoints)
+    name = "decoder.blocks.0.ffn_norm.weight"
+    mine = network.network.state_dict()[name]
+    assert torch.equal(mine, kept[name][: len(mine)])
 
 
 def test_a_checkpoint_that_changed_is_refused(run: RunFolder, llama: Path, tmp_path: Path) -> None:
