@@ -54,7 +54,7 @@ from threadpoolctl import threadpool_limits
 from experiments.harness import Options, Study, note, table_of
 from experiments.search_efficiency import Measure
 from latency.predictor import LatencyPredictor
-from nas.evaluators.table import read_columns
+from nas.evaluators.table import read_columns, table_rows
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.pareto import crowding_distance, non_dominated, non_dominated_ranks
 from nas.search.searchers.base import Problem, search
@@ -170,7 +170,7 @@ def read_bench(folder: Path, scale: str) -> Bench:
     )
     if columns["mlp_ratio"].shape[1] != layers:
         raise DataError(f"{table}: mlp_ratio has not the {layers} columns of num_layers")
-    rows = _rows(space, columns)
+    rows = table_rows(space, columns, table)
     weights = {
         name: np.asarray(values, dtype=np.float64) for name, values in read_columns(mlp).items()
     }
@@ -195,15 +195,6 @@ def read_bench(folder: Path, scale: str) -> Bench:
 def _sizes(name: str, values: NDArray[Any], per_layer: str | None = None) -> Gene:
     found = sorted({int(value) for value in np.unique(values)} - ({0} if per_layer else set()))
     return Gene(name, tuple(found), per_layer=per_layer)
-
-
-def _rows(space: GeneSpace, columns: Mapping[str, NDArray[Any]]) -> Genotypes:
-    out = np.zeros((len(columns["bias"]), len(space.slots)), dtype=np.int16)
-    for gene in space.genes:
-        values = columns[gene.name].reshape(len(out), -1)
-        for layer, column in enumerate(space.columns[gene.name]):
-            out[:, column] = np.searchsorted(gene.choices[:-1], values[:, layer])
-    return space.canonical(out)
 
 
 class TableLatency:

@@ -100,7 +100,8 @@ class _Stack:
 
 def _columns(space: GenotypeSpace, genotypes: Genotypes) -> Iterator[Column]:
     if isinstance(space, GeneSpace):
-        yield from _gene_columns(space, genotypes)
+        for columns in _totals(space, genotypes):
+            yield from columns
         return
     assert isinstance(space, SearchSpace)
     columns_SN = np.ascontiguousarray(genotypes.T)
@@ -231,13 +232,6 @@ def _sum(layers: list[Vector]) -> Vector:
     for values in layers[1:]:
         total += values
     return total
-
-
-def _gene_columns(space: GeneSpace, genotypes: Genotypes) -> Iterator[Column]:
-    """Columns of genes of one's own: totals, and behind them those of single layers."""
-    totals, layers = _totals(space, genotypes)
-    yield from totals
-    yield from layers
 
 
 def _totals(space: GeneSpace, genotypes: Genotypes) -> tuple[list[Column], list[Column]]:

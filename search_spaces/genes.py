@@ -273,14 +273,6 @@ class GeneSpace(GenotypeSpace):
         rows = [self._row(network) for network in architectures]
         return np.array(rows, dtype=np.int16).reshape(len(rows), len(self.slots))
 
-    def contains(self, architecture: Network) -> bool:
-        """See `GenotypeSpace.contains`."""
-        try:
-            self._row(architecture)
-        except ArchitectureError:
-            return False
-        return True
-
     def _row(self, network: Network) -> list[int]:
         for name in network:
             if name not in self.columns:

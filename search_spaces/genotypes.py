@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.errors import ArchitectureError
+
 Genotypes = NDArray[np.int16]
 
 
@@ -91,9 +93,13 @@ class GenotypeSpace(ABC):
             ArchitectureError: for a network outside the space, naming the gene.
         """
 
-    @abstractmethod
     def contains(self, architecture: Any) -> bool:
         """Whether the network belongs to the space."""
+        try:
+            self.encode([architecture])
+        except ArchitectureError:
+            return False
+        return True
 
     def canonical(self, genotypes: Genotypes) -> Genotypes:
         """The same networks with 0 in every position that is not there, ``(N, S)``."""

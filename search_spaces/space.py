@@ -225,14 +225,6 @@ class SearchSpace(GenotypeSpace):
         rows = [self._encode_one(architecture) for architecture in architectures]
         return np.array(rows, dtype=np.int16).reshape(len(rows), len(self.slots))
 
-    def contains(self, architecture: Architecture) -> bool:
-        """Whether the architecture belongs to the space."""
-        try:
-            self._encode_one(architecture)
-        except ArchitectureError:
-            return False
-        return True
-
     # -- cutting ------------------------------------------------------------------------------
 
     def restrict(self, choices: Mapping[str, Sequence[Choice]]) -> Self:

@@ -246,7 +246,7 @@ def _remove(one: CachedTimes) -> None:
 
 
 def _told(one: CachedTimes | PreparedTexts) -> str:
-    if one.state != USED and not (isinstance(one, CachedTimes) and one.state == OLDER):
+    if one.state not in (USED, OLDER):
         return f"{one.state}, {_bytes(one.size)}"
     if isinstance(one, PreparedTexts):
         return f"{one.examples} texts for the task {one.task}; {_bytes(one.size)}"

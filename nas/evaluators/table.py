@@ -60,7 +60,7 @@ class TableEvaluator:
                 )
         if len({len(values) for values in columns.values()}) != 1:
             raise DataError(f"{path}: the columns are of different lengths")
-        rows = self._genotypes(columns)
+        rows = table_rows(space, columns, self._path)
         sign = -1.0 if maximise else 1.0
         qualities = sign * self._numbers(columns, quality)
         told = {name: self._numbers(columns, name) for name in costs}
@@ -81,51 +81,59 @@ class TableEvaluator:
         rows = self._space.encode(networks)
         return [self._answers.get(row.tobytes(), absent) for row in rows]
 
-    def _genotypes(self, columns: Columns) -> Genotypes:
-        """The rows of the table, canonical."""
-        count = len(next(iter(columns.values())))
-        out = np.zeros((count, len(self._space.slots)), dtype=np.int16)
-        known = np.zeros(out.shape, dtype=np.bool_)
-        for gene in self._space.genes:
-            places = self._space.columns[gene.name]
-            for layer, column in enumerate(places):
-                values = self._values(columns, gene, layer)
-                index, known[:, column] = _indices(gene, values)
-                out[:, column] = index
-        wrong = self._space.active(out) & ~known
-        if wrong.any():
-            row, column = (int(number[0]) for number in np.nonzero(wrong))
-            slot = self._space.slots[column]
-            value = self._values(columns, slot.gene, slot.layer or 0)[row]
-            raise DataError(
-                f"{self._path}, row {row}: {slot.name} is {value}; the space {self._space.name} "
-                f"allows {list(slot.choices)}"
-            )
-        return self._space.canonical(out)
-
-    def _values(self, columns: Columns, gene: Gene, layer: int) -> NDArray[Any]:
-        """Column of a gene, or of a gene in a layer."""
-        name = gene.name if gene.per_layer is None else f"{gene.name}.{layer}"
-        if gene.per_layer is not None and gene.name in columns:
-            values = columns[gene.name]
-            if values.ndim == 2 and layer < values.shape[1]:
-                return np.asarray(values[:, layer])
-            raise DataError(
-                f"{self._path}: {gene.name} needs a column for each of "
-                f"{len(self._space.columns[gene.name])} layers; its shape is {values.shape}"
-            )
-        if name not in columns or columns[name].ndim != 1:
-            raise DataError(
-                f"{self._path}: there is no column {name!r} of one value a row, which the space "
-                f"{self._space.name} needs; there are {', '.join(columns)}"
-            )
-        return columns[name]
-
     def _numbers(self, columns: Columns, name: str) -> NDArray[np.float64]:
         try:
             return np.asarray(columns[name], dtype=np.float64).reshape(len(columns[name]))
         except (TypeError, ValueError):
             raise DataError(f"{self._path}: the column {name!r} is not one of numbers") from None
+
+
+def table_rows(space: GeneSpace, columns: Columns, path: Path) -> Genotypes:
+    """The networks of a table as canonical genotypes, ``(N, S)``.
+
+    Args:
+        space: whose genes the columns are.
+        columns: see `read_columns`; of one length.
+        path: where they are from, for messages.
+
+    Raises:
+        DataError: for a column that is missing or of another shape, and a row outside the space.
+    """
+    out = np.zeros((len(next(iter(columns.values()))), len(space.slots)), dtype=np.int16)
+    known = np.zeros(out.shape, dtype=np.bool_)
+    for gene in space.genes:
+        for layer, column in enumerate(space.columns[gene.name]):
+            values = _values(space, columns, path, gene, layer)
+            out[:, column], known[:, column] = _indices(gene, values)
+    wrong = space.active(out) & ~known
+    if wrong.any():
+        row, column = (int(number[0]) for number in np.nonzero(wrong))
+        slot = space.slots[column]
+        value = _values(space, columns, path, slot.gene, slot.layer or 0)[row]
+        raise DataError(
+            f"{path}, row {row}: {slot.name} is {value}; the space {space.name} allows "
+            f"{list(slot.choices)}"
+        )
+    return space.canonical(out)
+
+
+def _values(space: GeneSpace, columns: Columns, path: Path, gene: Gene, layer: int) -> NDArray[Any]:
+    """Column of a gene, or of a gene in a layer."""
+    name = gene.name if gene.per_layer is None else f"{gene.name}.{layer}"
+    if gene.per_layer is not None and gene.name in columns:
+        values = columns[gene.name]
+        if values.ndim == 2 and layer < values.shape[1]:
+            return np.asarray(values[:, layer])
+        raise DataError(
+            f"{path}: {gene.name} needs a column for each of {len(space.columns[gene.name])} "
+            f"layers; its shape is {values.shape}"
+        )
+    if name not in columns or columns[name].ndim != 1:
+        raise DataError(
+            f"{path}: there is no column {name!r} of one value a row, which the space "
+            f"{space.name} needs; there are {', '.join(columns)}"
+        )
+    return columns[name]
 
 
 def _indices(gene: Gene, values: NDArray[Any]) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:

@@ -25,6 +25,7 @@ from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
 from nas.profiling.report import learning_curve
+from nas.search.farthest import farthest_first
 from nas.search.uniform_networks import cheapest_rows, largest_rows, middle
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
@@ -287,6 +288,10 @@ class Pool:
         here = np.ascontiguousarray(self.rows, dtype=np.int16)
         return np.array([i for i, row in enumerate(here) if row.tobytes() not in keys], np.int64)
 
+    def timed(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices of all other rows."""
+        return np.setdiff1d(np.arange(len(self.rows)), missing)
+
 
 def spread(pool: Pool, known: Genotypes, count: int) -> Genotypes:
     """The next networks of a sample spread over the space: each is far from all before it.
@@ -298,12 +303,12 @@ def spread(pool: Pool, known: Genotypes, count: int) -> Genotypes:
         known: ``(K, S)`` networks timed so far.
         count: how many to choose.
 
-    Source: Gonzalez, Clustering to minimize the maximum intercluster distance (1985): the farthest
-    point first.
+    Source: see `farthest_first`.
     """
     missing = pool.missing(known)
     first = missing[missing < pool.num_first][:count]
-    rest = _farthest_first(pool, known, first, missing, count - len(first))
+    centres = np.concatenate([pool.timed(missing), first])
+    rest = farthest_first(pool.points, centres, missing, count - len(first))
     return _rows(pool, first, rest)
 
 
@@ -317,42 +322,14 @@ def unsure(pool: Pool, known: Genotypes, predictor: LatencyPredictor, count: int
     order = np.argsort(-std_N / mean_N, kind="stable")
     doubtful = missing[order[: max(count, UNSURE_SHARE * count)]]
     chosen = doubtful[:1]
-    rest = _farthest_first(pool, known, chosen, np.sort(doubtful), count - 1)
+    centres = np.concatenate([pool.timed(missing), chosen])
+    rest = farthest_first(pool.points, centres, np.sort(doubtful), count - 1)
     return _rows(pool, chosen, rest)
 
 
 def _rows(pool: Pool, *parts: NDArray[np.int64]) -> Genotypes:
     rows: Genotypes = pool.rows[np.concatenate(parts)]
     return rows
-
-
-def _farthest_first(
-    pool: Pool,
-    known: Genotypes,
-    chosen: NDArray[np.int64],
-    among: NDArray[np.int64],
-    count: int,
-) -> NDArray[np.int64]:
-    """Indices from `among`, each the farthest from what is known or chosen."""
-    known_mask = np.ones(len(pool.rows), dtype=bool)
-    known_mask[pool.missing(known)] = False
-    centres = [*np.flatnonzero(known_mask), *chosen]
-    distance = np.full(len(among), np.inf)
-    for centre in centres:
-        distance = np.minimum(distance, _distances(pool, among, int(centre)))
-    taken: list[int] = []
-    for _ in range(min(count, len(among) - int(np.isin(among, chosen).sum()))):
-        best = int(among[np.argmax(distance)])
-        taken.append(best)
-        distance = np.minimum(distance, _distances(pool, among, best))
-    return np.array(taken, dtype=np.int64)
-
-
-def _distances(pool: Pool, among: NDArray[np.int64], centre: int) -> Floats:
-    squares: Floats = np.square(pool.points[among] - pool.points[centre]).sum(axis=1)
-    # A network is not chosen twice, even where another has the same features.
-    squares[among == centre] = -1.0
-    return squares
 
 
 def _standardised(features: Floats) -> Floats:

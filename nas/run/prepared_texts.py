@@ -85,10 +85,11 @@ def remove_prepared_texts(one: PreparedTexts, timeout_s: float) -> None:
 
     Raises:
         NasError: when they are being prepared right now.
+        OSError: when a folder cannot be removed.
     """
     with file_lock(texts_lock(one.id), timeout_s):
         for folder in one.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder)
 
 
 def _read(name: str, folders: list[Path]) -> PreparedTexts:

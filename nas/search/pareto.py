@@ -11,6 +11,7 @@ import moocore
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nas.search.farthest import farthest_first
 from search_spaces.errors import UsageError
 
 Points = NDArray[np.float64]
@@ -130,24 +131,16 @@ def spread_order(points: ArrayLike) -> NDArray[np.int64]:
     Raises:
         UsageError: see `non_dominated`.
 
-    Source: Gonzalez, Clustering to minimize the maximum intercluster distance (1985).
+    Source: see `farthest_first`.
     """
     checked = _checked(points)
     if not len(checked):
         return np.zeros(0, dtype=np.int64)
     low, high = checked.min(axis=0), checked.max(axis=0)
     unit = (checked - low) / np.where(high > low, high - low, 1.0)
-    order = list(dict.fromkeys(int(number) for number in unit.argmin(axis=0)))
-    gap = np.full(len(unit), np.inf)
-    for taken in order:
-        gap = np.minimum(gap, np.linalg.norm(unit - unit[taken], axis=1))
-    gap[order] = -1.0
-    while len(order) < len(unit):
-        taken = int(np.argmax(gap))
-        order.append(taken)
-        gap = np.minimum(gap, np.linalg.norm(unit - unit[taken], axis=1))
-        gap[taken] = -1.0
-    return np.array(order, dtype=np.int64)
+    lowest = np.array(list(dict.fromkeys(unit.argmin(axis=0).tolist())), dtype=np.int64)
+    every = np.arange(len(unit), dtype=np.int64)
+    return np.concatenate([lowest, farthest_first(unit, lowest, every, len(unit))])
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
