@@ -65,7 +65,7 @@ test-slow: $(VENV)/.installed-dev ## Run every test this machine can run (ARGS)
 
 test-fairseq: $(FAIRSEQ_VENV)/.installed ## Build fairseq, once, and run the tests that need it (ARGS)
 	OMP_NUM_THREADS=1 $(FAIRSEQ_BIN)/python -m pytest -m fairseq --run-slow \
-		tests/test_fairseq*.py $(ARGS)
+		tests/nas/fairseq $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, layout and types
 	$(BIN)/ruff check .

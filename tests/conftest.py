@@ -127,8 +127,8 @@ def _little_garbage() -> None:
 
 @pytest.fixture
 def few_regressors() -> Iterator[None]:
-    """See `tests.profile_cases.few_regressors`."""
-    from tests import profile_cases
+    """See `tests.support.profile_cases.few_regressors`."""
+    from tests.support import profile_cases
 
     with profile_cases.few_regressors():
         yield
@@ -137,7 +137,7 @@ def few_regressors() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A small Ray on this machine, for all tests of a process that ask for it."""
-    from tests.ray_cases import started
+    from tests.support.ray_cases import started
 
     with started():
         yield

@@ -39,7 +39,7 @@ UPWARD = [
     ("supernet/deep/a.py", "from latency.timer import time_calls"),
     ("latency/a.py", "import supernet"),
     ("experiments/a.py", "from service import app"),
-    ("nas/a.py", "from tests.naive_attention import softmax"),
+    ("nas/a.py", "from tests.support.naive_attention import softmax"),
 ]
 DOWNWARD = [
     ("nas/a.py", "import supernet.layers, latency.timer, search_spaces"),

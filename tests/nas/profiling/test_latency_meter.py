@@ -1,0 +1,240 @@
+"""What is timed while other work disturbs is neither kept, nor believed, nor does it win."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latency.acceptance import UNIT_SESSIONS
+from nas.profiling.latency_meter import LatencyMeter
+from nas.run.folder import RunFolder
+from nas.search.doubts import disturbances
+from nas.search.front import build_front, pick, read_front
+from search_spaces.architecture import Architecture
+from search_spaces.errors import NasError, UsageError
+from search_spaces.operators import sample_distinct
+from tests.support.pipeline_cases import logged, spec_of, tiny, work
+from tests.support.profile_cases import SPACE
+from tests.support.timing_cases import Machine
+
+LATENCY = ("quality", "latency_ms")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def meter(tmp_path: Path) -> LatencyMeter:
+    return LatencyMeter(spec_of(tmp_path / "run", objectives=LATENCY))
+
+
+def networks(count: int = 4) -> list[Architecture]:
+    return SPACE.decode(sample_distinct(SPACE, np.random.default_rng(4), count))
+
+
+def true(machine: Machine, asked: Sequence[Architecture]) -> list[float]:
+    return [machine.ms(one) for one in asked]
+
+
+def test_disturbed_sessions_change_no_value(tmp_path: Path, machine: Machine) -> None:
+    machine.disturbed = lambda n: n in (0, 2)
+    timed = meter(tmp_path).measure(networks())
+    assert [one.value for one in timed.values] == pytest.approx(true(machine, networks()))
+    assert timed.repeated == 2 and not any(one.doubtful for one in timed.values)
+
+
+def test_doubtful_values_are_not_kept_and_timed_anew(tmp_path: Path, machine: Machine) -> None:
+    meter(tmp_path).measure([])
+    machine.disturbed = lambda n: True
+    busy = meter(tmp_path).measure(networks())
+    assert all("sessions were calm" in one.doubtful for one in busy.values)
+    assert not any(meter(tmp_path).known(one) for one in networks())
+    machine.disturbed = lambda n: False
+    calm = meter(tmp_path).measure(networks())
+    assert [one.value for one in calm.values] == pytest.approx(true(machine, networks()))
+    count = len(machine.sessions)
+    assert meter(tmp_path).measure(networks()).values == calm.values
+    assert len(machine.sessions) == count  # what was accepted is known
+
+
+def test_a_reference_that_cannot_be_timed_makes_all_doubtful(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.disturbed = lambda n: True
+    timed = meter(tmp_path).measure(networks())
+    assert all(one.doubtful for one in timed.values)
+    machine.disturbed = lambda n: False
+    again = meter(tmp_path).measure(networks())
+    assert [one.value for one in again.values] == pytest.approx(true(machine, networks()))
+
+
+def test_an_unexpected_value_that_comes_again_is_believed(tmp_path: Path, machine: Machine) -> None:
+    first = meter(tmp_path).measure(networks())
+    count = len(machine.sessions)
+    again = meter(tmp_path).confirm(networks()[:2])
+    assert again.values == first.values[:2] and len(machine.sessions) == count + 3
+    assert meter(tmp_path).confirm(networks()[:2]).values == again.values
+    assert len(machine.sessions) == count + 3  # once is enough, also for other runs
+
+
+def test_of_three_timings_two_that_agree_are_believed(tmp_path: Path, machine: Machine) -> None:
+    odd = networks()[0].id
+    machine.spikes = lambda n, network_id: 20.0 if network_id == odd and n < 3 else 1.0
+    first = meter(tmp_path).measure(networks())
+    assert first.values[0].value == pytest.approx(20 * machine.ms(networks()[0]))
+    (value,) = meter(tmp_path).confirm(networks()[:1]).values
+    assert value.value == pytest.approx(machine.ms(networks()[0])) and not value.doubtful
+    assert meter(tmp_path).measure(networks()).values[0] == value
+    profile = meter(tmp_path)._profile
+    assert len(profile.readings(odd)) == 9  # all sessions stand beside the value
+
+
+def test_timings_that_never_agree_are_doubtful_and_forgotten(
+    tmp_path: Path, machine: Machine
+) -> None:
+    odd = networks()[0].id
+    machine.spikes = lambda n, network_id: 2.0 ** (n // 3) if network_id == odd else 1.0
+    meter(tmp_path).measure(networks())
+    first, second = meter(tmp_path).confirm(networks()[:2]).values
+    assert "timings of it do not agree" in first.doubtful and not second.doubtful
+    assert not meter(tmp_path).known(networks()[0]) and meter(tmp_path).known(networks()[1])
+
+
+def test_the_reference_is_not_held_against_itself(tmp_path: Path, machine: Machine) -> None:
+    one = meter(tmp_path)
+    one.measure([])
+    (reference,) = [architecture for architecture, _ in one._profile.entries.values()]
+    count = len(machine.sessions)
+    assert len(one.confirm([reference]).values) == 1 and len(machine.sessions) == count
+
+
+def test_doubtful_sessions_are_not_held(tmp_path: Path, machine: Machine) -> None:
+    meter(tmp_path).measure(networks())
+    machine.disturbed = lambda n: True
+    busy = meter(tmp_path).in_sessions(networks())
+    assert all(one.doubtful for one in busy.values)
+    machine.disturbed = lambda n: False
+    calm = meter(tmp_path).in_sessions(networks())
+    assert [one.latency_ms for one in calm.values] == pytest.approx(true(machine, networks()))
+    assert not any(one.doubtful for one in calm.values)
+
+
+def test_everything_can_be_forgotten(tmp_path: Path, machine: Machine) -> None:
+    meter(tmp_path).measure(networks())
+    meter(tmp_path).in_sessions(networks())
+    meter(tmp_path).forget()
+    assert not any(meter(tmp_path).known(one) for one in networks())
+    count = len(machine.sessions)
+    meter(tmp_path).measure(networks())
+    assert len(machine.sessions) == count + UNIT_SESSIONS
+
+
+# -- the unit -----------------------------------------------------------------------------------
+
+
+def test_a_unit_of_a_slow_spell_is_mended_by_later_sessions_for_all_that_was_timed(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.slow = lambda n: 1.5  # as long as the first networks are timed, and nothing tells
+    early, late, asked = networks()[:2], networks()[2:], networks()
+    first = meter(tmp_path).measure(early)
+    assert [one.value for one in first.values] == pytest.approx(
+        [1.5 * ms for ms in true(machine, early)]
+    )
+    meter(tmp_path).in_sessions(early)
+    machine.slow = lambda n: 1.0
+    found = meter(tmp_path).measure(late)
+    assert found.shorter == pytest.approx(1 / 1.5) and first.shorter == 1
+    (told,) = disturbances("verify", found)
+    assert told.loud and "it needs 0.67 of that" in told.message
+    count = len(machine.sessions)
+    one = meter(tmp_path)
+    assert [two.value for two in one.measure(asked).values] == pytest.approx(true(machine, asked))
+    held = one.in_sessions(early)
+    assert [two.latency_ms for two in held.values] == pytest.approx(true(machine, early))
+    assert len(machine.sessions) == count  # nothing was timed again for it
+    machine.slow = lambda n: 1.5  # slower again: what was known stays
+    meter(tmp_path).time_afresh(early, 3)
+    assert meter(tmp_path).measure(asked).values == one.measure(asked).values
+
+
+def test_a_unit_that_changes_while_timings_are_confirmed_does_not_part_them(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.slow = lambda n: 1.5
+    meter(tmp_path).measure(networks())
+    machine.slow = lambda n: 1.0
+    again = meter(tmp_path).confirm(networks()[:2])
+    assert not any(one.doubtful for one in again.values)
+    assert [one.value for one in again.values] == pytest.approx(true(machine, networks()[:2]))
+
+
+# -- whole searches -----------------------------------------------------------------------------
+
+
+def search(folder: RunFolder) -> list[str]:
+    """Run it; what it noted."""
+    work(folder)
+    return [event["message"] for event in logged(folder) if event["event"] == "Note"]
+
+
+def test_one_disturbed_timing_does_not_win_nor_stay(tmp_path: Path, machine: Machine) -> None:
+    quiet = tiny(tmp_path / "quiet", objectives=LATENCY)
+    search(quiet)
+    meter(tmp_path).forget()
+    machine.sessions.clear()
+    machine.disturbed = lambda n: n % 3 == 0
+    busy = tiny(tmp_path / "busy", objectives=LATENCY)
+    notes = search(busy)
+    assert any("other work disturbed the timing" in note for note in notes)
+    mine, theirs = read_front(busy), read_front(quiet)
+    assert [one.id for one in mine.entries] == [one.id for one in theirs.entries]
+    for one, other in zip(mine.entries, theirs.entries, strict=True):
+        assert one.measured["latency_ms"] == pytest.approx(other.measured["latency_ms"])
+        assert one.to_json()["doubtful"] == {}
+
+
+def test_a_busy_machine_marks_all_and_says_so(tmp_path: Path, machine: Machine) -> None:
+    machine.disturbed = lambda n: True
+    folder = tiny(tmp_path / "run", objectives=LATENCY)
+    notes = search(folder)
+    front = read_front(folder)
+    assert all("latency_ms" in one.doubtful for one in front.entries)
+    assert any("stay doubtful" in note for note in notes)
+    assert pick(front, "best") and pick(front, "knee") and pick(front, "cheapest")
+    with pytest.raises(UsageError, match="no network on the front has latency_ms"):
+        pick(front, "latency_ms<=1e9")
+
+
+def test_no_doubtful_network_keeps_a_limit(tmp_path: Path, machine: Machine) -> None:
+    meter(tmp_path).measure([])
+    machine.disturbed = lambda n: True
+    folder = tiny(tmp_path / "run", objectives=LATENCY, limits={"latency_ms": 1e6})
+    with pytest.raises(NasError, match="could not be timed reliably .* nas resume"):
+        search(folder)
+    machine.disturbed = lambda n: False
+    search(folder)  # the machine is at rest now
+    assert all(one.doubtful == {} for one in read_front(folder).entries)
+
+
+def test_doubtful_networks_are_passed_over_by_picks(tmp_path: Path, machine: Machine) -> None:
+    folder = tiny(tmp_path / "run", objectives=LATENCY)
+    search(folder)
+    front = read_front(folder)
+    cheapest = pick(front, "cheapest")
+    doubted = [
+        type(one)(one.id, one.architecture, one.measured, one.predicted, {"latency_ms": "why"})
+        if one.id == cheapest.id
+        else one
+        for one in front.entries
+    ]
+    made = build_front(doubted, front.objectives, front.reference, {})
+    assert len(made.entries) == len(front.entries)
+    if len(made.entries) > 1:
+        assert pick(made, "cheapest").id != cheapest.id
+    kept = build_front(doubted, front.objectives, front.reference, {"latency_ms": 1e6})
+    assert cheapest.id not in [one.id for one in kept.entries]

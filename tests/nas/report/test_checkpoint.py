@@ -1,0 +1,110 @@
+"""The report of a search that began with a checkpoint: what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nas.report.checkpoint_section import checkpoint_section, ratio, rows_of, told
+from nas.report.front_section import cost_chart
+from nas.report.page import render
+from nas.request.spec import Start
+from nas.results.contents import Origin, Retrained, RunContents
+from nas.search.front import FrontEntry
+from tests.support import report_cases
+from tests.support.report_cases import trace, words_of
+
+contents, finished = report_cases.contents, report_cases.finished
+
+
+@pytest.fixture
+def begun(contents: RunContents) -> RunContents:
+    """As if the digits had begun with a checkpoint: a slow one with one layer more."""
+    picked = contents.picked
+    assert picked is not None and picked.architecture.encoder is not None
+    stack = picked.architecture.encoder
+    network = replace(
+        picked.architecture,
+        encoder=replace(stack, layers=(*stack.layers, replace(stack.layers[0], ffn_dim=1))),
+    )
+    values = {name: 2 * value for name, value in picked.values.items()}
+    entry = FrontEntry(network.id, network, {**values, "quality": 0.01}, {})
+    count = len(stack.layers) + 1
+    order = (count - 1, *range(count - 1))
+    errors = {f"{n}.{kind}": 0.125 + n for n in range(count) for kind in ("linear", "omni")}
+    start = Start(folder="/somewhere/my-vit", digest="0" * 64)
+    spec = contents.spec.model_copy(update={"start": start})
+    return replace(contents, spec=spec, origin=Origin("my-vit", entry, order, errors))
+
+
+def test_without_a_checkpoint_there_is_no_such_section(contents: RunContents) -> None:
+    assert checkpoint_section(contents) == ""
+    assert "#checkpoint" not in render(contents)
+
+
+def test_before_it_is_taken_over(begun: RunContents) -> None:
+    assert "not taken over yet" in checkpoint_section(replace(begun, origin=None))
+    assert 'href="#checkpoint"' in render(begun)
+
+
+def test_networks_stand_beside_it(begun: RunContents) -> None:
+    assert begun.origin is not None
+    first, picked, tuned = rows_of(begun, begun.origin)
+    assert (first.what, picked.what, tuned.what) == (
+        "the checkpoint",
+        "picked, as inherited",
+        "fine-tuned",
+    )
+    assert tuned.values["quality"] == 0.0625  # the validation loss of the result
+    sentence = told(begun, first, tuned)
+    assert "latency 2.00 × faster" in sentence and "loss +0.0525" in sentence
+    page = words_of(checkpoint_section(begun))
+    assert "my-vit" in page and "2.00 × faster" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "words"),
+    [
+        ("latency_ms", 8.0, 5.0, "1.60 × faster"),
+        ("latency_ms", 5.0, 8.0, "1.60 × slower"),
+        ("kv_cache_mb", 100.0, 43.0, "0.43 of it"),
+        ("tokens_per_s", 100.0, 150.0, "1.50 × as many"),
+        ("params", 0.0, 0.0, "as it was"),
+    ],
+)
+def test_ratios(name: str, before: float, after: float, words: str) -> None:
+    assert ratio(name, before, after) == words
+
+
+def test_each_layer_is_told(begun: RunContents) -> None:
+    """The network keeps the layer that matters most, the last, and lacks the one that does not."""
+    assert begun.origin is not None and begun.picked is not None
+    page = words_of(checkpoint_section(begun))
+    assert page.count("dropped") == 1
+    count = len(begun.origin.layer_order)
+    dropped = sorted(set(range(count)) - set(begun.origin.layer_order[: count - 1]))
+    assert dropped == [count - 2]
+    assert "0.125" in page and f"{count - 1}.125" in page
+
+
+def test_an_order_that_turned_round_is_told(begun: RunContents) -> None:
+    assert "Of 3 or more" in checkpoint_section(begun)
+    some = [entry for entry in begun.verified if "quality" in entry.measured][:4]
+    worse = sorted(some, key=lambda entry: -entry.measured["quality"])
+
+    def tuned(entry: FrontEntry, loss: float) -> Retrained:
+        scores = {"loss": loss, "accuracy": 0.9}
+        return Retrained(entry.id, entry.architecture, "accuracy", scores, scores, 3, 0)
+
+    results = tuple(tuned(entry, 0.1 * number) for number, entry in enumerate(worse))
+    page = words_of(checkpoint_section(replace(begun, retrained=results)))
+    assert "4 networks were fine-tuned" in page and "is -1.00" in page
+
+
+def test_it_is_a_mark_on_each_chart(begun: RunContents) -> None:
+    assert begun.origin is not None
+    for cost in begun.costs:
+        page = cost_chart(begun, cost)
+        mark = trace(page, f"front-{cost}", "the checkpoint")
+        assert mark["y"] == [0.01] and mark["customdata"] == [begun.origin.entry.id]

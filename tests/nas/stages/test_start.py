@@ -1,0 +1,263 @@
+"""Searches that begin with a checkpoint: request, inheritance, distillation, fine-tuning."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nas.cli.app import app
+from nas.cli.search import Here
+from nas.executors.base import ExecutorSettings
+from nas.request.resolve import resolve
+from nas.request.spec import SearchRequest
+from nas.results.reader import read_contents
+from nas.retraining.network import network_trainer
+from nas.run.events import Progress
+from nas.run.folder import RunFolder
+from nas.run.opened import OpenedRun
+from nas.search.front import pick, read_front
+from nas.stages.pipeline import run_search
+from search_spaces.errors import DataError, UsageError
+from search_spaces.loading import dump_space
+from supernet.pretrained.checkpoint import read_checkpoint
+from supernet.pretrained.space import space_around
+from supernet.training.checkpoint import CheckpointFolder, load, save
+from tests.support import start_cases
+from tests.support.export_cases import hub_without_net
+from tests.support.pipeline_cases import start, work
+from tests.support.pretrained_cases import change_config
+from tests.support.ray_cases import started
+from tests.support.tokenizer_cases import byte_level, prepared_stream
+
+pytestmark = pytest.mark.export
+
+NUMBERS = {"threads": 1, **start_cases.NUMBERS}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from hub_without_net(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny llama with a tokenizer."""
+    return start_cases.write_llama(hub, tmp_path_factory.mktemp("checkpoints") / "llama")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    prepared_stream(folder, byte_level(marked=True))
+    return folder / "data"
+
+
+def asked(llama: Path, data: Path, **more: Any) -> SearchRequest:
+    given = {"objectives": ("quality", "kv_cache_mb"), "settings": NUMBERS, "preset": "smoke"}
+    return SearchRequest(**{"start": str(llama), "data": str(data), **given, **more})
+
+
+@pytest.fixture(scope="module")
+def run(llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A whole search, as the command does it."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    options = [f"--set={name}={value}" for name, value in NUMBERS.items()]
+    given = ["search", "--from", str(llama), "--data", str(data), "--preset", "smoke", *options]
+    more = ["--objectives", "quality,kv_cache_mb", "--out", str(folder), "--quiet"]
+    done = CliRunner().invoke(app, [*given, *more])
+    assert done.exit_code == 0, done.output
+    return RunFolder.open(folder)
+
+
+def test_without_a_space_the_one_around_it_is_searched(llama: Path, data: Path) -> None:
+    found = resolve(asked(llama, data), Here())
+    assert found.space.digest == space_around(read_checkpoint(llama)).digest
+    assert found.spec.start is not None and found.spec.start.folder == str(llama)
+
+
+def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
+    text = dump_space(space_around(read_checkpoint(llama)))
+    resolve(asked(llama, data, space_toml=text), Here())
+    other = text.replace("ffn_bias = false", "ffn_bias = true")
+    assert other != text
+    with pytest.raises(UsageError, match="other settings: ffn_bias; nas space from"):
+        resolve(asked(llama, data, space_toml=other), Here())
+    with pytest.raises(UsageError, match="cannot inherit"):
+        resolve(asked(llama, data, space="digits"), Here())
+
+
+def test_a_search_without_space_and_checkpoint_is_refused(data: Path) -> None:
+    with pytest.raises(ValueError, match="no space is given"):
+        SearchRequest(data=str(data))
+
+
+def test_what_is_no_checkpoint_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    given = ["search", "--from", str(tmp_path / "none"), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 2 and "is no folder" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_search_inherits_distils_and_ends(run: RunFolder) -> None:
+    names = [name for name in run.finished() if not name.startswith("retrain-")]
+    assert {"inherit", "distil", "exchange"} <= set(names)
+    baseline = run.read_json("inherited/baseline.json")
+    assert baseline["values"]["quality"] > 0
+    assert set(run.read_json("distilled/errors.json")) >= {"0.linear", "2.linear"}
+    observed = run.read_journal("observations.jsonl")
+    assert baseline["id"] in {line["id"] for line in observed}
+
+
+def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
+    contents = read_contents(run)
+    assert contents.origin is not None and contents.picked is not None
+    network = read_checkpoint(llama).architecture
+    assert contents.origin.entry.id == network.id and contents.origin.name == "llama"
+    assert contents.origin.entry.measured["kv_cache_mb"] > 0
+    assert sorted(contents.origin.layer_order) == [0, 1, 2]
+    page = (run.path / "report.html").read_text()
+    assert 'id="checkpoint"' in page and "taught by it" in page
+    stack = contents.picked.architecture.decoder
+    assert stack is not None and len(contents.silenced) == len(stack.layers)
+
+
+def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:
+    opened = OpenedRun(run)
+    assert opened.checkpoint is not None and opened.teacher is not None
+    weights = load(run.path / "inherited/weights.pt")["weights"]
+    opened.supernet.load_state_dict(weights)
+    tokens = torch.arange(20)[None]
+    network = opened.checkpoint.architecture
+    with torch.no_grad():
+        told = opened.supernet(tokens, network)
+        right = opened.teacher.network(tokens, network)
+    assert torch.allclose(told, right, atol=1e-5)
+
+
+def test_a_network_is_trained_from_its_share_of_the_supernet(run: RunFolder) -> None:
+    """After 6 updates at a small rate the winner is still near what it inherited."""
+    (result,) = run.path.glob("retrained/*/result.json")
+    trained = load(result.parent / "weights.pt")["model"]
+    inherited = OpenedRun(run).supernet.state_dict()
+    name = "decoder.blocks.0.ffn_norm.weight"
+    assert (trained[name] - inherited[name]).abs().max() < 0.05
+    assert json.loads(result.read_text())["task"] == "language_modelling"
+
+
+@pytest.mark.parametrize("spoilt", ["supernet/last.pt", "distilled/weights.pt"])
+def test_a_network_begins_with_the_better_of_two(
+    run: RunFolder, tmp_path: Path, spoilt: str
+) -> None:
+    """Whichever weights are spoilt, those before the supernet's training or after, the others."""
+    shutil.copytree(run.path, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    opened = OpenedRun(folder)
+    before, after = opened.first_weights(), dict(opened.supernet.state_dict())
+    kept = before if spoilt == "supernet/last.pt" else after
+    content = load(folder.path / spoilt)
+    weights = {
+        key: 20 * value + torch.linspace(-9, 9, value.shape[-1])
+        if value.is_floating_point()
+        else value
+        for key, value in content["weights"].items()
+    }
+    save(folder.path / spoilt, content | {"weights": weights})
+    entry = pick(read_front(folder), "best")
+    checkpoints = CheckpointFolder(tmp_path / "none", "digest")
+    settings = folder.spec.budget.retrain
+    network, _ = network_trainer(OpenedRun(folder), entry, settings, checkpoints)
+    name = "decoder.blocks.0.ffn_norm.weight"
+    mine = network.network.state_dict()[name]
+    assert torch.equal(mine, kept[name][: len(mine)])
+
+
+def test_a_checkpoint_that_changed_is_refused(run: RunFolder, llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    shutil.copytree(llama, tmp_path / "llama")
+    spec = json.loads((tmp_path / "run/spec.json").read_text())
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.spec.start is not None and spec["start"]["folder"] == str(llama)
+    change_config(tmp_path / "llama", rms_norm_eps=1e-3)
+    start = folder.spec.start.model_copy(update={"folder": str(tmp_path / "llama")})
+    changed = RunFolder(folder.path, folder.spec.model_copy(update={"start": start}))
+    with pytest.raises(DataError, match="has changed since this run began"):
+        _ = OpenedRun(changed).checkpoint
+
+
+def begun(path: Path, llama: Path, data: Path) -> RunFolder:
+    """A request like that of `run`, not worked on, that distils beyond its first checkpoint."""
+    numbers = {**NUMBERS, "distil.updates": 30}
+    found = resolve(asked(llama, data, settings=numbers), Here())
+    return RunFolder.create(path, found.spec)
+
+
+def results(folder: RunFolder) -> dict[str, bytes]:
+    """What a search ends with."""
+    names = ("pareto.json", "observations.jsonl", "exchanges.jsonl", "distilled/errors.json")
+    (trained,) = folder.path.glob("retrained/*/result.json")
+    files = [*(folder.path / name for name in names), trained]
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole(llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Never stopped."""
+    folder = begun(tmp_path_factory.mktemp("whole") / "run", llama, data)
+    work(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stage", "steps"), [("inherit", 2), ("distil", 27), ("supernet", 1), ("retrain-", 1)]
+)
+def test_stopped_anywhere_it_goes_on_to_the_same_end(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path, stage: str, steps: int
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    seen = 0
+    for event in run_search(folder):
+        seen += isinstance(event, Progress) and event.stage.startswith(stage)
+        if seen == steps:
+            break
+    assert not list(folder.path.glob("retrained/*/result.json"))
+    work(RunFolder.open(folder.path))
+    assert results(folder) == results(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["inherit", "distil", "supernet", "retrain-"])
+def test_killed_in_each_new_stage_it_ends_alike(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path, stage: str
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    process = start(folder, stepped=True)
+    assert process.stdin is not None and process.stdout is not None
+    for line in process.stdout:
+        kind, name = line.split()
+        if kind == "Progress" and name.startswith(stage):
+            break
+        process.stdin.write("\n")
+        process.stdin.flush()
+    process.kill()
+    process.communicate()
+    work(RunFolder.open(folder.path))
+    assert results(folder) == results(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_workers_of_ray_find_the_same(
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = begun(tmp_path / "run", llama, data)
+    with started():
+        settings = ExecutorSettings("ray", ray_address="auto", workers=2, train_workers=1)
+        list(run_search(folder, settings))
+    assert results(folder) == results(whole)

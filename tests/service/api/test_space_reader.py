@@ -1,0 +1,182 @@
+"""Spaces that requests bring along are checked by processes that may be lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nas.request.spec import SpaceSource
+from search_spaces import load_space
+from search_spaces.loading import dump_space
+from service.api import space_reader
+from service.api.catalog import Catalog
+from service.api.lanes import Lane, Lanes
+from service.api.problems import ProblemError
+from service.api.schemas import JobRequest
+from service.api.space_reader import SpaceReader, answer
+from service.api.specs import read_search
+from service.settings import Settings
+from tests.support import service_api_cases
+from tests.support.service_cases import SMOKE, Server, problem
+
+server, alice = service_api_cases.server, service_api_cases.alice
+
+DIGITS = dump_space(load_space("digits"))
+BOMB = '"="' + ".a" * 49_000 + " = 1\n"
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpaceReader]:
+    made = SpaceReader(Settings(home=tmp_path_factory.mktemp("home")))
+    yield made
+    made.close()
+
+
+def pids(reader: SpaceReader) -> list[int]:
+    return [process._process.pid for process in reader._idle]
+
+
+# -- as a client sees it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/spaces/check", "/jobs"])
+def test_a_small_bomb_is_refused_at_once(
+    server: Server, alice: httpx.Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space_reader, "_Process", None)  # none is needed for this
+    assert "nested" in problem(alice.post(path, json={"space_toml": BOMB}), 422, "/space_toml")
+
+
+def test_a_space_of_ones_own_is_checked_and_searched(alice: httpx.Client) -> None:
+    shown = alice.post("/spaces/check", json={"space_toml": DIGITS}).json()
+    assert shown == alice.get("/spaces/digits").json()
+    smaller = {"space_toml": DIGITS, "restrict": {"encoder.num_layers": [1]}}
+    assert int(alice.post("/spaces/check", json=smaller).json()["size"]) < int(shown["size"])
+    job = alice.post("/jobs", json={"space_toml": DIGITS, "preset": "smoke"})
+    assert (job.status_code, job.json()["space"], job.json()["dataset"]) == (201, *["digits"] * 2)
+
+
+def test_its_mistakes_are_named_as_ever(alice: httpx.Client) -> None:
+    for path in ("/spaces/check", "/jobs"):
+        wrong = {"space_toml": DIGITS.replace("num_layers", "num_layer")}
+        assert "num_layer" in problem(alice.post(path, json=wrong), 422, "/space_toml")
+        less = {"space_toml": DIGITS, "restrict": {"encoder.num_layers": [99]}}
+        problem(alice.post(path, json=less), 422, "/restrict")
+    large = {"space_toml": DIGITS, "limits": {"params": 1}}
+    assert "smallest it can reach" in problem(alice.post("/jobs", json=large), 422, "/limits")
+    huge = {"space_toml": DIGITS.replace("num_layers = [", "num_layers = [900, ")}
+    assert "more than 10^300" in problem(alice.post("/spaces/check", json=huge), 422)
+
+
+def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        state: Any = server._server.config.app.state  # type: ignore[union-attr]
+        state.context = replace(state.context, lanes=Lanes(spaces=Lane(1, 0, 0.0)))
+        alice = server.client("alice")
+        answer = alice.post("/spaces/check", json={"space_toml": DIGITS})
+        assert "busy" in problem(answer, 503) and answer.headers["retry-after"] == "2"
+        assert alice.post("/spaces/check", json={"space": "digits"}).status_code == 200
+        assert alice.post("/jobs", json=SMOKE).status_code == 201
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def test_it_finds_what_is_found_here(reader: SpaceReader) -> None:
+    given = JobRequest(space_toml=DIGITS, preset="smoke", seed=3)
+    assert reader.search(given) == read_search(given, Catalog(reader._settings))
+    (pid,) = pids(reader)
+    reader.check(SpaceSource(space_toml=DIGITS))
+    assert pids(reader) == [pid]  # it is used again
+
+
+def test_a_process_that_was_lost_is_replaced(reader: SpaceReader) -> None:
+    reader.check(SpaceSource(space_toml=DIGITS))
+    (pid,) = pids(reader)
+    os.kill(pid, signal.SIGKILL)
+    reader._idle[0]._process.wait()
+    assert reader.check(SpaceSource(space_toml=DIGITS)).name == "digits"
+    assert pids(reader) != [pid]
+
+
+# What would be text that takes long within all bounds: the process is told to take its time.
+SLOW = {
+    "time": "import service.api.space_reader as p\n"
+    "def answer(*_):\n"
+    "    while True: pass\n"
+    "p.answer = answer\n"
+    "p.CPU_S = 0\n"
+    "p.main()",
+    "memory": "import service.api.space_reader as p\n"
+    "p.answer = lambda *_: {'found': bytearray(2**33)}\n"
+    "p.main()",
+    "a crash of a library": "import os, service.api.space_reader as p\n"
+    "p.answer = lambda *_: os.abort()\n"
+    "p.main()",
+}
+
+
+@pytest.mark.parametrize("program", SLOW.values(), ids=SLOW)
+def test_what_takes_too_much_costs_a_process_and_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    (tmp_path / "attacked.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attacked = SpaceReader(Settings(home=tmp_path))
+    with pytest.raises(ProblemError, match="took more than 2 s or 256 MB") as caught:
+        attacked.check(SpaceSource(space_toml=DIGITS))
+    assert (caught.value.status, caught.value.errors[0].field) == (422, "/space_toml")
+    assert pids(attacked) == []
+    monkeypatch.undo()
+    assert attacked.check(SpaceSource(space_toml=DIGITS)).name == "digits"
+    attacked.close()
+
+
+def test_a_process_that_gives_no_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space_reader, "WALL_S", 0.0)
+    attacked = SpaceReader(Settings(home=tmp_path))
+    with pytest.raises(ProblemError, match="took more than"):
+        attacked.check(SpaceSource(space_toml=DIGITS))
+    assert pids(attacked) == []
+
+
+def test_our_own_mistakes_are_not_the_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacked.py").write_text(
+        "import sys, service.api.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    with pytest.raises(space_reader.LostError, match="ended with 1"):
+        SpaceReader(Settings(home=tmp_path)).check(SpaceSource(space_toml=DIGITS))
+
+
+def test_a_process_that_has_grown_is_not_used_again(
+    reader: SpaceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.check(SpaceSource(space_toml=DIGITS))
+    (process,) = reader._idle
+    monkeypatch.setattr(process, "ask", lambda *_: {"problem": [422, "no", None], "spent": True})
+    with pytest.raises(ProblemError, match="no"):
+        reader.check(SpaceSource(space_toml=DIGITS))
+    assert pids(reader) == [] and not process.lives
+
+
+def test_an_answer_is_json_whatever_is_wrong(tmp_path: Path) -> None:
+    catalog = Catalog(Settings(home=tmp_path))
+    good = answer("space", {"space_toml": DIGITS}, catalog)
+    assert good["found"]["name"] == "digits" and "problem" not in good
+    status, detail, field = answer("space", {"space_toml": "x"}, catalog)["problem"]
+    assert (status, field) == (422, "/space_toml") and "not TOML" in detail
+    assert space_reader.mapped_bytes() > 0

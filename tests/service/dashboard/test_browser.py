@@ -1,0 +1,320 @@
+"""The dashboard in a real browser, from the form to the retrained network."""
+
+from __future__ import annotations
+
+import queue
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nas.results.partial_front import partial_front
+from nas.results.reader import read_contents
+from nas.run.events import ArchitectureMeasured, StageStarted
+from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from service.jobs.states import Job, Kind
+from service.worker.runner import Child, Outcome
+from service.worker.worker import Worker
+from tests.support import run_fixture
+from tests.support.service_cases import Server, do_job
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+Page, expect = playwright.Page, playwright.expect
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+ALL = -1  # a step that ends the job
+LATE = ("pareto.json", "verification.jsonl", "retrained", "stages")
+NARROW = {"width": 360, "height": 740}
+
+
+class Stepwise:
+    """Does searches step by step, as the test asks for them.
+
+    Attributes:
+        steps: how many more networks to measure; `ALL` ends the job.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self.steps: queue.Queue[int] = queue.Queue()
+        self._scratch = scratch
+
+    def start(self, job: Job, folder: Path) -> Child:
+        opened = RunFolder.open(folder)
+        if job.kind is Kind.retrain:
+            do_job(opened, job.kind, job.pick)
+            self.steps.put(ALL)
+            return _Steps(self.steps, opened, opened)
+        whole = run_fixture.fill(
+            RunFolder.create(self._scratch / f"{job.id}-{job.attempt}", opened.spec)
+        )
+        for source in whole.path.iterdir():
+            if source.is_dir() and source.name not in LATE:
+                shutil.copytree(source, folder / source.name, dirs_exist_ok=True)
+            elif source.is_file() and source.name not in LATE:
+                shutil.copy(source, folder)
+        opened.log(StageStarted("verify", "Measure the best"))
+        return _Steps(self.steps, whole, opened)
+
+
+class _Steps:
+    def __init__(self, steps: queue.Queue[int], whole: RunFolder, folder: RunFolder) -> None:
+        self._steps, self._whole, self._folder = steps, whole, folder
+        name = "verification.jsonl"
+        self._left = whole.read_journal(name) if whole is not folder else []
+
+    def wait(self, timeout_s: float) -> Outcome | None:
+        try:
+            count = self._steps.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if count == ALL:
+            if self._whole is not self._folder:
+                shutil.copytree(self._whole.path, self._folder.path, dirs_exist_ok=True)
+            return Outcome(ok=True)
+        for line in self._left[:count]:
+            self._folder.append("verification.jsonl", [line])
+            self._folder.log(ArchitectureMeasured("verify", line["id"], line["measured"]))
+        self._left = self._left[count:]
+        return None
+
+    def stop(self, grace_s: float) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("home"), heartbeat_s=0.1, poll_s=0.1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def done(server: Server) -> str:
+    return server.finished(server.client("alice"), title="earlier")
+
+
+@pytest.fixture
+def steps(server: Server, done: str, tmp_path: Path) -> Iterator[queue.Queue[int]]:
+    """What the worker waits for, while it works."""
+    runner, stopping = Stepwise(tmp_path), threading.Event()
+    worker = Worker(server.store, server.settings, runner, "worker-2")
+
+    def work() -> None:
+        while not stopping.is_set():
+            if not worker.work_once(stopping):
+                stopping.wait(0.05)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield runner.steps
+    stopping.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: playwright.Browser, server: Server) -> Iterator[Page]:
+    """A page that has logged in; whatever the browser complains about is an error."""
+    with chromium.new_context() as context:
+        opened, complaints = context.new_page(), []
+        opened.set_default_timeout(60_000)
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        opened.goto(f"{server.url}/?token={server.token('alice')}")
+        yield opened
+        assert complaints == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> None:
+    expect.set_options(timeout=60_000)
+
+
+def submit(page: Page, title: str) -> str:
+    """Submit a search with the form; the address of its page."""
+    page.get_by_role("link", name="New search").click()
+    page.get_by_label("Title").fill(title)
+    page.get_by_label("Preset").select_option("smoke")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name=title)).to_be_visible()
+    return str(page.url)
+
+
+def click_point(page: Page, number: int) -> None:
+    """Click a point of the front, which lies below what plotly listens with."""
+    points = page.locator("#part-front .trace").filter(has=page.locator(".point")).last
+    point = points.locator(".point").nth(number)
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
+# -- a search from its form to its retrained network ----------------------------------------------
+
+
+def test_a_form_counts_what_it_keeps(page: Page) -> None:
+    page.get_by_role("link", name="New search").click()
+    remaining = page.locator("#remaining")
+    expect(remaining).to_contain_text("29,356,740")
+    for size in ("8", "16", "32", "64"):
+        page.locator(f'[name="gene:encoder.ffn_dim"][value="{size}"]').uncheck()
+    expect(remaining).to_contain_text("51,660 networks")
+    page.locator('[name="gene:encoder.ffn_dim"][value="4"]').uncheck()
+    expect(remaining).to_contain_text("at least one")
+    expect(page.get_by_role("button", name="Count")).to_be_hidden()
+
+
+def test_a_front_grows_and_is_final_in_the_end(
+    page: Page, server: Server, steps: queue.Queue[int]
+) -> None:
+    submit(page, "growing")
+    expect(page.locator("#part-front")).to_contain_text("the search goes on")
+    points = page.locator("#part-front .point")
+    expect(points.first).to_be_attached()
+    for number in (3, 4):
+        before = points.count()
+        steps.put(number)
+        expect(points).not_to_have_count(before)
+        folder = RunFolder.open(server.settings.runs / page.url.split("/")[-1])
+        known = partial_front(read_contents(folder))
+        networks = page.locator("#part-table a[data-network]")
+        expect(networks).to_have_text([entry.id for entry in known.entries])
+    expect(page.locator("#part-events")).to_contain_text("ArchitectureMeasured")
+    steps.put(ALL)
+    expect(page.locator("#part-head .state")).to_have_text("succeeded")
+    expect(page.locator("#part-front")).not_to_contain_text("so far")
+
+
+def test_what_the_reader_did_outlives_news(page: Page, steps: queue.Queue[int]) -> None:
+    submit(page, "kept")
+    steps.put(2)
+    box = page.locator("#part-table input[type=checkbox]").first
+    box.check()
+    identity = box.get_attribute("id")
+    page.locator("#artifacts summary").click()
+    steps.put(5)
+    expect(page.locator("#part-events")).to_contain_text("ArchitectureMeasured")
+    expect(page.locator(".tile", has_text="networks measured")).to_contain_text("47")
+    expect(page.locator("#artifacts")).to_have_attribute("open", "")
+    kept = page.locator(f"#{identity}")
+    assert kept.count() == 0 or kept.is_checked()
+    steps.put(ALL)
+    expect(page.locator("#part-head .state")).to_have_text("succeeded")
+
+
+def test_points_show_their_networks_side_by_side(page: Page, server: Server, done: str) -> None:
+    page.goto(f"{server.url}/jobs/{done}")
+    expect(page.locator("#part-front .point").first).to_be_visible()
+    cards = page.locator("#chosen .network")
+    click_point(page, 0)
+    expect(cards).to_have_count(1)
+    expect(cards.locator("svg")).to_be_visible()
+    front = read_front(RunFolder.open(server.settings.runs / done)).entries
+    other = next(one.id for one in front if one.id not in cards.first.inner_text())
+    page.locator(f'a[data-network="{other}"]').press("Enter")
+    expect(cards).to_have_count(2)
+    expect(cards.last).to_contain_text(other)
+    page.get_by_role("button", name="Close").click()
+    expect(cards).to_have_count(0)
+
+
+def test_fronts_of_two_searches_in_one_chart(page: Page, server: Server, done: str) -> None:
+    other = server.finished(server.client("alice"), seed=5, title="later")
+    page.goto(server.url)
+    for job in (done, other):
+        page.locator(f"#tick-{job}").check()
+    page.get_by_role("button", name="Compare the fronts").click()
+    legend = page.locator(".legendtext")
+    expect(legend).to_have_count(2)
+    assert {text[3:] for text in legend.all_text_contents()} == {"earlier", "later"}
+
+
+def test_a_search_is_cancelled_and_retried(page: Page, steps: queue.Queue[int]) -> None:
+    submit(page, "stopped")
+    state = page.locator("#part-head .state").first
+    expect(state).to_have_text("running")
+    page.get_by_role("button", name="Cancel").click()
+    expect(state).to_have_text("cancelled")
+    page.get_by_role("button", name="Retry").click()
+    expect(state).to_have_text("running")
+    steps.put(ALL)
+    expect(state).to_have_text("succeeded")
+
+
+def test_a_chosen_network_is_retrained(
+    page: Page, server: Server, done: str, steps: queue.Queue[int]
+) -> None:
+    page.goto(f"{server.url}/jobs/{done}")
+    page.locator("#part-table input[type=checkbox]").first.check()
+    page.get_by_role("button", name="Retrain the ticked").click()
+    expect(page.locator("#part-head .state").first).to_have_text("succeeded")
+    expect(page.locator("#part-network")).to_contain_text("trained from scratch")
+    page.get_by_role("link", name="The search").click()
+    expect(page.locator("#part-head")).to_contain_text("On the same run")
+
+
+# -- whoever looks, and with whatever -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/new?space=multi30k", "/jobs/ID", "/compare?job=ID"])
+def test_pages_fit_a_phone(page: Page, server: Server, done: str, path: str) -> None:
+    page.set_viewport_size(NARROW)
+    page.goto(server.url + path.replace("ID", done))
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_pages_are_dark_where_that_is_wished(page: Page, server: Server) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(255, 255, 255)", "rgb(20, 23, 28)"]
+
+
+def test_the_keyboard_is_enough(page: Page, server: Server, done: str) -> None:
+    page.goto(f"{server.url}/?text=earlier")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        style = "getComputedStyle(document.activeElement)"
+        assert page.evaluate(f"{style}.outlineStyle") == "solid", "the focus is not seen"
+        if page.evaluate("document.activeElement.textContent") == "earlier":
+            break
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(done))
+
+
+def test_pages_can_be_read_without_scripts(
+    chromium: playwright.Browser, server: Server, done: str
+) -> None:
+    with chromium.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('alice')}")
+        page.get_by_role("link", name="earlier", exact=True).click()
+        expect(page.locator("noscript p")).to_be_visible()
+        boxes = page.locator("#part-table input[type=checkbox]")
+        boxes.nth(0).check()
+        boxes.nth(1).check()
+        page.get_by_role("button", name="side by side").click()
+        expect(page.locator(".network svg")).to_have_count(2)
+        page.get_by_role("link", name="New search").click()
+        page.locator('[name="gene:encoder.attention"][value="omni"]').uncheck()
+        page.get_by_role("button", name="Count").click()
+        expect(page.locator("#remaining")).not_to_contain_text("29,356,740")
+        page.get_by_role("button", name="Submit").click()
+        expect(page.locator("#part-head .state")).to_have_text("queued")

@@ -1,0 +1,186 @@
+"""What the dashboard's forms do: searches, and jobs about single networks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from nas.run.folder import RunFolder
+from nas.run.omni_views import sees_several_layers
+from nas.search.front import read_front
+from service.auth import Role
+from service.jobs.job_store import Filter
+from tests.support import dashboard_cases
+from tests.support.dashboard_cases import browser, front_of, said
+from tests.support.service_cases import Server
+
+server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_cases.alice
+
+
+# -- a new search ---------------------------------------------------------------------------------
+
+
+def test_the_form_shows_the_genes_and_counts(alice: httpx.Client) -> None:
+    text = said(alice.get("/new"))
+    assert "29,356,740" in text and 'name="gene:encoder.ffn_dim" value="64"' in text
+    kept = {"gene:encoder.num_layers": "1", "gene:encoder.attention": ["omni", "linear"]}
+    some = {"gene:encoder.num_heads": "1", "gene:encoder.ffn_dim": "4"}
+    less = said(alice.get("/new", params={**kept, **some, "gene:encoder.embed_dim": ["4", "8"]}))
+    assert "<strong>4</strong> networks remain" in less
+
+
+@pytest.mark.parametrize("space", ["wmt14", "multi30k", "wikitext103-xl", "listops"])
+def test_every_space_has_a_form(alice: httpx.Client, space: str) -> None:
+    text = said(alice.get("/new", params={"space": space}))
+    assert "networks remain" in text and text.count('type="checkbox"') > 10
+
+
+def test_an_unknown_space_has_none(alice: httpx.Client) -> None:
+    assert "no space named" in said(alice.get("/new", params={"space": "../x"}), 404)
+
+
+def whole_form(client: httpx.Client) -> dict[str, list[str]]:
+    """Every field of the form as a browser would send it untouched."""
+    found = re.findall(r'name="(gene:[^"]+)" value="([^"]+)"', client.get("/new").text)
+    form: dict[str, list[str]] = {"space": ["digits"], "objective": ["quality", "params"]}
+    for name, value in found:
+        form.setdefault(name, []).append(value)
+    return form | {"preset": ["smoke"], "seed": ["7"], "title": ["by form"]}
+
+
+def request_of(server: Server, answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 303, answer.text
+    job = answer.headers["location"].rpartition("/")[2]
+    return dict(server.client("alice").get(f"/jobs/{job}").json()["request"])
+
+
+def test_the_form_submits_a_search(server: Server, alice: httpx.Client) -> None:
+    form = whole_form(alice)
+    expected = {"space": "digits", "preset": "smoke", "seed": 7, "title": "by form"}
+    expected |= {"objectives": ["quality", "params"]}  # type: ignore[dict-item]
+    assert request_of(server, alice.post("/new", data=form)) == expected
+    form["gene:encoder.ffn_dim"] = ["8", "16"]
+    form["limit:params"] = ["20000"]
+    asked = request_of(server, alice.post("/new", data=form))
+    assert asked["restrict"] == {"encoder.ffn_dim": [8, 16]}
+    assert asked["limits"] == {"params": 20000.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said_"),
+    [
+        ("seed", ["x"], "seed is "),
+        ("seed", ["-1"], "seed"),
+        ("preset", ["huge"], "preset"),
+        ("dataset", ["/etc/passwd"], "dataset"),
+        ("limit:params", ["1"], "params"),
+        ("limit:params", ["nan"], "limits.params is "),
+        ("gene:encoder.ffn_dim", [], "FFN size: tick at least one"),
+        ("gene:encoder.ffn_dim", ["9"], "FFN size: tick at least one"),
+    ],
+)
+def test_what_is_wrong_is_said_and_the_form_kept(
+    alice: httpx.Client, name: str, values: list[str], said_: str
+) -> None:
+    form = {**whole_form(alice), name: values}
+    text = said(alice.post("/new", data=form), 422)
+    assert said_ in text and 'value="by form"' in text
+
+
+def test_what_is_no_form_is_refused(alice: httpx.Client) -> None:
+    said(alice.post("/new", content=b"\xff\xfe"), 422)
+    said(alice.post("/new", content=b"a=1&" * 4000), 422)
+
+
+# -- retraining -----------------------------------------------------------------------------------
+
+
+def test_chosen_networks_are_retrained(server: Server, alice: httpx.Client, done: str) -> None:
+    chosen = front_of(server, done)[:2]
+    answer = alice.post(f"/jobs/{done}/retrain", data={"id": chosen})
+    assert answer.headers["location"] == f"/jobs/{done}"
+    server.work()
+    text = said(alice.get(f"/jobs/{done}"))
+    assert "On the same run" in text
+    one = alice.post(f"/jobs/{done}/retrain", data={"id": chosen[:1]}).headers["location"]
+    server.work()
+    text = said(alice.get(one))
+    assert "97.5" in text and f'href="/jobs/{done}"' in text
+
+
+@pytest.mark.parametrize("chosen", [[], ["x y"], ["0" * 12]])
+def test_retraining_nothing_is_refused(alice: httpx.Client, done: str, chosen: list[str]) -> None:
+    said(alice.post(f"/jobs/{done}/retrain", data={"id": chosen}), 422)
+
+
+# -- jobs about single networks -------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(server: Server) -> str:
+    """A search whose front has networks with and without omni layers to look into."""
+    return server.finished(server.client("alice"), title="omni")
+
+
+def deep_and_flat(server: Server, job: str) -> tuple[str, str]:
+    folder = RunFolder.open(server.settings.runs / job)
+    span = folder.spec.space.model.omni_span
+    entries = read_front(folder).entries
+    deep = {sees_several_layers(one.architecture, span): one.id for one in entries}
+    return deep[True], deep[False]
+
+
+def jobs_of(server: Server, run: str) -> list[str]:
+    return sorted(str(job.kind) for job in server.store.jobs.list(Filter(run=run), 50))
+
+
+def test_omni_layers_are_looked_into_and_shown(
+    server: Server, alice: httpx.Client, finished: str
+) -> None:
+    deep, flat = deep_and_flat(server, finished)
+    shown = said(alice.get(f"/jobs/{finished}/networks", params={"id": [deep, flat]}))
+    assert shown.count("Look into its omni layers") == 1
+    path = f"/jobs/{finished}/attention"
+    said(alice.post(path, data={"id": [deep, flat]}), 422)
+    assert jobs_of(server, finished) == ["search"]  # all or none
+    made = alice.post(path, data={"id": deep})
+    server.work()
+    for page in (made.headers["location"], f"/jobs/{finished}/networks?id={deep}"):
+        assert f'id="omni-{deep}"' in said(alice.get(page))
+    again = said(alice.get(f"/jobs/{finished}/networks", params={"id": deep}))
+    assert "Look into its omni layers" not in again
+
+
+def test_networks_are_exported_and_their_files_linked(
+    server: Server, alice: httpx.Client, finished: str
+) -> None:
+    deep, flat = deep_and_flat(server, finished)
+    weights = server.settings.runs / finished / "retrained" / deep / "weights.pt"
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    weights.write_bytes(b"")
+    path = f"/jobs/{finished}/export"
+    said(alice.post(path, data={"id": [deep, flat], "format": "torch"}), 409)
+    said(alice.post(path, data={"id": deep, "format": "pickle"}), 422)
+    assert jobs_of(server, finished) == ["search"]
+    made = alice.post(path, data={"id": deep, "format": "torch", "weights": "trained"})
+    server.work()
+    shown = said(alice.get(made.headers["location"]))
+    assert f"export {deep} as torch" in shown
+    assert f"artifacts/export/{deep}/torch/model.safetensors" in shown
+
+
+def test_a_reader_sees_no_button_and_a_form_from_elsewhere_does_nothing(
+    server: Server, finished: str
+) -> None:
+    deep, _ = deep_and_flat(server, finished)
+    with browser(server, server.token("alice", Role.reader)) as reader:
+        assert "<button>Export" not in said(reader.get(f"/jobs/{finished}/networks?id={deep}"))
+        said(reader.post(f"/jobs/{finished}/attention", data={"id": deep}), 403)
+    with browser(server, server.token("alice")) as client:
+        there = {"Origin": "http://elsewhere"}
+        answer = client.post(f"/jobs/{finished}/export", data={"id": deep}, headers=there)
+        assert answer.status_code == 403
+    assert jobs_of(server, finished) == ["search"]

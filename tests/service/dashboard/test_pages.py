@@ -1,0 +1,204 @@
+"""What the dashboard's pages show, and what they load."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+
+from service.worker.runner import Outcome
+from tests.layering_rules import loaded
+from tests.support import dashboard_cases
+from tests.support.dashboard_cases import browser, front_of, said
+from tests.support.service_cases import SMOKE, Server, problem, submission
+
+server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_cases.alice
+
+
+# -- style and scripts ----------------------------------------------------------------------------
+
+
+def test_scripts_come_from_here_and_are_kept_long(alice: httpx.Client, done: str) -> None:
+    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', alice.get(f"/jobs/{done}").text)
+    assert len(addresses) == 4
+    for address in addresses:
+        answer = alice.get(address)
+        assert answer.status_code == 200 and "immutable" in answer.headers["cache-control"]
+        assert answer.headers["content-encoding"] == "gzip"
+    assert alice.get("/static/dashboard-0123.js").status_code == 404
+
+
+def test_files_are_sent_plain_to_those_who_unpack_nothing(alice: httpx.Client) -> None:
+    address = re.findall(r'href="(/static/[^"]+)"', alice.get("/").text)[0]
+    plain = alice.get(address, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == alice.get(address).text
+
+
+def test_pages_do_not_load_torch() -> None:
+    assert "torch" not in loaded("-c", "import service.dashboard.run_views")
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_with_what_they_cost(alice: httpx.Client, done: str) -> None:
+    text = said(alice.get("/"))
+    assert f'href="/jobs/{done}"' in text and "succeeded" in text and "1.5" in text
+    assert "first &lt;b&gt;one" in text and "<b>one" not in text
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        *(("text=first", True), ("text=second", False), ("kind=search", True)),
+        *(("space=digits", True), ("space=wmt14", False)),
+        *(("state=failed", False), ("state=succeeded&text=one", True)),
+    ],
+)
+def test_jobs_are_filtered(alice: httpx.Client, done: str, query: str, found: bool) -> None:
+    text = said(alice.get(f"/?{query}"))
+    assert (f'href="/jobs/{done}"' in text) is found
+    assert ("No job fits" in text) is (not found)
+
+
+@pytest.mark.parametrize("query", ["state=happy", "kind=x", "before=..", "text=%00"])
+def test_other_filters_are_refused(alice: httpx.Client, query: str) -> None:
+    said(alice.get(f"/?{query}"), 422)
+
+
+def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, browser(server, server.token("alice")) as client:
+        for number in range(26):
+            server.store.jobs.submit(submission(title=f"job {number}."))
+        first = said(client.get("/?space=digits"))
+        older = re.search(r'href="(/\?[^"]*before=[^"]*)"', first)
+        assert older and "job 25." in first and "job 0." not in first
+        assert "job 0." in said(client.get(older[1].replace("&amp;", "&")))
+
+
+def test_the_curve_is_a_picture(alice: httpx.Client, done: str) -> None:
+    answer = alice.get(f"/jobs/{done}/curve.svg")
+    assert answer.headers["content-type"].startswith("image/svg+xml")
+    root = ElementTree.fromstring(answer.text)
+    assert "hypervolume" in str(root.findtext("{http://www.w3.org/2000/svg}title"))
+
+
+# -- a job ----------------------------------------------------------------------------------------
+
+
+def test_a_job_shows_its_run(server: Server, alice: httpx.Client, done: str) -> None:
+    text = said(alice.get(f"/jobs/{done}"))
+    for identity in front_of(server, done):
+        assert f'data-network="{identity}"' in text
+    for part in ("report card", "What decides", "What pruning cut", "Train the supernet"):
+        assert part in text
+    assert "queued → running" in text and "pareto.json" in text and "Report" in text
+    assert "data-follow" not in text
+
+
+def test_a_waiting_job_says_so_and_is_followed(server: Server, alice: httpx.Client) -> None:
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    text = said(alice.get(f"/jobs/{job}"))
+    assert "has not begun" in text and f'data-follow="/api/v1/jobs/{job}/events"' in text
+    assert alice.post(f"/jobs/{job}/cancel").headers["location"] == f"/jobs/{job}"
+    text = said(alice.get(f"/jobs/{job}"))
+    assert "cancelled" in text and "Retry" in text
+    assert alice.post(f"/jobs/{job}/retry").status_code == 303
+    assert "queued" in said(alice.get(f"/jobs/{job}"))
+    assert "retried" in said(alice.post(f"/jobs/{job}/retry"), 409)
+    alice.post(f"/jobs/{job}/cancel")
+
+
+def test_a_failed_job_tells_why(server: Server, alice: httpx.Client) -> None:
+    server.work()
+    server.runner.outcome = Outcome(ok=False, error="no <memory> left")
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    server.work()
+    server.runner.outcome = Outcome(ok=True)
+    for path in ("/", f"/jobs/{job}"):
+        assert "no &lt;memory&gt; left" in said(alice.get(path))
+    assert alice.post(f"/jobs/{job}/delete").headers["location"] == "/"
+    said(alice.get(f"/jobs/{job}"), 404)
+
+
+def test_a_front_so_far_is_shown(server: Server, alice: httpx.Client) -> None:
+    job = server.finished(server.client("alice"))
+    (server.settings.runs / job / "pareto.json").unlink()
+    text = said(alice.get(f"/jobs/{job}"))
+    assert "the front so far" in text and 'data-network="' in text
+
+
+def test_a_damaged_run_has_a_page_that_says_so(server: Server, alice: httpx.Client) -> None:
+    job = server.finished(server.client("alice"))
+    (server.settings.runs / job / "pruning.json").write_text("{", "utf-8")
+    text = said(alice.get(f"/jobs/{job}"), 409)
+    assert "damaged" in text and str(server.settings.home) not in text
+
+
+# -- networks -------------------------------------------------------------------------------------
+
+
+def test_networks_stand_side_by_side(server: Server, alice: httpx.Client, done: str) -> None:
+    first, second = front_of(server, done)[:2]
+    text = said(alice.get(f"/jobs/{done}/networks", params={"id": [first, second, first]}))
+    assert text.count("<svg") == 2 and "heads" in text
+    assert text.index(f"network-{first}") < text.index(f"network-{second}")
+
+
+@pytest.mark.parametrize("identity", ["0" * 12, "<script>", "../.."])
+def test_unknown_networks_are_not_there(alice: httpx.Client, done: str, identity: str) -> None:
+    text = said(alice.get(f"/jobs/{done}/networks", params={"id": identity}), 404)
+    assert "<script>'" not in text
+
+
+# -- comparing ------------------------------------------------------------------------------------
+
+
+def test_fronts_are_compared(server: Server, alice: httpx.Client, done: str) -> None:
+    other = server.finished(server.client("alice"), seed=2, title="other")
+    text = said(alice.get("/compare", params={"job": [done, other]}))
+    assert "1. first" in text and "2. other" in text and 'id="chart-compare-latency_ms"' in text
+    assert "do not compare" not in text
+
+
+def test_fronts_without_a_common_cost_share_no_chart(server: Server, alice: httpx.Client) -> None:
+    api = server.client("alice")
+    jobs = [server.finished(api, objectives=["quality", cost]) for cost in ("params", "flops")]
+    assert "no cost in common" in said(alice.get("/compare", params={"job": jobs}))
+
+
+def test_what_has_no_front_is_left_out(server: Server, alice: httpx.Client, done: str) -> None:
+    waiting = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    text = said(alice.get("/compare", params={"job": [waiting, done]}))
+    assert "is left out" in text and "1. first" in text
+    assert "no front to draw" in said(alice.get("/compare"))
+    alice.post(f"/jobs/{waiting}/cancel")
+
+
+@pytest.mark.parametrize("jobs", [["x"], [f"{n:020x}" for n in range(7)]])
+def test_other_comparisons_are_refused(alice: httpx.Client, jobs: list[str]) -> None:
+    said(alice.get("/compare", params={"job": jobs}), 422)
+
+
+# -- beside the pages -----------------------------------------------------------------------------
+
+
+def test_pages_are_no_part_of_the_api(server: Server) -> None:
+    paths = server.client("alice").get("/openapi.json").json()["paths"]
+    assert all(path.startswith(("/api/v1/", "/healthz", "/readyz", "/metrics")) for path in paths)
+    problem(server.client("alice").get("/nothing"), 404)
+
+
+def test_what_should_not_happen_has_a_page_too(
+    server: Server, alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: float) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(server.store.workers, "alive", broken)
+    text = said(alice.get("/"), 500)
+    assert "should not have happened" in text and "secret detail" not in text

@@ -1,0 +1,194 @@
+"""What the store promises of jobs: submitted, listed, cancelled, retried and deleted."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from itertools import product
+
+import pytest
+
+from service.api.schemas import JobOut, Progress
+from service.jobs.job_store import Filter
+from service.jobs.states import Action, Job, JobStateError, Kind, LeaseLostError, State, Summary
+from service.jobs.store import Store
+from service.jobs.submissions import IdempotencyError
+from tests.support import store_cases
+from tests.support.service_cases import SMOKE, claim, must, submission
+from tests.support.store_cases import in_state, states, submit
+
+shared, store = store_cases.shared, store_cases.store
+
+
+# -- submitting and looking -----------------------------------------------------------------------
+
+
+def test_a_new_job_waits_and_has_said_so(store: Store) -> None:
+    job = submit(store, title="mine")
+    assert (job.state, job.run, job.title, job.attempt) == (State.queued, job.id, "mine", 0)
+    assert store.jobs.get(job.id) == job
+    assert states(store, job) == ["queued"]
+    assert store.jobs.get("0" * 20) is None
+
+
+def test_a_key_gives_the_same_job_again(store: Store) -> None:
+    first, new = store.jobs.submit(submission(key="k"))
+    again, newer = store.jobs.submit(submission(key="k"))
+    assert (new, newer) == (True, False)
+    assert first == again
+    assert submit(store, "bob", key="k").id != first.id
+
+
+def test_a_key_is_not_for_another_request(store: Store) -> None:
+    submit(store, key="k")
+    with pytest.raises(IdempotencyError):
+        submit(store, key="k", request={"space": "listops"})
+
+
+def test_lists_are_newest_first_and_in_pages(store: Store) -> None:
+    made = [submit(store).id for _ in range(5)]
+    newest = sorted(made, reverse=True)
+    first = [job.id for job in store.jobs.list(Filter(), 3)]
+    rest = [job.id for job in store.jobs.list(Filter(before=first[-1]), 3)]
+    assert first + rest == newest
+
+
+def test_lists_are_filtered(store: Store) -> None:
+    mine = submit(store, title="50% of_it")
+    other = submit(store, "bob", space="listops")
+    claim(store, jobs_per_owner=100)
+
+    def found(**wanted: object) -> list[str]:
+        return [job.id for job in store.jobs.list(Filter(**wanted), 10)]  # type: ignore[arg-type]
+
+    assert found(owner="bob") == found(space="listops") == [other.id]
+    assert (
+        found(states=(State.running,)) == found(text="50% OF_") == found(run=mine.run) == [mine.id]
+    )
+    assert found(text="5_%") == found(kind=Kind.retrain) == []
+    assert store.jobs.counts("bob")[State.queued] == 1
+
+
+def test_every_list_is_that_of_reading_all_jobs(store: Store) -> None:
+    for number, title in enumerate(("Été", "one", "o\u0301ne %_", "x" * 200, "", "ONE two")):
+        made = submit(store, ("alice", "bob")[number % 2], title=title)
+        if number % 3 == 0:
+            store.jobs.cancel(made.id, 20.0)
+    claim(store, jobs_per_owner=100)
+    every = store.jobs.list(Filter(), 100)
+    pairs = ((), (State.queued,), (State.queued, State.cancelled), tuple(State))
+    texts = (None, "one", "ÉT", "%_", "digits", every[2].id[-7:].upper())
+    befores = (None, every[1].id, every[-1].id)
+    for among, text, before, owner in product(pairs, texts, befores, (None, "bob")):
+        wanted = Filter(owner, among, None, None, None, text, before)
+        expected = [job.id for job in every if fits(job, wanted)]
+        for limit in (2, 10):
+            assert [job.id for job in store.jobs.list(wanted, limit)] == expected[:limit]
+
+
+def fits(job: Job, wanted: Filter) -> bool:
+    """The obvious twin of a filter."""
+    words = [text.lower() for text in (job.title, job.space, job.dataset, job.id)]
+    return (
+        wanted.owner in (None, job.owner)
+        and (not wanted.states or job.state in wanted.states)
+        and (wanted.before is None or job.id < wanted.before)
+        and (wanted.text is None or any(wanted.text.lower() in word for word in words))
+    )
+
+
+def test_a_job_is_told_with_its_progress_and_its_moments(store: Store) -> None:
+    submit(store, title="a\u2028b")
+    taken = must(claim(store))
+    summary = Summary("observe", "Observe networks", 3, 9, "so", 2, 4, 0.25, 7.0, 8.0)
+    job = store.leases.append(taken, [], 10, summary)
+    told = json.loads(JobOut.of(job).model_dump_json())
+    progress = {name: told["progress"].pop(name) for name in Progress.model_fields}
+    assert progress == {name: getattr(summary, name) for name in Progress.model_fields}
+    assert datetime.fromisoformat(told["created_at"]).timestamp() == pytest.approx(job.created_at)
+    assert (told["title"], told["ended_at"]) == ("a\u2028b", None)
+    assert (told["last_event"], told["request"]) == (job.last_seq, SMOKE)
+    listed = JobOut.listed(job).model_dump(mode="json")
+    assert listed == {**json.loads(JobOut.of(job).model_dump_json()), "request": None}
+
+
+def test_a_list_does_not_read_what_was_requested(store: Store) -> None:
+    long = {**SMOKE, "space_toml": "#" * 900_000}
+    search = submit(store, request=long)
+    format = {"pick": "best", "format": "onnx"}
+    made = submit(store, kind=Kind.export, spec=None, run=search.run, pick="1" * 12, request=format)
+    export, whole = store.jobs.list(Filter(), 10)
+    assert (export.id, export.request) == (made.id, format)
+    assert (whole.id, whole.request) == (search.id, {})
+    assert must(store.jobs.get(search.id)).request == long
+
+
+# -- cancelling, retrying, deleting ---------------------------------------------------------------
+
+
+def test_a_waiting_job_is_cancelled_at_once(store: Store) -> None:
+    job = submit(store)
+    assert must(store.jobs.cancel(job.id, 20.0)).state is State.cancelled
+    assert must(store.jobs.cancel(job.id, 20.0)).state is State.cancelled
+    assert claim(store) is None
+
+
+def test_a_running_job_is_asked_to_stop(store: Store) -> None:
+    submit(store)
+    job = must(claim(store))
+    asked = must(store.jobs.cancel(job.id, 20.0))
+    assert (asked.state, asked.cancel_requested) == (State.running, True)
+    assert must(store.jobs.cancel(job.id, 20.0)).last_seq == asked.last_seq
+    assert store.leases.beat(job).cancel_requested
+    assert store.leases.end(asked, Action.stop).state is State.cancelled
+
+
+def test_a_job_whose_worker_is_gone_is_cancelled_at_once(store: Store) -> None:
+    submit(store)
+    job = must(claim(store))
+    assert must(store.jobs.cancel(job.id, -1.0)).state is State.cancelled
+    with pytest.raises(LeaseLostError):
+        store.leases.beat(job)
+
+
+@pytest.mark.parametrize("state", [State.succeeded, State.failed])
+def test_an_ended_job_is_not_cancelled(store: Store, state: State) -> None:
+    job = in_state(store, state)
+    with pytest.raises(JobStateError, match=state):
+        store.jobs.cancel(job.id, 20.0)
+    assert store.jobs.cancel("0" * 20, 20.0) is None
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_failed_and_cancelled_jobs_are_retried(store: Store, state: State) -> None:
+    job = in_state(store, state)
+    if state in (State.failed, State.cancelled):
+        again = must(store.jobs.retry(job.id))
+        assert (again.state, again.error, again.ended_at) == (State.queued, None, None)
+        assert must(claim(store)).attempt == job.attempt + 1
+    else:
+        with pytest.raises(JobStateError):
+            store.jobs.retry(job.id)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_ended_jobs_are_deleted_whole(store: Store, state: State) -> None:
+    job = in_state(store, state)
+    if state.ended:
+        store.jobs.delete(job.id)
+        assert store.jobs.get(job.id) is None
+        assert store.events.after(job.id, 0, 10) == []
+        assert store.retention.known([job.run]) == set()
+    else:
+        with pytest.raises(JobStateError, match="cancel it first"):
+            store.jobs.delete(job.id)
+
+
+def test_a_search_is_deleted_with_its_retrainings(store: Store) -> None:
+    search = in_state(store, State.succeeded)
+    other = submit(store, kind=Kind.retrain, spec=None, run=search.run)
+    with pytest.raises(JobStateError, match=other.id):
+        store.jobs.delete(search.id)
+    store.jobs.cancel(other.id, 20.0)
+    store.jobs.delete(search.id)
+    assert store.jobs.get(other.id) is None

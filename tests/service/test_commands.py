@@ -1,0 +1,183 @@
+"""The commands of the service, called as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nas.cli import plugins
+from nas.cli.app import app
+from search_spaces import load_space
+from search_spaces.loading import dump_space
+from service.worker.runner import Outcome
+from tests.support.cli_fakes import own_entry_points
+from tests.support.service_cases import Server
+
+COMMANDS = own_entry_points()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands as pyproject.toml names them, and where the service is."""
+    monkeypatch.setattr(plugins, "entry_points", lambda group: COMMANDS)
+    monkeypatch.setenv("NAS_SERVER", server.url)
+    monkeypatch.setenv("NAS_TOKEN", server.token("alice"))
+    monkeypatch.setenv("NAS_HOME", str(server.settings.home))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def nas(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def submitted(*arguments: str) -> str:
+    done = nas("submit", "--space", "digits", "--preset", "smoke", *arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", [point.name for point in COMMANDS])
+def test_every_command_has_a_help_with_an_example(command: str) -> None:
+    done = nas(command, "--help")
+    assert done.exit_code == 0
+    assert f"Example: nas {command}" in done.stdout
+    assert command in nas("--help").stdout
+
+
+def test_a_job_is_submitted_listed_watched_and_shown(server: Server) -> None:
+    job = submitted("--title", "from the shell", "--set", "supernet.epochs=3")
+    listed = nas("jobs", "--text", "the shell")
+    assert job in listed.stdout
+    server.work()
+    watched = nas("watch", job)
+    assert watched.exit_code == 0
+    assert "Train the supernet" in watched.stderr
+    assert "succeeded" in watched.stderr
+    shown = nas("front", job)
+    assert "Pareto front of quality and latency_ms" in shown.stdout
+
+
+@pytest.mark.parametrize("pick", ["cheapest", "latency_ms<=1e9,params<=1e9"])
+def test_every_form_of_a_pick_is_submitted(server: Server, pick: str) -> None:
+    job = server.store.jobs.get(submitted("--pick", pick))
+    assert job is not None and job.request["pick"] == pick
+
+
+def test_scripts_get_json_and_csv(server: Server) -> None:
+    job = submitted()
+    server.work()
+    front = json.loads(nas("front", job, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(nas("front", job, "--csv").stdout)))
+    assert [row["id"] for row in rows] == [entry["id"] for entry in front["front"]]
+    lines = [json.loads(line) for line in nas("watch", job, "--json").stdout.splitlines()]
+    assert lines[0]["event"] == "StateChanged"
+    assert lines[-1] == {"state": "succeeded"}
+    assert job in [one["id"] for one in json.loads(nas("jobs", "--json").stdout)]
+
+
+def test_a_front_is_shown_before_it_is_final(server: Server) -> None:
+    job = submitted()
+    assert "not begun" in nas("front", job).stderr
+    server.work()
+    (server.settings.runs / job / "pareto.json").unlink()
+    told = nas("front", job).stdout
+    assert "So far" in told and "(predicted)" in told
+
+
+def test_a_file_of_ones_own_is_submitted(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(dump_space(load_space("digits")).replace('"digits"', '"mine"', 1))
+    done = nas("submit", "--space", str(file), "--dataset", "digits", "--preset", "smoke")
+    assert done.exit_code == 0, done.stderr
+    job = server.store.jobs.get(done.stdout.strip())
+    assert job is not None
+    assert job.space == "mine"
+
+
+def test_a_failure_is_told_by_the_exit_code_too(server: Server) -> None:
+    job = submitted()
+    server.runner.outcome = Outcome(ok=False, error="the loss became NaN")
+    server.work()
+    server.runner.outcome = Outcome(ok=True)
+    done = nas("watch", job, "--quiet")
+    assert done.exit_code == 1
+    assert "has failed: the loss became NaN" in done.stderr
+
+
+def test_a_job_is_cancelled(server: Server) -> None:
+    job = submitted()
+    assert nas("cancel", job).stdout == f"{job} cancelled\n"
+    assert nas("cancel", "../jobs").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("jobs", "--token", "wrong"), "NAS_TOKEN"),
+        (("jobs", "--server", "http://127.0.0.1:1"), "does not answer"),
+        (("jobs", "--server", "nowhere"), "an address such as http://127.0.0.1:8321"),
+        (("submit", "--space", "digitz"), "did you mean 'digits'"),
+        (("submit", "--space", "./none.toml"), "no such file"),
+        (("front", "0" * 20), "no job"),
+        (("watch", "0" * 20), "no job"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    done = nas(*arguments)
+    assert done.exit_code in (1, 2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_tokens_are_made_listed_and_revoked(server: Server) -> None:
+    made = nas("token", "create", "--name", "carol", "--role", "reader", "--expires", "30d")
+    secret = made.stdout.splitlines()[-1]
+    assert made.stdout == secret + "\n"
+    assert server.client_of(secret).get("/jobs").status_code == 200
+    (token,) = (
+        one for one in json.loads(nas("token", "list", "--json").stdout) if one["name"] == "carol"
+    )
+    assert "carol" in nas("token", "list").stdout
+    assert nas("token", "revoke", token["id"]).exit_code == 0
+    assert server.client_of(secret).get("/jobs").status_code == 401
+    assert nas("token", "revoke", token["id"]).exit_code == 2
+
+
+def test_open_doors_are_refused() -> None:
+    done = nas("serve", "--no-auth", "--host", "0.0.0.0")
+    assert done.exit_code == 2
+    assert "loopback" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
+    port = server.url.rpartition(":")[2]
+    done = nas("serve", "--home", str(tmp_path), "--port", port, "--workers", "0")
+    assert done.exit_code == 2
+    assert f"port {port}" in done.stderr.splitlines()[-1]
+
+
+def test_a_check_names_the_workers_of_this_machine(server: Server) -> None:
+    for worker in server.store.workers.alive(20.0):
+        server.store.workers.leave(worker.name)
+    none = nas("worker", "--check")
+    assert none.exit_code == 1 and "nas worker starts one" in none.stderr
+    server.store.workers.beat("worker-1", None, "elsewhere")
+    assert nas("worker", "--check").exit_code == 1
+    server.store.workers.beat("worker-2", None, socket.gethostname())
+    found = nas("worker", "--check")
+    for name in ("worker-1", "worker-2"):
+        server.store.workers.leave(name)
+    assert found.exit_code == 0 and found.stdout.strip() == "worker-2"

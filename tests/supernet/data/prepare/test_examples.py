@@ -1,0 +1,279 @@
+"""`nas data prepare` for classification: images of all forms, and texts as bytes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from search_spaces.errors import DataError, UsageError
+from supernet.data.prepare.image_files import read_batches
+from supernet.data.prepared import EXAMPLES, ExampleSplit
+from supernet.data.sources import CIFAR10_NAMES
+from supernet.data.text_files import TokenRows
+from tests.support.prepare_cases import (
+    cifar_batch,
+    pictures,
+    png,
+    run,
+    write_cifar,
+    write_folder,
+    write_jsonl,
+)
+
+CLASSIFICATION: Any = "classification"
+
+
+def prepared(folder: Path, source: Path, **changes: Any) -> list[ExampleSplit]:
+    """Train, valid and test of a prepared source."""
+    run(folder, CLASSIFICATION, source=(source,), **changes)
+    data = EXAMPLES.open(folder / "out")
+    return [data.train, data.valid, EXAMPLES.open_test(folder / "out")]
+
+
+def images(split: ExampleSplit) -> list[bytes]:
+    assert isinstance(split.inputs, np.ndarray)
+    return [image.tobytes() for image in split.inputs]
+
+
+def texts(split: ExampleSplit) -> list[str]:
+    assert isinstance(split.inputs, TokenRows)
+    return [bytes((row - 1).astype(np.uint8)).decode() for row in split.inputs]
+
+
+# -- CIFAR-10's python version --------------------------------------------------------------------
+
+
+def test_cifar_batches_are_read_without_unpickling(tmp_path: Path) -> None:
+    pixels, labels = write_cifar(tmp_path / "cifar")
+    train, valid, test = prepared(tmp_path, tmp_path / "cifar")
+    assert (
+        np.array_equal(test.inputs, pixels[100:]) and test.labels.tolist() == labels[100:].tolist()
+    )
+    held = dict(zip(images(train) + images(valid), [*train.labels, *valid.labels], strict=True))
+    assert held == {p.tobytes(): n for p, n in zip(pixels[:100], labels[:100], strict=True)}
+    assert (len(train), len(valid)) == (90, 10)
+    assert EXAMPLES.open(tmp_path / "out").label_names == CIFAR10_NAMES
+
+
+class Attack:
+    def __reduce__(self) -> Any:
+        return os.mkdir, (os.environ["ATTACKED"],)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_runs_code_is_refused_unrun(
+    tmp_path: Path, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTACKED", str(tmp_path / "attacked"))
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps({b"data": Attack(), b"labels": [1]}, protocol))
+    with pytest.raises(DataError, match=r"data_batch_1 is no batch.*savez_compressed"):
+        read_batches([path])
+    assert not (tmp_path / "attacked").exists()
+    pickle.loads(path.read_bytes())
+    assert (tmp_path / "attacked").exists()  # the file is as bad as it claims
+
+
+@pytest.mark.parametrize("damage", ["cut", "labels", "text", "missing"])
+def test_damaged_batches_are_refused(tmp_path: Path, damage: str) -> None:
+    path, (pixels, labels) = tmp_path / "test_batch", pictures(6, side=32)
+    data = cifar_batch(pixels, labels + (8 if damage == "labels" else 0))
+    data = {"cut": data[:-900], "text": b"hello"}.get(damage, data)
+    if damage != "missing":
+        path.write_bytes(data)
+    with pytest.raises(DataError, match="is missing|is no batch of CIFAR-10"):
+        read_batches([path])
+
+
+# -- .npz -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_test", [True, False])
+def test_npz_images(tmp_path: Path, with_test: bool) -> None:
+    pixels, labels = pictures(100)
+    arrays = {"x_train": pixels, "y_train": labels}
+    if with_test:
+        arrays |= {"x_test": pixels[:30] // 2, "y_test": labels[:30]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    train, valid, test = prepared(tmp_path, tmp_path / "a.npz")
+    sizes = [90, 10, 30] if with_test else [81, 9, 10]
+    assert [len(split) for split in (train, valid, test)] == sizes
+    parts = [train, valid] if with_test else [train, valid, test]
+    seen = [image for split in parts for image in images(split)]
+    assert sorted(seen) == sorted(image.tobytes() for image in pixels)
+    assert isinstance(train.inputs, np.memmap) and EXAMPLES.open(tmp_path / "out").label_names == (
+        *"012",
+    )
+
+
+def test_packed_jpegs(tmp_path: Path) -> None:
+    pixels, labels = pictures(60, side=16)
+    packed = [png(image, "JPEG") for image in pixels]
+    offsets = np.cumsum([0, *map(len, packed)])
+    data = np.frombuffer(b"".join(packed), np.uint8)
+    arrays = {"train_jpeg": data, "train_offset": offsets, "train_label": labels.astype(np.uint8)}
+    np.savez(tmp_path / "a.npz", **arrays, class_names=np.array(["a", "b", "c"]))
+    train, _, test = prepared(tmp_path, tmp_path / "a.npz")
+    assert isinstance(train.inputs, np.ndarray) and train.inputs.shape == (49, 16, 16, 3)
+    near = [
+        np.abs(pixels.astype(int) - image).mean(axis=(1, 2, 3)).argmin() for image in test.inputs
+    ]
+    assert labels[near].tolist() == test.labels.tolist()
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("a", "b", "c")
+
+
+BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
+    "floats": ({"x_train": np.zeros((9, 8, 8, 3))}, "x_train of .* should be uint8"),
+    "labels": ({"y_train": np.zeros(8, np.int64)}, "y_train of .* one integer for each of the 100"),
+    "negative": ({"y_train": np.full(100, -1)}, "labels count from 0"),
+    "objects": ({"y_train": np.array([None] * 100)}, "unsafe to read"),
+    "wide": (
+        {"x_train": np.zeros((100, 8, 9, 3), np.uint8)},
+        "9 x 8 pixels; they should be square",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NPZ)
+def test_bad_arrays_are_refused(tmp_path: Path, case: str) -> None:
+    arrays, words = BAD_NPZ[case]
+    pixels, labels = pictures(100)
+    np.savez(tmp_path / "a.npz", **({"x_train": pixels, "y_train": labels} | arrays))
+    with pytest.raises(DataError, match=words):
+        prepared(tmp_path, tmp_path / "a.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+# -- folders --------------------------------------------------------------------------------------
+
+
+def test_a_folder_for_each_class(tmp_path: Path) -> None:
+    pixels = write_folder(tmp_path / "train")
+    write_folder(tmp_path / "test", count=6)
+    train, valid, test = prepared(tmp_path, tmp_path / "train", test=(tmp_path / "test",))
+    assert [len(split) for split in (train, valid, test)] == [27, 3, 6]
+    assert sorted(images(train) + images(valid)) == sorted(image.tobytes() for image in pixels)
+    assert sorted(valid.labels) == [0, 1, 2] == sorted(set(test.labels.tolist()))
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("class0", "class1", "class2")
+
+
+def test_grey_pictures_have_one_channel(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    for path in (tmp_path / "train").rglob("*.png"):
+        path.write_bytes(png(np.full((4, 4), 7, np.uint8)))
+    train = prepared(tmp_path, tmp_path / "train")[0]
+    assert isinstance(train.inputs, np.ndarray) and train.inputs.shape[1:] == (4, 4, 1)
+    assert (train.inputs == 7).all()
+
+
+def test_pictures_are_cut_and_scaled(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    wide = np.zeros((10, 20, 3), np.uint8)
+    wide[:, 5:15] = 200  # the middle square
+    (tmp_path / "train/class0/000.png").write_bytes(png(wide))
+    with pytest.raises(DataError, match=r"pixels, but .*png.*--image-size"):
+        prepared(tmp_path, tmp_path / "train")
+    splits = prepared(tmp_path, tmp_path / "train", image_size=5)
+    assert all(split.inputs.shape[1:] == (5, 5, 3) for split in splits)  # type: ignore[union-attr]
+    assert bytes([200] * 75) in [image for split in splits for image in images(split)]
+
+
+@pytest.mark.parametrize("case", ["damaged", "empty class", "no class", "few", "other classes"])
+def test_bad_folders_are_refused(tmp_path: Path, case: str) -> None:
+    write_folder(tmp_path / "train", count=3 if case == "few" else 30)
+    changes: dict[str, Any] = {}
+    if case == "damaged":
+        (tmp_path / "train/class1/001.png").write_bytes(b"no picture")
+    elif case == "empty class":
+        (tmp_path / "train/class3").mkdir()
+    elif case == "other classes":
+        write_folder(tmp_path / "test")
+        (tmp_path / "test/class1").rename(tmp_path / "test/klass1")
+        changes["test"] = (tmp_path / "test",)
+    source = tmp_path / "train/class0" if case == "no class" else tmp_path / "train"
+    words = {"damaged": r"001\.png is no PNG", "few": "too few", "other classes": "of test are"}
+    with pytest.raises(DataError, match=words.get(case, "holds no")):
+        prepared(tmp_path, source, **changes)
+    assert not list(tmp_path.glob("*out*"))
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def test_texts_are_bytes(tmp_path: Path) -> None:
+    given = write_jsonl(tmp_path / "a.jsonl")
+    train, valid, test = prepared(tmp_path, tmp_path / "a.jsonl")
+    assert sorted(texts(train) + texts(valid) + texts(test)) == sorted(given)
+    assert [len(split) for split in (train, valid, test)] == [33, 3, 4]
+    for split in (train, valid, test):
+        assert [given.index(text) % 2 for text in texts(split)] == split.labels.tolist()
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("no", "yes")
+
+
+def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", labels=(10, 9))
+    changes = {"valid": (tmp_path / "a.jsonl",), "test": (tmp_path / "a.jsonl",)}
+    run(
+        tmp_path,
+        CLASSIFICATION,
+        source=(tmp_path / "a.jsonl",),
+        max_length=5,
+        allow_overlap=True,
+        **changes,
+    )
+    data = EXAMPLES.open(tmp_path / "out")
+    assert data.longest == 5 and data.label_names == ("9", "10")
+    assert data.train.labels.tolist() == [1, 0] * 20
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", r"a\.jsonl:3: not JSON"),
+        ('{"text": "", "label": 1}', r"a\.jsonl:3: a line is a JSON object with a text"),
+        ('{"text": "a", "label": true}', r"a\.jsonl:3: a line is"),
+        ('{"text": "a"}', r"a\.jsonl:3: a line is"),
+        ("[" * 100_000, r"a\.jsonl:3: not JSON"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], line, *lines[3:]]), "utf-8")
+    with pytest.raises(DataError, match=words):
+        prepared(tmp_path, tmp_path / "a.jsonl")
+
+
+def test_unknown_and_single_labels_are_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    write_jsonl(tmp_path / "b.jsonl", labels=("no", "perhaps"))
+    with pytest.raises(DataError, match=r"b\.jsonl:2: the label 'perhaps' does not occur"):
+        prepared(tmp_path, tmp_path / "a.jsonl", test=(tmp_path / "b.jsonl",))
+    write_jsonl(tmp_path / "c.jsonl", labels=("no",))
+    with pytest.raises(DataError, match="one label only, 'no'"):
+        prepared(tmp_path, tmp_path / "c.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": (Path("a"),)}, "leave out --target"),
+        ({"valid": (Path("a"), Path("b"))}, "--valid is given 2 times"),
+        ({"max_length": 9}, "--max-length is for text"),
+        ({"image_size": 0}, "--image-size must be at least 1"),
+    ],
+)
+def test_options_of_other_tasks_are_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    write_folder(tmp_path / "train")
+    with pytest.raises(UsageError, match=words):
+        prepared(tmp_path, tmp_path / "train", **changes)
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(DataError, match="of no known form"):
+        prepared(tmp_path, tmp_path / "a.txt")

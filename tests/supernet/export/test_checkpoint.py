@@ -1,0 +1,264 @@
+"""Exports of searches that began with a checkpoint: in its own format, where its family has it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nas.cli.app import app
+from nas.exporting.export import verify_export
+from nas.run.checkpoint import starting_point
+from nas.run.folder import RunFolder
+from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
+from search_spaces.loading import dump_space
+from supernet.building import build_network
+from supernet.data.prepare import prepare
+from supernet.data.prepare.plan import PrepareRequest
+from supernet.export.weights import read_tensors
+from supernet.pretrained.checkpoint import read_checkpoint
+from supernet.training.checkpoint import save
+from tests.support.export_cases import export_to, hub_without_net, seal
+from tests.support.prepare_cases import silent
+from tests.support.pretrained_cases import change_config, sentence_encoder, write_model
+from tests.support.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
+from tests.support.trained_cases import begun
+
+pytestmark = pytest.mark.export
+
+MARKS = {"bos_token": "<begin>", "model_max_length": 30}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from hub_without_net(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints") / "llama"
+    write_model(hub, folder, "llama", vocab_size=280)
+    return write_checkpoint(folder, byte_level(marked=True), tokenizer_class=CLASS, **MARKS)
+
+
+CLASS = "PreTrainedTokenizerFast"
+
+
+def network_of(folder: Path, ffn_dims: tuple[int, ...], kind: str = "softmax") -> Architecture:
+    """The checkpoint's network with as many layers as widths, the first of another kind."""
+    ((name, stack),) = read_checkpoint(folder).architecture.to_json().items()
+    layers = [
+        {**layer, "ffn_dim": width} for layer, width in zip(stack["layers"], ffn_dims, strict=False)
+    ]
+    layers[0]["attention" if name == "encoder" else "self_attention"] = kind
+    return Architecture.from_json({name: {**stack, "layers": layers}})
+
+
+def run_from(checkpoint: Path, network: Architecture, path: Path) -> RunFolder:
+    """A run that began with a checkpoint and has one network, of random weights."""
+    point = starting_point(checkpoint)
+    if point.space.task == "embedding":
+        texts = path / "texts.txt"
+        texts.write_text("".join(f"The cat sat on {n} mats, {n * n}.\n" for n in range(300)))
+        where = path / "texts" / "data"
+        request = PrepareRequest("embedding", (texts,), where, tokenizer=checkpoint)
+        prepare(request, silent)
+    else:
+        prepared_stream(path / "texts", byte_level(marked=True))
+    folder = begun(
+        path / "run",
+        dump_space(point.space),
+        start=point.start,
+        dataset="texts",
+        data=str(path / "texts" / "data"),
+    )
+    model = build_network(point.space.model, point.space.task, network).network
+    torch.manual_seed(1)
+    state = {
+        name: t + 0.1 * torch.randn(t.shape) if t.is_floating_point() else t
+        for name, t in model.state_dict().items()
+    }
+    where = f"retrained/{network.id}"
+    save(folder.path / where / "weights.pt", {"model": state, "architecture": network.to_json()})
+    folder.write_json(f"{where}/result.json", {"id": network.id, "test_loss": 2.5})
+    outputs = [f"{where}/result.json", f"{where}/weights.pt"]
+    folder.finish(f"retrain-{network.id}", "digest", outputs, 1.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run_from(llama, network_of(llama, (20, 20)), tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def made(run: RunFolder, tmp_path: Path) -> Path:
+    return export_to(run, "huggingface", tmp_path / "out").path
+
+
+@torch.inference_mode()
+def test_a_stock_network_needs_no_code(hub: Any, made: Path, llama: Path) -> None:
+    assert not list(made.glob("*.py"))
+    model, told = hub.AutoModelForCausalLM.from_pretrained(made, output_loading_info=True)
+    assert type(model).__name__ == "LlamaForCausalLM" and not any(told.values())
+    record = read_tensors(made / "check.safetensors")
+    logits = model.eval()(record["input.tokens"]).logits
+    assert (logits - record["output.logits"]).abs().max() < 1e-4
+    tokenizer = hub.AutoTokenizer.from_pretrained(made)
+    assert tokenizer.bos_token == "<begin>" and tokenizer.model_max_length == 30
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (made / name).read_bytes() == (llama / name).read_bytes()
+    written = model.generate(**tokenizer("The cat", return_tensors="pt"), max_new_tokens=3)
+    assert written.shape[1] > 3
+
+
+def test_what_it_is_is_told(made: Path) -> None:
+    facts = verify_export(made).facts
+    assert facts["stock"] is True and facts["family"] == "a stock llama"
+    assert "model.safetensors" in facts["files"] and facts["start"]["name"] == "llama"
+    card = (made / "README.md").read_text()
+    assert "AutoModelForCausalLM" in card and "trust_remote_code" not in card
+    assert "no code in this folder" in card and "with the checkpoint llama" in card
+
+
+def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) -> None:
+    """Each its own, though both folders have one name."""
+    for number, (widths, kind, why) in enumerate(
+        (
+            ((20, 30), "softmax", "its layers differ in ffn_dim (20, 30)"),
+            ((20, 20), "linear", "llama knows softmax only, not 'linear'"),
+        )
+    ):
+        path = tmp_path / str(number)
+        run = run_from(llama, network_of(llama, widths, kind), path)
+        found = export_to(run, "huggingface", path / "out")
+        assert found.facts["stock"] is False
+        assert found.facts["family"].startswith(f"not a stock llama: {why}")
+        model = hub.AutoModelForCausalLM.from_pretrained(found.path, trust_remote_code=True)
+        assert type(model).__name__ == "NasForCausalLM"
+        verify_export(found.path)
+
+
+def test_the_command_tells_it(run: RunFolder, tmp_path: Path) -> None:
+    given = ["export", str(run.path), "--format", "huggingface", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0 and done.stdout.splitlines()[-1] == "family      a stock llama"
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "out")])
+    assert done.exit_code == 0 and done.stdout.splitlines()[-1] == "family      a stock llama"
+
+
+def test_other_weights_or_sizes_are_found(made: Path) -> None:
+    change_config(made, rms_norm_eps=0.5)
+    with pytest.raises(DataError, match=r"config\.json was changed"):
+        verify_export(made)
+    seal(made)
+    with pytest.raises(DataError, match="not the same network"):
+        verify_export(made)
+    change_config(made, num_hidden_layers=1)
+    seal(made)
+    with pytest.raises(DataError, match="not known of the family llama"):
+        verify_export(made)
+
+
+def test_what_was_exported_is_a_checkpoint_again(made: Path, run: RunFolder) -> None:
+    found = read_checkpoint(made)
+    assert found.architecture.id == json.loads((made / "export.json").read_text())["id"]
+    point = starting_point(made)
+    assert point.space.contains(found.architecture)
+
+
+@pytest.fixture(scope="module")
+def bert(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_encoder(hub, tmp_path_factory.mktemp("checkpoints") / "bert")
+
+
+@pytest.fixture(scope="module")
+def embedder(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with a network that no family has."""
+    network = network_of(bert, (20, 30), "linear")
+    return run_from(bert, network, tmp_path_factory.mktemp("runs"))
+
+
+def real(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (tensors["input.tokens"] != 0)[:, :, None]
+
+
+@torch.inference_mode()
+def test_a_stock_encoder_stays_one_of_sentence_transformers(
+    hub: Any, bert: Path, tmp_path: Path
+) -> None:
+    run = run_from(bert, network_of(bert, (20, 20)), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out")
+    assert made.facts["family"] == "a stock bert"
+    assert not list(made.path.glob("*.py")) and read_checkpoint(made.path).sentence is not None
+    assert "SentenceTransformer" in (made.path / "README.md").read_text()
+    model = hub.AutoModel.from_pretrained(made.path).eval()
+    assert type(model).__name__ == "BertModel"
+    record = read_tensors(made.path / "check.safetensors")
+    tokens = record["input.tokens"]
+    states = model(tokens, attention_mask=(tokens != 0).long()).last_hidden_state
+    apart = (states - record["output.last_hidden_state"]) * real(record)
+    assert apart.abs().max() < 1e-5
+    point = starting_point(made.path)
+    assert point.space.task == "embedding"
+
+
+@torch.inference_mode()
+def test_another_encoder_answers_as_auto_models_do(
+    hub: Any, embedder: RunFolder, tmp_path: Path
+) -> None:
+    made = export_to(embedder, "huggingface", tmp_path / "out").path
+    record = read_tensors(made / "check.safetensors")
+    tokens = record["input.tokens"]
+    model = hub.AutoModel.from_pretrained(made, trust_remote_code=True).eval()
+    found = model(tokens, attention_mask=(tokens != 0).long())
+    apart = (found.last_hidden_state - record["output.last_hidden_state"]) * real(record)
+    assert apart.abs().max() < 1e-4
+    assert (found.pooler_output - record["output.sentence_embedding"]).abs().max() < 1e-4
+    pooling = json.loads((made / "1_Pooling/config.json").read_text())
+    assert pooling["word_embedding_dimension"] == 24 and (made / "modules.json").is_file()
+    tokenizer = hub.AutoTokenizer.from_pretrained(made)
+    assert tokenizer("The cat")["input_ids"][0] == 2
+    verify_export(made)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("form", ["safetensors", "torch", "onnx"])
+def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra export")
+    made = export_to(embedder, form, tmp_path / "out")
+    assert verify_export(made.path).difference < 1e-4
+    card = (made.path / "README.md").read_text()
+    assert "embeddings" in card and "fine-tuned" in card
+    if form == "onnx":
+        return
+    done = subprocess.run(
+        [sys.executable, "modeling.py", "--check"],
+        cwd=made.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "within" in done.stdout, done.stderr
+
+
+def test_other_formats_do_without_the_checkpoint(llama: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "llama"
+    copy.mkdir()
+    for file in llama.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    run = run_from(copy, network_of(llama, (20, 20)), tmp_path)
+    (copy / "config.json").unlink()
+    assert "family" not in export_to(run, "safetensors", tmp_path / "plain").facts
+    with pytest.raises(DataError, match="config"):
+        export_to(run, "huggingface", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,198 @@
+"""`modeling.py` of any network: equal to ours, with the parts that it needs and no others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from search_spaces.architecture import (
+    ATTENTION_KINDS,
+    Architecture,
+    DecoderLayer,
+    DecoderStack,
+)
+from search_spaces.attention import OPERATORS
+from search_spaces.errors import DataError
+from search_spaces.loading import model_table
+from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
+from search_spaces.tasks import TaskName
+from supernet.export.blueprint import Blueprint
+from supernet.export.contents import ReferenceOutputs
+from supernet.export.standalone import as_module, kernels_of, modeling_source
+from supernet.export.template.attention import KERNELS, kernel_name
+from supernet.export.weights import plain_weights
+from tests.support.export_networks import (
+    LENGTH,
+    WORDS,
+    random_blueprint,
+    random_inputs,
+    random_network,
+)
+
+NETWORKS = 60
+
+
+def module(blueprint: Blueprint) -> Any:
+    return as_module(modeling_source(blueprint), Path("modeling.py"))
+
+
+def built(blueprint: Blueprint) -> Any:
+    return module(blueprint).Network(blueprint.to_json()).eval()
+
+
+@torch.inference_mode()
+def difference(seed: int, task: TaskName | None = None) -> float:
+    """How far a random network's generated twin is from it, relative to its outputs."""
+    blueprint = random_blueprint(seed, task)
+    inputs = random_inputs(blueprint, seed)
+    network, made = random_network(blueprint, seed), module(blueprint)
+    twin = made.Network(blueprint.to_json())
+    twin.load_state_dict(plain_weights(network))
+    assert sum(p.numel() for p in twin.parameters()) == blueprint.params
+    record = ReferenceOutputs(inputs, {})
+    expected = record.named(network(*record.arguments))
+    found = made.outputs(twin.eval(), inputs)
+    size = max(float(one.abs().max()) for one in expected.values())
+    return max(replace(record, outputs=expected).difference(one) for one in found) / size
+
+
+@pytest.mark.parametrize("first", range(0, NETWORKS, 15))
+def test_generated_networks_equal_ours(first: int) -> None:
+    assert max(difference(seed) for seed in range(first, first + 15)) < 2e-5
+
+
+def test_generated_embedders_equal_ours() -> None:
+    assert max(difference(seed, "embedding") for seed in range(20)) < 2e-5
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
+    for seed in range(12):
+        blueprint, inputs = random_blueprint(seed), random_inputs(random_blueprint(seed), seed)
+        made = module(blueprint)
+        network = made.Network(blueprint.to_json())
+        network.load_state_dict(plain_weights(random_network(blueprint, seed)))
+        cast = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
+        for logits in (one["logits"] for one in made.outputs(network.to(dtype).eval(), cast)):
+            assert logits.dtype == dtype and bool(logits.isfinite().all())
+
+
+def test_another_network_does_not_fit() -> None:
+    made = built(random_blueprint(0))
+    weights = plain_weights(random_network(random_blueprint(3), 3))
+    with pytest.raises(RuntimeError, match="Error"):
+        made.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("cross", [True, False])
+def test_every_kernel_has_its_class(cross: bool) -> None:
+    for kernel in (*get_args(LinearKernel), *get_args(OmniKernel)):
+        model = {"linear_kernel": kernel, "omni_kernel": kernel, "relative_positions": 4}
+        assert {kernel_name(model, kind, cross) for kind in ATTENTION_KINDS} <= KERNELS.keys()
+    assert KERNELS.keys() - {"full"} == OPERATORS.keys()
+
+
+def test_only_the_parts_in_use_are_there() -> None:
+    for seed in range(30):
+        blueprint = random_blueprint(seed)
+        text, used = modeling_source(blueprint), kernels_of(blueprint)
+        sums = {"performer", "cosformer", "norm", "elu", "hedgehog"}
+        assert ("class LinearAttention" in text) == bool(used & sums)
+        assert ("class WindowAttention" in text) == ("window" in used)
+        assert ("class GatedAttention" in text) == bool(used & {"decay", "gated_delta"})
+        assert ("class BigBirdAttention" in text) == bool(used & {"linformer", "bigbird"})
+        assert ("class Encoder" in text) == (blueprint.task != "language_modelling")
+        assert ("class Decoder" in text) == (blueprint.task != "classification")
+
+
+@pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
+def test_the_text_is_clean(tmp_path: Path) -> None:
+    for seed in range(40):
+        text = modeling_source(random_blueprint(seed, "embedding" if seed > 35 else None))
+        (tmp_path / f"network_{seed}.py").write_text(text)
+    rules = "--isolated --line-length 100"
+    lint = f"ruff check {rules} --select E,W,F,I,B --output-format json ."
+    done = subprocess.run(lint.split(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert [(one["filename"], one["message"]) for one in json.loads(done.stdout)] == []
+    layout = f"ruff format {rules} --check .".split()
+    assert subprocess.run(layout, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", [None, WORDS, WORDS - 10])
+def test_words_that_the_tokenizer_does_not_know_are_never_written(words: int | None) -> None:
+    blueprint = random_blueprint(2)  # a language model
+    made = module(blueprint)
+    network = made.Network({**blueprint.to_json(), "num_words": words}).eval()
+    network.load_state_dict(plain_weights(random_network(blueprint, 2)))
+    drawn = [made.continue_text(network, [1], 20, temperature=9.0, seed=seed) for seed in range(9)]
+    highest = max(map(max, drawn))
+    assert highest < (words or WORDS) and (highest < WORDS - 10) == (words == WORDS - 10)
+
+
+def test_a_network_without_a_memory_has_no_segments() -> None:
+    state = built(next(b for b in map(random_blueprint, range(2, 90, 3)) if not memory(b))).start()
+    with pytest.raises(ValueError, match="has no memory of earlier segments"):
+        state.next_segment()
+
+
+def memory(blueprint: Blueprint) -> int:
+    assert blueprint.architecture.decoder is not None
+    return blueprint.architecture.decoder.memory_length
+
+
+# -- architecture.json ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_a_description_comes_back(seed: int) -> None:
+    blueprint = random_blueprint(seed)
+    assert Blueprint.from_json(json.loads(json.dumps(blueprint.to_json()))) == blueprint
+
+
+def test_every_setting_is_named() -> None:
+    blueprint = random_blueprint(2)
+    known = {name for name, value in asdict(blueprint.settings).items() if value is not None}
+    assert blueprint.to_json()["model"].keys() == known
+
+
+def test_a_description_of_before_is_read() -> None:
+    """From a time when there were fewer settings, which the files then named."""
+    settings = ModelSettings(TokenInput(WORDS), LENGTH, head_dim=8)
+    network = Architecture(decoder=DecoderStack(8, (DecoderLayer("softmax", 1, 8),)))
+    blueprint = Blueprint("language_modelling", settings, network)
+    written = blueprint.to_json()
+    written["model"] = {name: written["model"][name] for name in model_table(settings)}
+    assert "norm_kind" not in written["model"]
+    assert Blueprint.from_json(written) == blueprint
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("format", 2, "no description of an exported network of format 1"),
+        ("task", "painting", "task is 'painting'"),
+        ("id", "0", "id is '0'"),
+        ("params", 5, "params is 5"),
+        ("architecture", {}, "describes no network"),
+        ("model", {"max_length": -1}, "describes no network"),
+        ("model", [], "describes no network"),
+    ],
+)
+def test_a_wrong_description_is_refused(key: str, value: object, match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        Blueprint.from_json({**random_blueprint(0).to_json(), key: value})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}'])
+def test_a_description_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "architecture.json").write_text(text)
+    with pytest.raises(DataError):
+        Blueprint.read(tmp_path)

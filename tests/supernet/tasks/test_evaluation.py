@@ -1,0 +1,225 @@
+"""Each task is judged on its validation split as one example after the other would be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from supernet.beam_search import BeamSettings
+from supernet.data.text_files import TokenRows
+from supernet.data.tokenizer import BOS, EOS
+from supernet.tasks import language_modelling, translation
+from supernet.tasks.bleu import corpus_bleu
+from supernet.tasks.evaluation import evaluate, score
+from supernet.tasks.language_modelling import LanguageModellingTask
+from supernet.tasks.texts import MOST_NATS
+from supernet.tasks.translating import StepwiseTranslator, translate_lines
+from tests.support.task_cases import (
+    SEGMENT,
+    SENTENCES,
+    SETTINGS,
+    SPACES,
+    TEST,
+    TEXTS,
+    TOKENIZER,
+    TRAIN,
+    VALID,
+    each_kind,
+    first_batch,
+    networks_of,
+    supernet_of,
+    task_of,
+)
+
+
+def valid_logits(kind: str) -> list[tuple[Tensor, Tensor]]:
+    """Logits and labels of the validation split, one example, pair or segment after the other."""
+    task, space = task_of(kind), SPACES[kind]
+    model: Any = supernet_of(space).eval()
+    (network,) = networks_of(space, 1)
+    valid = task.valid
+    if kind == "classification":
+        return [
+            (model(x[None], network), y[None])
+            for x, y in zip(valid.inputs, valid.labels, strict=True)
+        ]
+    if kind == "translation":
+        pairs = zip(map(list, valid.source), map(list, valid.target), strict=True)
+        return [
+            (
+                model(torch.tensor([[*x, EOS]]), torch.tensor([[BOS, *y]]), network)[0],
+                torch.tensor([*y, EOS]),
+            )
+            for x, y in pairs
+        ]
+    stream = torch.from_numpy(valid.rows.tokens).long()
+    inputs = torch.cat((torch.tensor([BOS]), stream[:-1]))
+    parts = zip(inputs.split(SEGMENT), stream.split(SEGMENT), strict=True)
+    return [(model(part[None], network)[0], labels) for part, labels in parts]
+
+
+# -- validation -------------------------------------------------------------------------------
+
+
+@each_kind
+@pytest.mark.parametrize("count", [1, 5, VALID, VALID + 1])
+def test_of_the_validation_split_the_first_are_taken(kind: str, count: int) -> None:
+    task = task_of(kind)
+    fewer = task.first_valid(count)
+    assert fewer.describe()["num_valid"] == min(count, VALID)
+    assert task.describe()["num_valid"] == VALID
+    assert fewer.train is task.train and fewer.digest == task.digest
+
+
+def test_the_first_pairs_keep_their_text() -> None:
+    valid = task_of("translation").first_valid(3).valid
+    rows = TokenRows.of(TOKENIZER.encode(valid.source_lines))
+    assert [list(row) for row in valid.source] == [list(row) for row in rows]
+    assert len(valid.source_lines) == len(valid.target_lines) == len(valid.target) == 3
+
+
+@pytest.mark.parametrize("count", [1, 5, VALID, VALID + 1])
+def test_words_and_characters_are_those_of_the_first_lines(count: int) -> None:
+    task = task_of("language_modelling")
+    assert isinstance(task, LanguageModellingTask)
+    found = task.first_valid(count).valid
+    lines = [sentence.text for sentence in SENTENCES[TRAIN : TRAIN + min(count, VALID)]]
+    assert found.num_words == sum(len(line.split()) for line in lines)
+    assert found.num_characters == sum(len(line) for line in lines)
+
+
+@each_kind
+@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+def test_evaluation_is_that_of_one_example_after_the_other(
+    kind: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the batches are cut; a row that is longer than they should be is read whole."""
+    for module in (translation, language_modelling):
+        monkeypatch.setattr(module, "EVALUATION_TOKENS", tokens)
+    monkeypatch.setattr("supernet.tasks.classification.EVALUATION_BATCH", tokens)
+    task, space = task_of(kind), SPACES[kind]
+    found = evaluate(task, supernet_of(space), networks_of(space, 1)[0], task.valid)
+    with torch.inference_mode():
+        parts = valid_logits(kind)
+    logits, labels = (torch.cat(side) for side in zip(*parts, strict=True))
+    assert found.count == len(labels)
+    wanted = F.cross_entropy(logits.double(), labels).item()
+    assert found.loss == pytest.approx(wanted, rel=1e-6)
+    assert found.accuracy == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
+
+
+@each_kind
+def test_a_network_that_guesses_has_the_logarithm_of_the_outcomes(kind: str) -> None:
+    task, space = task_of(kind), SPACES[kind]
+    model = supernet_of(space)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    found = evaluate(task, model, networks_of(space, 1)[0], task.valid)
+    assert found.loss == pytest.approx(math.log(task.num_outcomes), rel=1e-6)
+
+
+@each_kind
+def test_the_test_split_is_opened_when_asked_for_and_not_before(kind: str) -> None:
+    opened: list[str] = []
+    task = task_of(kind, opened)
+    first_batch(task)
+    task.check(SETTINGS)
+    evaluate(task, supernet_of(SPACES[kind]), networks_of(SPACES[kind], 1)[0], task.valid)
+    assert opened == []
+    split = task.open_test()
+    assert opened == ["test"] and len(getattr(split, "rows", split)) == TEST
+
+
+# -- scores -----------------------------------------------------------------------------------
+
+SCORES = {
+    "classification": ["accuracy", "loss"],
+    "translation": ["accuracy", "bleu", "loss", "perplexity"],
+    "language_modelling": [
+        "accuracy",
+        "bits_per_character",
+        "loss",
+        "perplexity",
+        "perplexity_per_word",
+        "word_perplexity",
+    ],
+}
+HEADLINES = {
+    "classification": "accuracy",
+    "translation": "bleu",
+    "language_modelling": "perplexity",
+}
+
+
+@each_kind
+def test_every_task_has_its_scores(kind: str) -> None:
+    task, space = task_of(kind), SPACES[kind]
+    model, (network,) = supernet_of(space), networks_of(space, 1)
+    found = score(task, model, network, task.valid)
+    plain = evaluate(task, model, network, task.valid)
+    assert sorted(found.values) == SCORES[kind] and found.headline == HEADLINES[kind]
+    assert found.values["loss"] == plain.loss and found.count == plain.count
+    assert (found.bleu_signature is not None) == (kind == "translation")
+    if kind in TEXTS:
+        assert found.values["perplexity"] == pytest.approx(math.exp(plain.loss))
+
+
+def test_perplexity_by_word_and_bits_by_character() -> None:
+    """All tokens' nats, shared out among words or characters."""
+    task, space = task_of("language_modelling"), SPACES["language_modelling"]
+    found = score(task, supernet_of(space), networks_of(space, 1)[0], task.valid)
+    nats = found.values["loss"] * len(task.valid)
+    text = [" ".join(TOKENIZER.decode([row])[0].split()) for row in task.valid.rows]
+    num_words, num_characters = sum(len(line.split()) for line in text), len("".join(text))
+    assert found.values["word_perplexity"] == pytest.approx(math.exp(nats / num_words))
+    as_published = math.exp(nats / (num_words + len(task.valid.rows)))
+    assert found.values["perplexity_per_word"] == pytest.approx(as_published)
+    bits = nats / math.log(2) / num_characters
+    assert found.values["bits_per_character"] == pytest.approx(bits)
+
+
+def test_bleu_is_of_the_lines_that_translating_gives() -> None:
+    task, space = task_of("translation"), SPACES["translation"]
+    model: Any = supernet_of(space)
+    (network,) = networks_of(space, 1)
+    beam = BeamSettings(beam_size=2)
+    lines = translate_lines(
+        StepwiseTranslator(model, network),
+        task.valid.source_lines,
+        TOKENIZER,
+        TOKENIZER,
+        beam,
+        max_tokens=1000,
+        device="cpu",
+    )
+    found = score(task, model, network, task.valid, beam=beam)
+    wanted = corpus_bleu(lines, task.valid.target_lines)
+    assert (found.values["bleu"], found.bleu_signature) == (wanted.score, wanted.signature)
+
+
+def test_scores_of_a_network_gone_wild_can_be_written_down() -> None:
+    task, space = task_of("language_modelling"), SPACES["language_modelling"]
+    model: Any = supernet_of(space)
+    with torch.no_grad():
+        model.tables[0].weight.mul_(1e4)
+    found = score(task, model, networks_of(space, 1)[0], task.valid).values
+    assert found["loss"] > MOST_NATS and math.isfinite(found["perplexity"])
+    assert math.isfinite(found["word_perplexity"])
+    assert math.isfinite(found["perplexity_per_word"])
+
+
+def test_where_every_token_is_a_word_or_an_end_both_perplexities_are_one() -> None:
+    """The published convention: with a vocabulary of words, tokens are words and ends of lines."""
+    task, space = task_of("language_modelling"), SPACES["language_modelling"]
+    assert isinstance(task, LanguageModellingTask)
+    valid = task.valid
+    assert len(valid) == valid.num_words + len(valid.rows)
+    found = score(task, supernet_of(space), networks_of(space, 1)[0], valid).values
+    assert found["perplexity_per_word"] == pytest.approx(found["perplexity"])
+    assert found["word_perplexity"] > 1.05 * found["perplexity"]

@@ -1,0 +1,275 @@
+"""Beam search against a slow twin, greedy decoding, exhaustive search and known toy texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from search_spaces.errors import UsageError
+from supernet.beam_search import BeamSettings, Hypothesis, beam_search
+from tests.support.decoder_cases import SETTINGS, TEXT, random_translator, sources, translator
+
+PAD, BOS, EOS = 0, 1, 2
+
+# tokens written so far -> log-probabilities of the next one
+Rule = Callable[[tuple[int, ...]], Tensor]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A state that remembers every row's sentence and tokens."""
+
+    rows: tuple[tuple[int, tuple[int, ...]], ...]
+    sentences: tuple[int, ...]
+
+    def reorder(self, rows: Tensor) -> Written:
+        return replace(self, rows=tuple(self.rows[row] for row in rows.tolist()))
+
+    def keep_sources(self, sources: Tensor) -> Written:
+        return replace(self, sentences=tuple(self.sentences[s] for s in sources.tolist()))
+
+
+def model_of(rules: Sequence[Rule]) -> Callable[[Tensor, Written], tuple[Tensor, Written]]:
+    """A step function that follows a rule for each sentence, and checks who is whose row."""
+
+    def step(tokens: Tensor, state: Written) -> tuple[Tensor, Written]:
+        beams = len(tokens) // len(state.sentences)
+        before = state.rows or tuple((s, ()) for s in state.sentences for _ in range(beams))
+        assert [s for s, _ in before] == [s for s in state.sentences for _ in range(beams)]
+        after = tuple(
+            (s, (*text, int(t))) for (s, text), t in zip(before, tokens[:, 0], strict=True)
+        )
+        logits = torch.stack([rules[s](text[1:]) for s, text in after])
+        return logits[:, None], replace(state, rows=after)
+
+    return step
+
+
+def search(
+    rules: Sequence[Rule], settings: BeamSettings, length: int = 5
+) -> list[list[Hypothesis]]:
+    """Beam search over rules, texts of up to `length` tokens with the end symbol."""
+    settings = replace(settings, max_length_factor=0.0, max_length_offset=length)
+    state = Written((), tuple(range(len(rules))))
+    ones = [1] * len(rules)
+    return beam_search(
+        model_of(rules), state, ones, bos=BOS, eos=EOS, max_length=99, settings=settings
+    )
+
+
+def random_rule(seed: int, vocab: int = 6) -> Rule:
+    """Next-token probabilities that depend on everything before."""
+
+    def rule(text: tuple[int, ...]) -> Tensor:
+        key = hash((seed, *text)) % 2**31
+        scores = torch.randn(vocab, generator=torch.Generator().manual_seed(key)) * 2.0
+        scores[BOS] = -torch.inf
+        return scores
+
+    return rule
+
+
+def allowed(rule: Rule, text: tuple[int, ...], length: int) -> dict[int, float]:
+    """Log-probabilities of what may follow, by token."""
+    log = rule(text).log_softmax(dim=-1).tolist()
+    if len(text) + 1 >= length:
+        return {EOS: log[EOS]}
+    return {
+        token: value
+        for token, value in enumerate(log)
+        if token not in (PAD, BOS) and (text or token != EOS)
+    }
+
+
+def naive_beam(rule: Rule, settings: BeamSettings, length: int) -> list[tuple[int, ...]]:
+    """The rules in words, one sentence at a time, with lists."""
+    going: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    done: list[tuple[float, tuple[int, ...]]] = []
+    while going and (len(done) < settings.beam_size or not settings.early_stop):
+        options = [
+            (score + value, text, token)
+            for text, score in going
+            for token, value in allowed(rule, text, length).items()
+        ]
+        options.sort(key=lambda option: -option[0])
+        for score, text, token in options[: settings.beam_size]:
+            if token == EOS:
+                done.append((score / (len(text) + 1) ** settings.length_penalty, text))
+        on = [((*text, token), score) for score, text, token in options if token != EOS]
+        going = on[: settings.beam_size]
+    done.sort(key=lambda one: -one[0])
+    return [text for _, text in done[: settings.beam_size]]
+
+
+def every_text(rule: Rule, settings: BeamSettings, length: int) -> tuple[int, ...]:
+    """The best of all texts there are."""
+    best = (-math.inf, ())
+    for size in range(1, length):
+        for text in product((3, 4, 5), repeat=size):
+            total = 0.0
+            for n, token in enumerate((*text, EOS)):
+                total += allowed(rule, text[:n], length)[token]
+            best = max(best, (total / (size + 1) ** settings.length_penalty, text))
+    return best[1]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 1.5])
+@pytest.mark.parametrize("beam", [1, 2, 4, 7])
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_equals_the_naive_twin(early_stop: bool, beam: int, penalty: float) -> None:
+    """Without early stop the twin never stops, so stopping must not lose anything."""
+    settings = BeamSettings(beam_size=beam, length_penalty=penalty, early_stop=early_stop)
+    rules = [random_rule(seed) for seed in range(6)]
+    for length in (1, 3, 8):
+        found = search(rules, settings, length)
+        expected = [naive_beam(rule, settings, length) for rule in rules]
+        assert [[one.tokens for one in texts] for texts in found] == expected
+
+
+def test_one_beam_is_greedy() -> None:
+    for seed in range(8):
+        rule, text = random_rule(seed), ()
+        while True:
+            options = allowed(rule, text, 7)
+            token = max(options, key=lambda t: options[t])
+            if token == EOS:
+                break
+            text = (*text, token)
+        assert search([rule], BeamSettings(beam_size=1), 7)[0][0].tokens == text
+
+
+@pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.6, 2.0])
+def test_wide_beams_without_early_stop_find_the_best_text_there_is(penalty: float) -> None:
+    settings = BeamSettings(beam_size=81, length_penalty=penalty, early_stop=False)
+    rules = [random_rule(seed) for seed in range(5)]
+    found = search(rules, settings, 5)
+    assert [texts[0].tokens for texts in found] == [every_text(r, settings, 5) for r in rules]
+
+
+def toy(text: tuple[int, ...]) -> Tensor:
+    """3 looks best at first (0.6), but 4 (0.4) leads to a text that is certain."""
+    table = {
+        (): {3: 0.6, 4: 0.4},
+        (3,): {3: 0.5, 4: 0.5},
+        (4,): {5: 1.0},
+    }
+    odds = table.get(text, {EOS: 1.0})
+    return torch.tensor([odds.get(token, 0.0) for token in range(6)]).log()
+
+
+def test_a_toy_text_that_greedy_decoding_misses() -> None:
+    greedy = search([toy], BeamSettings(beam_size=1))[0]
+    assert greedy[0].tokens[0] == 3 and greedy[0].log_probability == pytest.approx(math.log(0.3))
+    best = search([toy], BeamSettings(beam_size=2, length_penalty=0.6))[0][0]
+    assert best.tokens == (4, 5)
+    assert best.log_probability == pytest.approx(math.log(0.4))
+    assert best.score == pytest.approx(math.log(0.4) / 3**0.6)
+
+
+def short_or_long(text: tuple[int, ...]) -> Tensor:
+    """``3`` with 0.5, or ``4 4 4 4`` with 0.45."""
+    if text == ():
+        return torch.tensor([0.0, 0.0, 0.0, 0.5, 0.5, 0.0]).log()
+    if text[0] == 4 and len(text) < 4:
+        return torch.tensor([0.0, 0.0, 0.035, 0.0, 0.965, 0.0]).log()
+    return torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0]).log()
+
+
+@pytest.mark.parametrize(("penalty", "text"), [(0.0, (3,)), (1.0, (4, 4, 4, 4))])
+def test_the_penalty_decides_between_short_and_long(penalty: float, text: tuple[int, ...]) -> None:
+    settings = BeamSettings(beam_size=2, length_penalty=penalty, early_stop=False)
+    assert search([short_or_long], settings, 8)[0][0].tokens == text
+
+
+def late(text: tuple[int, ...]) -> Tensor:
+    """Three short texts end soon; one in fifty starts with 4, and is certain from there on."""
+    table = {(): {3: 0.49, 4: 0.02, 5: 0.49}, (3,): {EOS: 0.5, 5: 0.5}}
+    certain = {4: 1.0} if text[:1] == (4,) else {EOS: 1.0}
+    odds = table.get(text, certain)
+    return torch.tensor([odds.get(token, 0.0) for token in range(6)]).log()
+
+
+@pytest.mark.parametrize(("early_stop", "first"), [(True, 5), (False, 4)])
+def test_without_early_stop_a_long_text_may_come_late(early_stop: bool, first: int) -> None:
+    def ending(text: tuple[int, ...]) -> Tensor:
+        return torch.eye(6)[EOS].log() if len(text) == 19 else late(text)
+
+    settings = BeamSettings(beam_size=3, length_penalty=1.0, early_stop=early_stop)
+    assert search([ending], settings, 20)[0][0].tokens[0] == first
+
+
+def test_sentences_of_a_batch_do_not_meet() -> None:
+    """Also when some are done early and leave the batch."""
+    rules = [random_rule(0), toy, random_rule(1), short_or_long, random_rule(2)]
+    settings = BeamSettings(beam_size=3)
+    together = search(rules, settings, 7)
+    assert together == [search([rule], settings, 7)[0] for rule in rules]
+    assert len({len(texts[0].tokens) for texts in together}) > 1
+
+
+class TestLimits:
+    def test_longest_text(self) -> None:
+        settings = BeamSettings(max_length_factor=1.5, max_length_offset=4)
+        assert [settings.longest(n, 20) for n in (0, 2, 5, 50)] == [4, 7, 11, 20]
+
+    def test_each_sentence_has_its_own(self) -> None:
+        def endless(text: tuple[int, ...]) -> Tensor:
+            return torch.tensor([0.0, 0.0, 0.01, 0.99, 0.0, 0.0]).log()
+
+        found = beam_search(
+            model_of([endless] * 3),
+            Written((), (0, 1, 2)),
+            [1, 9, 4],
+            bos=BOS,
+            eos=EOS,
+            max_length=8,
+            settings=BeamSettings(2, 1.0, 1.0, 2, early_stop=False),
+        )
+        assert [max(len(one.tokens) for one in texts) for texts in found] == [2, 7, 5]
+
+    def test_padding_is_never_written_and_no_text_is_empty(self) -> None:
+        def bad(text: tuple[int, ...]) -> Tensor:
+            return torch.tensor([9.0, -9.0, 5.0, 1.0, 0.0, 0.0])
+
+        texts = search([bad], BeamSettings(beam_size=3))[0]
+        assert texts and all(one.tokens and PAD not in one.tokens for one in texts)
+        empty = search([bad], BeamSettings(beam_size=3, min_length=0))[0]
+        assert () in {one.tokens for one in empty}
+
+    def test_no_sentences(self) -> None:
+        assert search([], BeamSettings()) == []
+
+    @pytest.mark.parametrize("change", [{"beam_size": 0}, {"min_length": -1}])
+    def test_nonsense_is_refused(self, change: dict[str, int]) -> None:
+        with pytest.raises(UsageError, match="at least 1 and 0"):
+            BeamSettings(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [TEXT, SETTINGS["relative keys, post-norm"]])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_with_a_model_every_text_has_the_score_of_a_whole_pass(settings, beam) -> None:  # type: ignore[no-untyped-def]
+    model, source = random_translator(settings), sources(settings)
+    architecture = translator(("omni", "softmax", "linear"), ("linear", "softmax", "omni"))
+    state = model.start(source, architecture)
+    found = beam_search(
+        model.step,
+        state,
+        [14, 9, 5],
+        bos=BOS,
+        eos=EOS,
+        max_length=16,
+        settings=BeamSettings(beam_size=beam),
+    )
+    for row, texts in enumerate(found):
+        assert texts and [one.score for one in texts] == sorted(o.score for o in texts)[::-1]
+        for one in texts:
+            target = torch.tensor([[BOS, *one.tokens]])
+            log = model(source[row : row + 1], target, architecture)[0].log_softmax(dim=-1)
+            total = sum(float(log[n, t].detach()) for n, t in enumerate((*one.tokens, EOS)))
+            assert one.log_probability == pytest.approx(total, abs=1e-4)

@@ -1,0 +1,231 @@
+"""What omni layers take from which layer, against weights that are computed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from search_spaces.architecture import Architecture
+from search_spaces.settings import ModelSettings
+from supernet.attention.kernels import build_kernel
+from supernet.attention.weights import pooled_shares, source_weights
+from supernet.extraction import Supernet
+from supernet.omni_shares import omni_layers, omni_shares
+from supernet.plan import encoder_of
+from tests.support import naive_attention as naive
+from tests.support.decoder_cases import SETTINGS as DECODERS
+from tests.support.decoder_cases import (
+    random_translator,
+    random_writer,
+    sources,
+    targets,
+    translator,
+    writer,
+)
+from tests.support.supernet_cases import (
+    IMAGES,
+    SETTINGS,
+    TOKENS,
+    network,
+    random_inputs,
+    random_supernet,
+)
+
+SPAN = 3
+DEEP = network("softmax", "linear", "omni")
+
+
+def task(*inputs: Tensor) -> Any:
+    """A task whose validation split is one batch."""
+
+    def evaluation(model: Supernet, architecture: Architecture, *_: Any) -> Iterator[Tensor]:
+        yield model(*inputs, architecture)
+
+    return SimpleNamespace(evaluation=evaluation, valid=None)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def by_source(weights_BHNM: Tensor) -> Tensor:
+    """Adds the weights of the keys of each source, one after the other."""
+    parts = [weights_BHNM[..., source::SPAN].sum(dim=-1) for source in range(SPAN)]
+    return torch.stack(parts, dim=-1)
+
+
+# -- one kernel -----------------------------------------------------------------------------------
+
+STATES = 14 * SPAN
+MASK = torch.arange(STATES) < torch.tensor([STATES, 5 * SPAN])[:, None]
+
+
+@pytest.mark.parametrize("kernel", ["full", "performer", "bigbird"])
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_weights_are_those_that_the_kernel_uses(kernel: Any, mask: Tensor | None) -> None:
+    built = build_kernel("omni", replace(IMAGES, omni_kernel=kernel), 8, SPAN, "encoder")
+    q, k = drawn(2, 2, STATES, 4), drawn(2, 2, STATES, 4, seed=1)
+    every = torch.eye(STATES, dtype=torch.float64).expand(2, 2, STATES, STATES)
+    twins = {
+        "full": lambda: naive.softmax(q, k, every, mask),
+        "performer": lambda: naive.performer(q, k, every, mask),
+        "bigbird": lambda: naive.bigbird(q, k, every, mask, built.priority, 1, SPAN),
+    }
+    found, expected = source_weights(built, q, k, mask, SPAN), by_source(twins[kernel]())
+    real = slice(None) if mask is None else mask[:, None].expand(2, 2, STATES)
+    torch.testing.assert_close(found[real], expected[real])
+    torch.testing.assert_close(found[real].sum(-1), torch.ones_like(found[real][..., 0]))
+
+
+def test_weights_that_may_be_negative_are_added_without_their_sign() -> None:
+    settings = replace(IMAGES, omni_kernel="linformer")
+    kernel: Any = build_kernel("omni", settings, 8, SPAN, "encoder").double()
+    q, k = drawn(2, 2, STATES, 4), drawn(2, 2, STATES, 4, seed=1)
+    every = torch.eye(STATES, dtype=torch.float64).expand(2, 2, STATES, STATES)
+    twin = naive.linformer(q, k, every, MASK, kernel.projection_KTP.detach(), SPAN)
+    expected = by_source(twin.abs())
+    found = source_weights(kernel, q, k, MASK, SPAN)
+    torch.testing.assert_close(found, expected / expected.sum(-1, keepdim=True))
+    assert (twin < 0).any()
+
+
+def test_pooling_counts_the_largest_and_divides_draws() -> None:
+    states = torch.tensor([[[1.0, 5.0], [2.0, 5.0], [0.0, 1.0], [0.0, 0.0]]])  # two positions
+    assert pooled_shares(states, 2).tolist() == [[[0.25, 0.75], [0.75, 0.25]]]
+
+
+# -- whole networks -------------------------------------------------------------------------------
+
+
+def naive_shares(model: Any, settings: ModelSettings, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs the layers of `DEEP` by hand; attention ``(H, P, P)`` and pooling ``(P,)``."""
+    encoder = encoder_of(DEEP)
+    outputs = [model.embedding(inputs, encoder.embed_dim)]
+    mask = model.real_positions(inputs)
+    for block, layer in zip(model.encoder.blocks[:2], encoder.layers[:2], strict=True):
+        outputs.append(block(outputs[-1], layer, mask))
+    block, layer = model.encoder.blocks[2], encoder.layers[2]
+    states = torch.stack(outputs, dim=2).flatten(1, 2)
+    wide = None if mask is None else mask.repeat_interleave(SPAN, dim=1)
+    own = block.attention.projections["shared"]
+    normed = block.attention_norm(states)
+    q, k = (block.attention.heads(part, normed, layer.num_heads) for part in (own.query, own.key))
+    every = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], k.shape[2], k.shape[2])
+    weights = by_source(naive.softmax(q, k, every, wide)).unflatten(2, (-1, SPAN))
+    real = torch.ones(outputs[0].shape[:2], dtype=torch.bool) if mask is None else mask
+    kept = pooled_shares(block(states, layer, wide, SPAN), SPAN)
+    return weights.transpose(1, 2)[real].mean(0), kept[real].mean(0)
+
+
+@pytest.mark.parametrize("base", [IMAGES, TOKENS, replace(TOKENS, class_token=True)])
+def test_shares_are_those_of_the_layers_run_by_hand(base: ModelSettings) -> None:
+    settings = replace(base, omni_kernel="full")
+    model, inputs = random_supernet(settings).eval(), random_inputs(settings)
+    with torch.no_grad():
+        attention, pooling = naive_shares(model, settings, inputs)
+    (found,), _ = omni_shares(task(inputs), model, DEEP)
+    assert (found.stack, found.layer, found.sources) == ("encoder", 3, (0, 1, 2))
+    np.testing.assert_allclose(found.attention, attention.numpy(), atol=1e-10)
+    np.testing.assert_allclose(found.pooling, pooling.numpy(), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_all_shares_add_up_and_the_model_stays_as_it_is(name: str) -> None:
+    settings = SETTINGS[name]
+    model, inputs = random_supernet(settings).train(), random_inputs(settings)
+    before = set(vars(model.encoder.blocks[2].attention.kernels["omni"]))  # type: ignore[union-attr,operator,index,arg-type]
+    layers, _ = omni_shares(task(inputs), model, DEEP)
+    assert len(layers) == 1
+    np.testing.assert_allclose(layers[0].attention.sum(-1), 1.0, rtol=1e-6)
+    assert layers[0].pooling.sum() == pytest.approx(1.0)
+    assert model.training
+    assert set(vars(model.encoder.blocks[2].attention.kernels["omni"])) == before  # type: ignore[union-attr,operator,index,arg-type]
+
+
+def test_padding_changes_no_share() -> None:
+    settings = replace(TOKENS, omni_kernel="full")
+    model, inputs = random_supernet(settings).eval(), random_inputs(settings)
+    longer = torch.cat((inputs, torch.zeros(len(inputs), 3, dtype=torch.long)), dim=1)
+    (one,), _ = omni_shares(task(inputs), model, DEEP)
+    (other,), _ = omni_shares(task(longer), model, DEEP)
+    np.testing.assert_allclose(one.attention, other.attention, atol=1e-12)
+    np.testing.assert_allclose(one.pooling, other.pooling, atol=1e-12)
+
+
+def test_other_inputs_change_the_shares() -> None:
+    model = random_supernet(IMAGES).eval()
+    (one,), _ = omni_shares(task(random_inputs(IMAGES)), model, DEEP)
+    (other,), _ = omni_shares(task(random_inputs(IMAGES, seed=1)), model, DEEP)
+    assert np.abs(one.attention - other.attention).max() > 1e-4
+
+
+# -- decoders -------------------------------------------------------------------------------------
+
+
+def test_the_padding_behind_a_target_does_not_count() -> None:
+    settings = DECODERS["plain"]
+    model, chosen = random_translator(settings), translator(("softmax", "omni"))
+    source, target = sources(settings), targets(settings)
+    longer = torch.cat((target, torch.zeros(len(target), 2, dtype=torch.long)), dim=1)
+    one, _ = omni_shares(task(source, target), model, chosen)
+    other, _ = omni_shares(task(source, longer), model, chosen)
+    assert [(layer.stack, layer.layer) for layer in one] == [("encoder", 3), ("decoder", 2)]
+    for here, there in zip(one, other, strict=True):
+        np.testing.assert_allclose(here.attention, there.attention, atol=1e-12)
+        np.testing.assert_allclose(here.pooling, there.pooling, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["plain", "bigbird", "full"])
+def test_a_decoder_pays_its_attention_to_the_past(name: str) -> None:
+    model = random_writer(DECODERS[name])
+    first = targets(DECODERS[name])[:, :1]
+    (found,), _ = omni_shares(task(first), model, writer("linear", "omni"))
+    np.testing.assert_allclose(found.attention.sum(-1), 1.0)
+    assert found.sources == (0, 1)
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["images", "linformer", "class token read"])
+def test_maps_of_images_add_up_to_the_shares(name: str) -> None:
+    settings = SETTINGS[name]
+    inputs = random_inputs(settings, batch=2)
+    model = random_supernet(settings).eval()
+    (shares,), maps = omni_shares(task(inputs[:1]), model, DEEP, maps=3)
+    assert [(one.example, one.layer) for one in maps] == [(0, 3)]
+    assert maps[0].attention.shape == maps[0].pooling.shape == (3, 16)
+    np.testing.assert_allclose(maps[0].pooling.sum(axis=0), 1.0)
+    if name == "images":  # no class token: all queries, all positions
+        expected = shares.attention.mean(axis=(0, 1))
+        np.testing.assert_allclose(maps[0].attention.sum(axis=1), expected, atol=1e-6)
+    else:
+        assert maps[0].attention.sum() <= 1 + 1e-9
+
+
+def test_texts_have_no_maps() -> None:
+    model = random_supernet(TOKENS).eval()
+    assert omni_shares(task(random_inputs(TOKENS)), model, DEEP, maps=3)[1] == []
+
+
+# -- which layers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (("omni", "softmax"), []),  # the first layer looks at the embeddings alone
+        (("softmax", "omni", "omni"), [(2, (0, 1))]),
+        (("linear", "linear", "softmax", "omni"), [(4, (1, 2, 3))]),
+    ],
+)
+def test_layers_that_look_at_several(kinds: Any, expected: list[Any]) -> None:
+    assert [place[1:] for place in omni_layers(network(*kinds), SPAN)] == expected

@@ -1,0 +1,117 @@
+"""A training repeats itself bit by bit, from its start and from any checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from search_spaces.errors import DamagedRunError
+from supernet.tasks.evaluation import evaluate
+from supernet.training.checkpoint import CheckpointFolder, load
+from supernet.training_settings import TrainingSettings
+from tests.support.training_cases import (
+    DATA,
+    PROBES,
+    SHORT,
+    TASK,
+    VARIANTS,
+    finished,
+    supernet,
+    trainer,
+    weights,
+)
+
+each_variant = pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@each_variant
+def test_the_seed_decides_the_weights(settings: TrainingSettings) -> None:
+    first, again, other = (trainer(settings, seed=s, dropout=0.2) for s in (1, 1, 2))
+    assert finished(first)[-1].probe_losses == finished(again)[-1].probe_losses
+    finished(other)
+    assert weights(first) == weights(again) != weights(other)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4, 5])
+def test_going_on_ends_in_the_same_bytes(tmp_path: Path, epochs: int) -> None:
+    """Stopped after any epoch: what came after the last checkpoint is done again, the same."""
+    missing = {1: 5, 2: 3, 4: 1, 5: 0}[epochs]
+    assert resumed_after(epochs, replace(SHORT, epochs=5), tmp_path) == missing
+
+
+@each_variant
+def test_every_sort_of_training_goes_on(tmp_path: Path, settings: TrainingSettings) -> None:
+    assert resumed_after(2, replace(settings, epochs=3), tmp_path) == 1
+
+
+def resumed_after(epochs: int, settings: TrainingSettings, folder: Path) -> int:
+    """Compare an interrupted training with a whole one; how many epochs it still had to do."""
+    whole = trainer(settings, dropout=0.2, folder=CheckpointFolder(folder / "a", "d"))
+    reports = finished(whole)
+    half = CheckpointFolder(folder / "b", "d")
+    interrupted = trainer(settings, dropout=0.2, folder=half).run()
+    for _ in range(epochs):
+        next(interrupted)
+    interrupted.close()
+    resumed = trainer(settings, dropout=0.2, folder=half)
+    later = finished(resumed)
+    assert repr(later) == repr(reports[len(reports) - len(later) :])
+    assert weights(resumed) == weights(whole) and resumed.history == whole.history
+    assert (folder / "a" / "best.pt").read_bytes() == half.best.read_bytes()
+    return len(later)
+
+
+def test_global_random_state_is_left_alone_and_without_influence() -> None:
+    first = trainer(dropout=0.3)
+    torch.manual_seed(123)
+    before = torch.random.get_rng_state()
+    finished(first)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(7)
+    second = trainer(dropout=0.3)
+    finished(second)
+    assert weights(first) == weights(second)
+
+
+def test_every_epoch_has_random_numbers_of_its_own() -> None:
+    states: list[list[bytes]] = []
+    for seed in (0, 1):
+        training, seen = trainer(seed=seed), list[bytes]()
+        training._raw.embedding.register_forward_pre_hook(
+            lambda *_, seen=seen: seen.append(torch.random.get_rng_state().numpy().tobytes())
+        )
+        for _ in range(3):
+            training._train_epoch()
+            training._epoch += 1
+        states.append(seen)
+    # Without dropout nothing is drawn within an epoch, so there is one state for each.
+    assert [len(set(seen)) for seen in states] == [3, 3]
+    assert not set(states[0]) & set(states[1])
+
+
+def test_another_trainings_checkpoint_is_not_taken_up(tmp_path: Path) -> None:
+    finished(trainer(folder=CheckpointFolder(tmp_path, "one")))
+    assert len(finished(trainer(folder=CheckpointFolder(tmp_path, "other")))) == SHORT.epochs
+
+
+def test_a_damaged_checkpoint_stops_the_training(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    finished(trainer(folder=folder))
+    folder.last.write_bytes(folder.last.read_bytes()[:-200])
+    with pytest.raises(DamagedRunError, match=r"last\.pt"):
+        finished(trainer(folder=folder))
+
+
+def test_best_weights_have_the_lowest_loss_seen(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    training = trainer(replace(SHORT, epochs=8, learning_rate=0.1), folder=folder)
+    means = [sum(r.probe_losses) / 4 for r in training.run() if r.probe_losses]
+    best = load(folder.best)
+    assert best["loss"] == training.best_loss == pytest.approx(min(means))
+    model = supernet()
+    model.load_state_dict(best["model"])
+    losses = [evaluate(TASK, model, probe, DATA.valid).loss for probe in PROBES]
+    assert sum(losses) / 4 == pytest.approx(min(means), rel=1e-6)
