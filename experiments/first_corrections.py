@@ -123,14 +123,14 @@ def measure(options: Options) -> dict[str, Any]:
 
 def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
     """Tables of the numbers."""
-    told = f"{numbers['quality']}, less is better; the checkpoint has {numbers['own']:.4g}"
+    sentence = f"{numbers['quality']}, less is better; the checkpoint has {numbers['own']:.4g}"
     yield table_of(
-        f"smaller in all layers: {told}",
+        f"smaller in all layers: {sentence}",
         ["network", "leading part", "outputs fitted"],
         _rows(numbers["cut"], numbers["fitted"]),
     )
     yield table_of(
-        f"another kind in all layers: {told}",
+        f"another kind in all layers: {sentence}",
         ["kind", "at the beginning", f"after {numbers['updates']} updates"],
         _rows(numbers["begun"], numbers["distilled"]),
     )

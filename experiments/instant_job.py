@@ -37,8 +37,8 @@ def work(folder: Path, step_s: float) -> int:
             time.sleep(step_s)
             done = {"step": step, "pid": os.getpid(), "time": time.time()}
             append_lines(journal, [json.dumps(done)])
-            told = {"event": "Progress", "stage": "count", "done": step, "total": STEPS}
-            append_lines(folder / EVENTS_FILE, [json.dumps({"time": time.time(), **told})])
+            progress = {"event": "Progress", "stage": "count", "done": step, "total": STEPS}
+            append_lines(folder / EVENTS_FILE, [json.dumps({"time": time.time(), **progress})])
         append_lines(journal, [json.dumps({"end": os.getpid(), "time": time.time()})])
     return 0
 

@@ -141,7 +141,7 @@ def search(options: Options, folder: Path) -> tuple[list[Searched], LatencyMeter
         except NasError as error:  # nothing is sure to hold, and nothing is reported
             text += f", no winner: {error}"
         note(text)
-    return found, LatencyMeter(run.spec, run.carried)
+    return found, LatencyMeter(run.spec, run.device_profile)
 
 
 def limited_spec(space_name: str, preset: str, seed: int, limits: dict[str, float]) -> SearchSpec:

@@ -102,10 +102,10 @@ def through_ray(
 def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
     """Seconds of the same by so many processes that know nothing of each other."""
     context = multiprocessing.get_context("spawn")
-    ready, told = context.Barrier(processes, timeout=PATIENCE_S), context.Queue()
+    ready, reports = context.Barrier(processes, timeout=PATIENCE_S), context.Queue()
     parts = [networks[number::processes] for number in range(processes)]
     started = [
-        context.Process(target=_evaluate_apart, args=(run.folder.path, part, ready, told))
+        context.Process(target=_evaluate_apart, args=(run.folder.path, part, ready, reports))
         for part in parts
     ]
     for process in started:
@@ -114,16 +114,16 @@ def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
         process.join()
     if any(process.exitcode for process in started):
         raise SystemExit("a process that evaluates without Ray failed; what it wrote stands above")
-    return max(float(told.get()) for _ in started)
+    return max(float(reports.get()) for _ in started)
 
 
-def _evaluate_apart(path: Path, networks: Sequence[Architecture], ready: Any, told: Any) -> None:
+def _evaluate_apart(path: Path, networks: Sequence[Architecture], ready: Any, reports: Any) -> None:
     run, executor = Run(RunFolder.open(path)), LocalExecutor()
     list(executor.evaluate(run, networks[:2]))
     ready.wait()
     started = time.perf_counter()
     list(executor.evaluate(run, networks))
-    told.put(time.perf_counter() - started)
+    reports.put(time.perf_counter() - started)
 
 
 def throughputs(

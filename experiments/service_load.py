@@ -214,9 +214,9 @@ def check_job(service: Service, job: dict[str, Any]) -> list[str]:
     data = [json.loads(m) for m in re.findall(r"^data: (.*)$", text.decode(), re.MULTILINE)][:-1]
     if [event["seq"] for event in data] != list(range(1, job["last_event"] + 1)):
         found.append(f"{job['id']} has events {[event['seq'] for event in data]}")
-    told = [event["done"] for event in data if event["event"] == "Progress"]
-    if not set(told) <= set(steps) or told != sorted(set(told)):
-        found.append(f"{job['id']} told of the steps {told}")
+    counted = [event["done"] for event in data if event["event"] == "Progress"]
+    if not set(counted) <= set(steps) or counted != sorted(set(counted)):
+        found.append(f"{job['id']} told of the steps {counted}")
     return found
 
 

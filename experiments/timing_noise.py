@@ -43,10 +43,10 @@ from experiments.limits_hold import (
 )
 from latency.device import usable_cores
 from latency.machine import wait_for_quiet
-from latency.profile import ENDING, profile_id, profiles_dir, read_profile, sibling
+from latency.timings import ENDING, read_timings, sibling, timings_dir, timings_id
 from latency.workload import Workload
 from nas.objectives import LATENCY
-from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.run.folder import RunFolder
@@ -240,7 +240,7 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
             note(f"profile {number + 1} of {options.profiles}")
     os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
     wait_for_quiet(60.0, usable_cores(), usable_cores())
-    meter = LatencyMeter(run.spec, run.carried)
+    meter = LatencyMeter(run.spec, run.device_profile)
     values = meter.time_afresh(list(networks.values()), QUIET_SESSIONS)
     quiet = {key: float(np.median(ms)) for key, ms in zip(networks, values, strict=True)}
     return numbers_of(
@@ -282,19 +282,19 @@ def _timings(folder: RunFolder, number: int, networks: dict[str, Architecture]) 
     """What a search took from the timer: its own files, and the cache that was its own."""
     found: dict[tuple[str, str], Timing] = {}
     files = {"search": [folder.path / profile_file("latency")], "held": []}
-    for file in sorted(profiles_dir().glob(f"*{ENDING}")):
-        held = sibling(file.with_name(f"{profile_id(file)}{ENDING}"), "held")
+    for file in sorted(timings_dir().glob(f"*{ENDING}")):
+        held = sibling(file.with_name(f"{timings_id(file)}{ENDING}"), "held")
         files["held" if file == held else "search"].append(file)
     for where, paths in files.items():
         for path in paths:
-            for key, (architecture, one) in read_profile(path).entries.items():
+            for key, (architecture, one) in read_timings(path).entries.items():
                 networks[key] = architecture
                 timing = Timing(key, f"{where} {number}", one.value, bool(one.doubtful))
                 found[where, key] = timing
     return list(found.values())
 
 
-def _profiled(base: RunFolder, seed: int, out: Path) -> CarriedProfile:
+def _profiled(base: RunFolder, seed: int, out: Path) -> DeviceProfile:
     space = base.spec.space
     request = ProfileRequest(
         space,
@@ -306,12 +306,12 @@ def _profiled(base: RunFolder, seed: int, out: Path) -> CarriedProfile:
         base.spec.budget.threads,
     )
     *_, made = profile_device(request, out)
-    assert isinstance(made, CarriedProfile)
+    assert isinstance(made, DeviceProfile)
     return made
 
 
 def _of_profile(
-    made: CarriedProfile, number: int, networks: dict[str, Architecture]
+    made: DeviceProfile, number: int, networks: dict[str, Architecture]
 ) -> list[Timing]:
     (workload,) = made.workloads
     found = []

@@ -147,8 +147,8 @@ class CostModel:
                 yield f"{stack}.norm", layer_costs.norm(self.settings, tokens, dim)
         if self.convention.output_layer:
             dim = decoder_dim or encoder_dim
-            told = 1 if TASKS[self.task].classifies else self._decoder_tokens
-            yield "output", layer_costs.output_layer(self.settings, self.task, dim, told)
+            num_outputs = 1 if TASKS[self.task].classifies else self._decoder_tokens
+            yield "output", layer_costs.output_layer(self.settings, self.task, dim, num_outputs)
 
     def _ends_price(self, encoder_dim: int, decoder_dim: int) -> Totals:
         first = self._input_parts(encoder_dim, decoder_dim)

@@ -270,7 +270,7 @@ def _gene_values(
         yield gene.name, np.array(gene.choices, dtype=np.float64)[indices_NL] * there_NL
         return
     # Of two categories that are always there, one says all.
-    told = gene.choices[1:] if not gene.when and gene.per_layer is None else gene.choices
-    for choice in told:
+    choices = gene.choices[1:] if not gene.when and gene.per_layer is None else gene.choices
+    for choice in choices:
         is_it = (indices_NL == gene.choices.index(choice)) & there_NL
         yield f"{gene.name}={choice}", is_it.astype(np.float64)

@@ -15,11 +15,11 @@ from service.api.bounds import RateLimit, Streams
 from service.api.catalog import Catalog
 from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
-from service.api.lanes import READING, Lanes
 from service.api.middleware import RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
 from service.api.routes import catalog, health, jobs, networks, results
 from service.api.space_reader import SpaceReader
+from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
 from service.jobs.store import Store, open_store
 from service.settings import Settings
@@ -53,7 +53,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
-        lanes=Lanes(),
+        thread_pools=ThreadPools(),
         spaces=reader,
         readiness=Readiness(store, settings),
         metrics=metrics,

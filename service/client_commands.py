@@ -16,8 +16,8 @@ from nas.console.output import out, print_json, say, tell, tell_error
 from nas.console.progress import choose_screen
 from nas.console.tables import show_front, table
 from nas.run.events import event_from_json
-from nas.search.doubts import doubts
-from nas.search.front import Front, FrontEntry, value_told
+from nas.search.doubtful import doubtful_sentence
+from nas.search.front import Front, FrontEntry, value_text
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.toml_source import read_text
@@ -116,9 +116,9 @@ def cancel(job: str = JOB, server: str = SERVER, token: str = TOKEN) -> None:
     Example: nas cancel 01a1fea91e56c8caa9ec
     """
     with _client(server, token) as client:
-        told = client.ask("POST", f"/jobs/{_checked(job)}/cancel")
-    stopping = told["state"] == "running"
-    say(f"{told['id']} {'is being cancelled' if stopping else told['state']}")
+        answer = client.ask("POST", f"/jobs/{_checked(job)}/cancel")
+    stopping = answer["state"] == "running"
+    say(f"{answer['id']} {'is being cancelled' if stopping else answer['state']}")
 
 
 def front(
@@ -181,26 +181,26 @@ def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
     raise typer.Exit(FAILED)
 
 
-def _show(told: dict[str, Any]) -> None:
-    if not told["front"]:
+def _show(answer: dict[str, Any]) -> None:
+    if not answer["front"]:
         say("nothing is known of the front yet")
         return
-    if told["final"]:
-        show_front(Front.from_json({**told, "schema": 1}), None)
+    if answer["final"]:
+        show_front(Front.from_json({**answer, "schema": 1}), None)
         return
-    names = [objective["name"] for objective in told["objectives"]]
+    names = [objective["name"] for objective in answer["objectives"]]
     made = table("So far", ["id", *names], right=names)
-    for entry in told["front"]:
-        made.add_row(entry["id"], *(value_told(entry, name) for name in names))
+    for entry in answer["front"]:
+        made.add_row(entry["id"], *(value_text(entry, name) for name in names))
     out().print(made)
-    if doubt := doubts([_entry(one) for one in told["front"]]):
+    if doubt := doubtful_sentence([_entry(one) for one in answer["front"]]):
         say(doubt)
 
 
-def _entry(told: dict[str, Any]) -> FrontEntry:
-    architecture = Architecture.from_json(told["architecture"])
-    doubtful = told.get("doubtful", {})  # earlier versions of the service told of none
-    return FrontEntry(told["id"], architecture, told["measured"], told["predicted"], doubtful)
+def _entry(answer: dict[str, Any]) -> FrontEntry:
+    architecture = Architecture.from_json(answer["architecture"])
+    doubtful = answer.get("doubtful", {})  # earlier versions of the service told of none
+    return FrontEntry(answer["id"], architecture, answer["measured"], answer["predicted"], doubtful)
 
 
 def _at(job: dict[str, Any]) -> str:

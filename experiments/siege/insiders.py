@@ -179,8 +179,8 @@ def frozen_worker(ground: Ground) -> Finding:
             wrong = _worked_on(ground)
         if wrong is not None:
             return Finding(f"stood still at freeze {number + 1}", (wrong,))
-    told = f"; a job was refused with 503 in {refusals} of them" if refusals else ""
-    return Finding(f"survived {FREEZES} freezes{told}")
+    answered = f"; a job was refused with 503 in {refusals} of them" if refusals else ""
+    return Finding(f"survived {FREEZES} freezes{answered}")
 
 
 def _worked_on(ground: Ground) -> str | None:
@@ -242,9 +242,11 @@ def flood(ground: Ground) -> Finding:
     other = ground.submitted(ORDINARY, QUICK)
     if not ground.reaches(other, "succeeded", within_s=2 * ground.patience_s):
         problems.append("the job of another owner waits behind them")
-    told = ground.ask(ADMIN, "GET", "/api/v1/jobs?limit=200")
-    if told.status != "200" or told.seconds > SLOWEST_LIST_S:
-        problems.append(f"an administrator's list took {told.seconds:.1f} s ({told.status})")
+    answered = ground.ask(ADMIN, "GET", "/api/v1/jobs?limit=200")
+    if answered.status != "200" or answered.seconds > SLOWEST_LIST_S:
+        problems.append(
+            f"an administrator's list took {answered.seconds:.1f} s ({answered.status})"
+        )
     for job in reversed(made):
         ground.ask(GLUTTON, "POST", f"/api/v1/jobs/{job}/cancel")
     if made and not ground.reaches(made[0], "cancelled", "succeeded"):
@@ -325,19 +327,19 @@ def growing_file(target: Target) -> Finding:
 def large_run(target: Target) -> Finding:
     """A run of 20,000 observations: its page and its curve, twice."""
     job = _finished(target, LARGE)
-    problems, told = [], []
+    problems, answered = [], []
     for place in ("/jobs/{job}", "/jobs/{job}/curve.svg"):
         first, again = (target.ask(MALLORY, "GET", place.format(job=job)) for _ in range(2))
         size = len(first.body) / 1e6
         name = place.rpartition("/")[2].format(job="page")
-        told.append(f"{name} {first.seconds:.1f} s, then {again.seconds:.1f} s, {size:.1f} MB")
+        answered.append(f"{name} {first.seconds:.1f} s, then {again.seconds:.1f} s, {size:.1f} MB")
         if first.status != "200" or first.seconds > SLOWEST_FIRST_S:
             problems.append(f"{name} took {first.seconds:.1f} s ({first.status})")
         if again.status != "200" or again.seconds > SLOWEST_AGAIN_S:
             problems.append(f"{name} took {again.seconds:.1f} s again ({again.status})")
         if size > MOST_PAGE_MB:
             problems.append(f"{name} has {size:.1f} MB")
-    return Finding("; ".join(told), tuple(problems))
+    return Finding("; ".join(answered), tuple(problems))
 
 
 def full_disk(ground: Ground) -> Finding:

@@ -167,8 +167,8 @@ class Database:
             found = [f"the events of job {row[0]} have gaps" for row in run(_TORN)]
             found += [f"there are events of {row[0]}, which is no job" for row in run(_ORPHANS)]
             if self.url is None:
-                told = [row[0] for row in run("PRAGMA integrity_check")]
-                found += [f"SQLite: {line}" for line in told if line != "ok"]
+                checked = [row[0] for row in run("PRAGMA integrity_check")]
+                found += [f"SQLite: {line}" for line in checked if line != "ok"]
         return found
 
 

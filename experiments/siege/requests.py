@@ -274,8 +274,8 @@ def behind_a_proxy(target: Target) -> Finding:
     first = target.ask(None, "GET", PATH, headers=GUESS | through(GOOD_CLIENT), source=PROXY)
     found = _judged(wrong, good)
     if first.status != "401":
-        told = f"another client of the proxy is told {first.status} to its first wrong token"
-        return Finding(found.told, (*found.problems, told))
+        problem = f"another client of the proxy is told {first.status} to its first wrong token"
+        return Finding(found.told, (*found.problems, problem))
     return found
 
 

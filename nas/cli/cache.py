@@ -15,14 +15,14 @@ from rich.text import Text
 
 from latency.acceptance import Reading
 from latency.locking import cache_dir, file_lock
-from latency.profile import (
+from latency.timings import (
     ENDING,
     SCHEMA,
-    DeviceProfile,
-    profile_id,
-    profiles_dir,
-    read_profile,
+    TimingJournal,
+    read_timings,
     timing_lock,
+    timings_dir,
+    timings_id,
     write_lock,
 )
 from nas.console import options
@@ -106,7 +106,7 @@ def list_cache(as_json: bool = options.JSON) -> None:
         print_json([one.to_json() for one in every])
         return
     if not found:
-        say(f"nothing that was timed is kept in {profiles_dir()}")
+        say(f"nothing that was timed is kept in {timings_dir()}")
     else:
         _print_times(found)
     if texts:
@@ -120,7 +120,7 @@ def _print_times(found: Sequence[CachedTimes]) -> None:
     numbers = ["networks", "sessions", "disturbed", "size"]
     columns = ["id", "device", "workload", *numbers[:3], "first timed", "last timed", "size", ""]
     spare = ["first timed", "sessions", "size", "workload"]
-    made = table(f"Timed, in {profiles_dir()}", columns, numbers, whole=["id"], spare=spare)
+    made = table(f"Timed, in {timings_dir()}", columns, numbers, whole=["id"], spare=spare)
     for one in found:
         cells = [one.device or NOTHING, one.workload or NOTHING]
         counts = [NOTHING] * 3
@@ -165,21 +165,21 @@ def clear(
             remove_prepared_texts(one, LOCK_TIMEOUT_S)
         else:
             _remove(one)
-        say(f"removed {one.id}: {_told(one)}")
+        say(f"removed {one.id}: {_description(one)}")
 
 
 def read_cache() -> list[CachedTimes]:
     """All that is kept, by id."""
     groups: dict[str, list[Path]] = {}
-    for file in sorted(profiles_dir().glob(f"*{ENDING}")):
-        groups.setdefault(profile_id(file), []).append(file)
+    for file in sorted(timings_dir().glob(f"*{ENDING}")):
+        groups.setdefault(timings_id(file), []).append(file)
     return [_read(name, files) for name, files in sorted(groups.items())]
 
 
 def _read(name: str, files: Sequence[Path]) -> CachedTimes:
     size = sum(file.stat().st_size for file in files)
     try:
-        profiles = [read_profile(file) for file in files]
+        profiles = [read_timings(file) for file in files]
         older = any(_schema(file) != SCHEMA for file in files)
     except NasError as error:
         return CachedTimes(name, tuple(files), size, DAMAGED, str(error))
@@ -205,7 +205,7 @@ def _schema(file: Path) -> Any:
         return json.loads(stream.readline())["schema"]
 
 
-def _sessions(profiles: Sequence[DeviceProfile]) -> dict[float, bool]:
+def _sessions(profiles: Sequence[TimingJournal]) -> dict[float, bool]:
     """When each session of the timer began → whether it was disturbed."""
     readings: list[Reading] = [
         reading
@@ -236,7 +236,7 @@ def _remove(one: CachedTimes) -> None:
     Raises:
         NasError: when another process does so right now.
     """
-    main = profiles_dir() / f"{one.id}{ENDING}"
+    main = timings_dir() / f"{one.id}{ENDING}"
     locks = [timing_lock(main), *map(write_lock, one.files)]
     with ExitStack() as held:
         for lock in locks:
@@ -245,7 +245,7 @@ def _remove(one: CachedTimes) -> None:
             file.unlink(missing_ok=True)
 
 
-def _told(one: CachedTimes | PreparedTexts) -> str:
+def _description(one: CachedTimes | PreparedTexts) -> str:
     if one.state not in (USED, OLDER):
         return f"{one.state}, {_bytes(one.size)}"
     if isinstance(one, PreparedTexts):

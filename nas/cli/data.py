@@ -137,16 +137,16 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
 
 def shared_examples(manifest: Manifest) -> list[str]:
     """For each split with examples that another has too: how many."""
-    told = []
+    notes = []
     for name, split in manifest.splits.items():
         for other in dict.fromkeys(key.partition(".")[0] for key in split.overlap):
             sides = [f"{split.overlap.get(f'{other}.{side}', 0):,} {side} lines" for side in SIDES]
             more = f" ({' and '.join(sides)})" if manifest.content == "pairs" else ""
-            told.append(
+            notes.append(
                 f"note    {split.overlap.get(other, 0):,} of {split.examples:,} "
                 f"{EXAMPLES[manifest.content]} of {name} are in {other} too{more}"
             )
-    return told
+    return notes
 
 
 def what_next(folder: Path, checkpoint: str | None) -> str:

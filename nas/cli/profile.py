@@ -18,11 +18,11 @@ from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
 from nas.request.spec import Device
 from nas.run.threads import use_threads
-from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
+from nas.search.doubtful import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
-    from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
+    from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
     from nas.profiling.profile_device import ProfileRequest
 
 
@@ -153,18 +153,18 @@ def _check_threads(threads: int | None) -> None:
         )
 
 
-def _followed(steps: Iterator[Any], quiet: bool) -> CarriedProfile:
-    from nas.profiling.device_profile import CarriedProfile
+def _followed(steps: Iterator[Any], quiet: bool) -> DeviceProfile:
+    from nas.profiling.device_profile import DeviceProfile
 
     for step in steps:
-        if isinstance(step, CarriedProfile):
+        if isinstance(step, DeviceProfile):
             return step
         if not quiet:
             tell(f"{step.workload.label}: {step.done} of {step.wanted} networks timed")
     raise AssertionError("profiling ended without a profile")
 
 
-def _show(made: CarriedProfile) -> None:
+def _show(made: DeviceProfile) -> None:
     from nas.profiling.attention_crossing import latencies_by_length
     from nas.report.length_charts import crossing_sentence
 
@@ -192,7 +192,7 @@ def _share(error: float) -> str:
     return f"{error:.1%}" if error < 10 else "> 999%"
 
 
-def summary(made: CarriedProfile) -> dict[str, Any]:
+def summary(made: DeviceProfile) -> dict[str, Any]:
     """What ``--json`` prints."""
     return {
         "name": made.name,

@@ -20,7 +20,7 @@ from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE
-from nas.search.doubts import reason
+from nas.search.doubtful import reason
 from nas.search.front import pick
 
 

@@ -28,7 +28,7 @@ from nas.console.tables import (
 from nas.request.protected_choices import as_options, spelled
 from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
 from nas.run.folder import RunFolder
-from nas.search.doubts import key
+from nas.search.doubtful import key
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
@@ -155,8 +155,8 @@ def _show_pick(folder: RunFolder, how: str, as_json: bool) -> None:
         alone = replace(front, entries=(entry,))
         out().print(front_table(alone, picked, f"Picked by {how}"))
     out().print(step_table(front, picked))
-    if told := key(front.entries):
-        say(told)
+    if doubtful_key := key(front.entries):
+        say(doubtful_key)
     run = shlex.quote(str(folder.path))
     say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
 
@@ -182,9 +182,9 @@ def _row(path: Path) -> dict[str, Any]:
 def _request(folder: RunFolder) -> dict[str, Any]:
     spec = folder.spec
     try:
-        vetoes = spelled(spec.space, folder.vetoes)
+        protected = spelled(spec.space, folder.protected)
     except DamagedRunError:
-        vetoes = []  # the state names the problem
+        protected = []  # the state names the problem
     return {
         "run": str(folder.path),
         "space": spec.space.name,
@@ -195,7 +195,7 @@ def _request(folder: RunFolder) -> dict[str, Any]:
         "preset": spec.preset,
         "seed": spec.seed,
         "pick": spec.pick,
-        "keep": vetoes,
+        "keep": protected,
         "digest": spec.digest,
     }
 

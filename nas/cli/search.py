@@ -20,7 +20,7 @@ from nas.console.failures import terminable
 from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.executors.base import ExecutorSettings
-from nas.request.protected_choices import as_options, read_vetoes, spelled
+from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
 from nas.request.spec import SYNTHETIC, SearchRequest
 from nas.results.state import RUNS, open_run
@@ -148,16 +148,16 @@ def resume(
     how = Working(where, read_logs(log), quiet, json_lines, retime)
     folder = open_run(run)
     if keep:
-        folder.veto(read_vetoes(folder.spec.space, keep))
-    _tell_vetoes(folder, quiet or json_lines)
+        folder.protect(read_protected(folder.spec.space, keep))
+    _tell_protected(folder, quiet or json_lines)
     _work(folder, how)
 
 
-def _tell_vetoes(folder: RunFolder, quiet: bool) -> None:
-    """Say which vetoes are in force; a damaged list is told before any work is done."""
-    vetoes = spelled(folder.spec.space, folder.vetoes)
-    if vetoes and not quiet:
-        tell(f"kept from pruning: {as_options(vetoes)}")
+def _tell_protected(folder: RunFolder, quiet: bool) -> None:
+    """Say which protected are in force; a damaged list is told before any work is done."""
+    protected = spelled(folder.spec.space, folder.protected)
+    if protected and not quiet:
+        tell(f"kept from pruning: {as_options(protected)}")
 
 
 def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
@@ -170,7 +170,7 @@ def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
     folder = RunFolder.create(path, found.spec, attached)
     if there and not how.quiet:
         tell(f"{path} holds this search already: going on where it stopped")
-        _tell_vetoes(folder, how.json_lines)
+        _tell_protected(folder, how.json_lines)
     try:
         _work(folder, how)
     except typer.Exit as stopped:

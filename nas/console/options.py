@@ -112,8 +112,8 @@ KEEP_AGAIN: Any = typer.Option(
     [],
     "--keep",
     metavar="GENE=CHOICE|all|none",
-    help="Do the pruning and all that follows again, with these vetoes in place of those before: "
-    "what may not be cut, all (undo every cut) or none. Repeatable.",
+    help="Do the pruning and all that follows again: the choices that may not be cut, in place of "
+    "those before, all (undo every cut) or none. Repeatable.",
     autocompletion=complete_keep,
 )
 

@@ -28,7 +28,7 @@ from nas.console.formatting import (
 )
 from nas.console.output import out, say
 from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, Objective
-from nas.search.doubts import key, marked
+from nas.search.doubtful import key, marked
 from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
 from search_spaces.space import SearchSpace
@@ -98,8 +98,8 @@ def front_table(front: Front, picked: str | None, title: str | None = None) -> T
 def show_front(front: Front, picked: str | None, title: str | None = None) -> None:
     """Print a front, and below it what the marks of doubtful values mean, if there are any."""
     out().print(front_table(front, picked, title))
-    if told := key(front.entries):
-        say(told)
+    if doubtful_key := key(front.entries):
+        say(doubtful_key)
 
 
 def _front_title(front: Front) -> str:

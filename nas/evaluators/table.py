@@ -63,11 +63,11 @@ class TableEvaluator:
         rows = table_rows(space, columns, self._path)
         sign = -1.0 if maximise else 1.0
         qualities = sign * self._numbers(columns, quality)
-        told = {name: self._numbers(columns, name) for name in costs}
+        cost_values = {name: self._numbers(columns, name) for name in costs}
         self._answers = {
             row.tobytes(): Answer(
                 float(qualities[number]),
-                costs={name: float(values[number]) for name, values in told.items()},
+                costs={name: float(values[number]) for name, values in cost_values.items()},
             )
             for number, row in enumerate(rows)
         }

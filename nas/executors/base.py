@@ -21,10 +21,10 @@ from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
-    from latency.profile import ProfileHeader
+    from latency.timings import TimingHeader
     from latency.workload import Mode
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
-    from nas.profiling.device_profile import CarriedProfile
+    from nas.profiling.device_profile import DeviceProfile
     from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
@@ -154,7 +154,7 @@ class Meter(Protocol):
     """Times networks of a run on its device; `nas.profiling.latency_meter.LatencyMeter` is one."""
 
     @property
-    def header(self) -> ProfileHeader:
+    def header(self) -> TimingHeader:
         """Device and workload."""
 
     def known(self, architecture: Architecture) -> bool:
@@ -239,13 +239,13 @@ class Executor(ABC):
 
     @abstractmethod
     def meter(
-        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+        self, spec: SearchSpec, device_profile: DeviceProfile | None, mode: Mode | None = None
     ) -> Meter:
         """What times networks, on a device of the run's kind that does nothing else meanwhile.
 
         Args:
             spec: the request.
-            carried: the device profile that the search was given, if any.
+            device_profile: the device profile that the search was given, if any.
             mode: of the workload that they are timed on; None for the workload's own.
 
         Raises:

@@ -28,7 +28,7 @@ from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
     from latency.workload import Mode
-    from nas.profiling.device_profile import CarriedProfile
+    from nas.profiling.device_profile import DeviceProfile
     from nas.run.events import Event
     from nas.run.opened import OpenedRun
     from supernet.training.loop import EpochReport
@@ -81,12 +81,12 @@ class LocalExecutor(Executor):
         return describe_device(spec.device)
 
     def meter(
-        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+        self, spec: SearchSpec, device_profile: DeviceProfile | None, mode: Mode | None = None
     ) -> Meter:
         """See `Executor.meter`: this machine, which does nothing else meanwhile."""
         from nas.profiling.latency_meter import LatencyMeter  # imports torch
 
-        return LatencyMeter(spec, carried, mode)
+        return LatencyMeter(spec, device_profile, mode)
 
     def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""

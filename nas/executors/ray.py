@@ -26,7 +26,7 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
     from latency.workload import Mode
-    from nas.profiling.device_profile import CarriedProfile
+    from nas.profiling.device_profile import DeviceProfile
     from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
@@ -144,11 +144,11 @@ class RayExecutor(Executor):
         return found
 
     def meter(
-        self, spec: SearchSpec, carried: CarriedProfile | None, mode: Mode | None = None
+        self, spec: SearchSpec, device_profile: DeviceProfile | None, mode: Mode | None = None
     ) -> Meter:
         """See `Executor.meter`."""
         self._release_pool()
-        return RayMeter(self._device, spec.device, carried, mode)
+        return RayMeter(self._device, spec.device, device_profile, mode)
 
     def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""

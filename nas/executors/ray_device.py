@@ -23,10 +23,10 @@ from nas.executors.ray_worker import DeviceWorker, Place, WorkOrder
 from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
-    from latency.profile import ProfileHeader
+    from latency.timings import TimingHeader
     from latency.workload import Mode
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
-    from nas.profiling.device_profile import CarriedProfile
+    from nas.profiling.device_profile import DeviceProfile
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
 
@@ -136,15 +136,16 @@ class RayMeter:
     Args:
         device: where.
         kind: ``cpu`` or ``cuda``.
-        carried: see `nas.profiling.latency_meter.LatencyMeter`.
+        device_profile: see `nas.profiling.latency_meter.LatencyMeter`.
         mode: see there.
     """
 
     def __init__(
-        self, device: Device, kind: str, carried: CarriedProfile | None, mode: Mode | None
+        self, device: Device, kind: str, device_profile: DeviceProfile | None, mode: Mode | None
     ) -> None:
-        self._device, self._kind, self._carried, self._mode = device, kind, carried, mode
-        self.header: ProfileHeader = self._call("header")
+        self._device, self._kind, self._mode = device, kind, mode
+        self._device_profile = device_profile
+        self.header: TimingHeader = self._call("header")
 
     def known(self, architecture: Architecture) -> bool:
         """See `Meter.known`."""
@@ -171,7 +172,7 @@ class RayMeter:
         self._call("forget")
 
     def _call(self, method: str, *arguments: object) -> Any:
-        return self._device.call(self._kind, method, self._carried, self._mode, *arguments)
+        return self._device.call(self._kind, method, self._device_profile, self._mode, *arguments)
 
 
 def _own(error: RayTaskError) -> NasError:

@@ -18,14 +18,14 @@ import ray
 import torch
 
 from latency.device import DeviceFingerprint, describe_device
-from latency.profile import ProfileHeader
+from latency.timings import TimingHeader
 from latency.turns import computing
 from latency.workload import Mode
 from nas.executors.attempts import attempt
 from nas.executors.base import Outcome
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
-from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
@@ -122,49 +122,49 @@ class DeviceWorker:
         """What is timed here."""
         return describe_device(self._spec.device)
 
-    def header(self, carried: CarriedProfile | None, mode: Mode | None) -> ProfileHeader:
+    def header(self, device_profile: DeviceProfile | None, mode: Mode | None) -> TimingHeader:
         """Device and workload."""
-        return self._meter(carried, mode).header
+        return self._meter(device_profile, mode).header
 
     def known(
-        self, carried: CarriedProfile | None, mode: Mode | None, network: Architecture
+        self, device_profile: DeviceProfile | None, mode: Mode | None, network: Architecture
     ) -> bool:
         """See `Meter.known`."""
-        return self._meter(carried, mode).known(network)
+        return self._meter(device_profile, mode).known(network)
 
     def measure(
         self,
-        carried: CarriedProfile | None,
+        device_profile: DeviceProfile | None,
         mode: Mode | None,
         networks: Sequence[Architecture],
     ) -> Timed[Measurement]:
         """See `Meter.measure`."""
-        return self._meter(carried, mode).measure(networks)
+        return self._meter(device_profile, mode).measure(networks)
 
     def confirm(
         self,
-        carried: CarriedProfile | None,
+        device_profile: DeviceProfile | None,
         mode: Mode | None,
         networks: Sequence[Architecture],
     ) -> Timed[Measurement]:
         """See `Meter.confirm`."""
-        return self._meter(carried, mode).confirm(networks)
+        return self._meter(device_profile, mode).confirm(networks)
 
     def in_sessions(
         self,
-        carried: CarriedProfile | None,
+        device_profile: DeviceProfile | None,
         mode: Mode | None,
         networks: Sequence[Architecture],
     ) -> Timed[ConfirmedLatency]:
         """See `Meter.in_sessions`."""
-        return self._meter(carried, mode).in_sessions(networks)
+        return self._meter(device_profile, mode).in_sessions(networks)
 
-    def forget(self, carried: CarriedProfile | None, mode: Mode | None) -> None:
+    def forget(self, device_profile: DeviceProfile | None, mode: Mode | None) -> None:
         """See `Meter.forget`."""
-        self._meter(carried, mode).forget()
+        self._meter(device_profile, mode).forget()
 
-    def _meter(self, carried: CarriedProfile | None, mode: Mode | None) -> LatencyMeter:
-        return LatencyMeter(self._spec, carried, mode)
+    def _meter(self, device_profile: DeviceProfile | None, mode: Mode | None) -> LatencyMeter:
+        return LatencyMeter(self._spec, device_profile, mode)
 
     def cost(self, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""

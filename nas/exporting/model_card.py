@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from latency.profile import read_profile
+from latency.timings import read_timings
 from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
 from nas.request.spec import Start
@@ -154,7 +154,7 @@ def _latency(folder: RunFolder, architecture: Architecture) -> dict[str, Any] | 
     foreign = _predicted_latency(folder, architecture)
     if foreign is not None or not file.exists():
         return foreign
-    profile = read_profile(file)
+    profile = read_timings(file)
     timed = profile.get(architecture.id)
     known = measured_networks(folder).get(architecture.id, {})
     if LATENCY in known:

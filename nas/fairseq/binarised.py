@@ -177,10 +177,10 @@ def read_indexed(prefix: Path, dictionary: FairseqDictionary) -> TokenRows:
             raise DataError(f"{path} is missing; fairseq-preprocess writes it")
     offsets, dtype = _offsets(index)
     width, size = np.dtype(dtype).itemsize, tokens_path.stat().st_size
-    told = int(offsets[-1]) * width
-    if size != told:
+    num_bytes = int(offsets[-1]) * width
+    if size != num_bytes:
         raise DataError(
-            f"{tokens_path} has {size} bytes, but {index.name} tells of {told}: "
+            f"{tokens_path} has {size} bytes, but {index.name} tells of {num_bytes}: "
             "one of them is damaged or cut off; run fairseq-preprocess anew"
         )
     rows = TokenRows(map_array(tokens_path, dtype), offsets, gap=1)

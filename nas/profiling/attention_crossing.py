@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latency.workload import Workload
-from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork, WorkloadProfile
+from nas.profiling.device_profile import DeviceProfile, MeasuredNetwork, WorkloadProfile
 from nas.search.uniform_networks import kind_of
 from search_spaces.architecture import Architecture
 
@@ -87,7 +87,7 @@ def crossing_length(
     return math.exp(math.log(lengths[last]) * (1 - share) + math.log(lengths[last + 1]) * share)
 
 
-def latencies_by_length(profile: CarriedProfile) -> list[LatencyByLength]:
+def latencies_by_length(profile: DeviceProfile) -> list[LatencyByLength]:
     """The lines that the workloads of a profile make.
 
     Returns:

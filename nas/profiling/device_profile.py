@@ -1,6 +1,6 @@
 """A device's measurements and predictors as one JSON file that another machine can search with.
 
-`latency.profile` keeps single measurements of one workload in the user's cache; this file holds
+`latency.timings` keeps single measurements of one workload in the user's cache; this file holds
 one or several workloads with everything a search needs of them, and is written once, whole.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
-from latency.profile import ProfileHeader
+from latency.timings import TimingHeader
 from latency.workload import BEHIND_CONTEXT, Workload
 from nas.objectives import MEMORY
 from nas.request.resolve import AttachedProfile
@@ -180,7 +180,7 @@ class WorkloadProfile:
 
 
 @dataclass(frozen=True, eq=False)
-class CarriedProfile:
+class DeviceProfile:
     """What one device does with the networks of one space, to be carried to another machine.
 
     Attributes:
@@ -206,9 +206,9 @@ class CarriedProfile:
         """sha256 of the JSON form."""
         return _digest(self.to_json())
 
-    def header(self, workload: Workload) -> ProfileHeader:
-        """What single measurements of a workload have in common, for `latency.profile`."""
-        return ProfileHeader(self.device, workload, self.settings)
+    def header(self, workload: Workload) -> TimingHeader:
+        """What single measurements of a workload have in common, for `latency.timings`."""
+        return TimingHeader(self.device, workload, self.settings)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form."""
@@ -334,12 +334,12 @@ class CarriedProfile:
         workloads = tuple(one.workload for one in part.workloads)
         return AttachedProfile(chosen, workloads, part.digest, dumped(part))
 
-    def only(self, workloads: tuple[WorkloadProfile, ...]) -> CarriedProfile:
+    def only(self, workloads: tuple[WorkloadProfile, ...]) -> DeviceProfile:
         """The same with these workloads alone."""
         return replace(self, workloads=workloads)
 
 
-def read_device_profile(path: Path) -> CarriedProfile:
+def read_device_profile(path: Path) -> DeviceProfile:
     """Read a file made by `nas profile`.
 
     Raises:
@@ -359,17 +359,17 @@ def read_device_profile(path: Path) -> CarriedProfile:
             f"the device profile {path} cannot be used: it is damaged or no JSON ({error})"
         ) from error
     try:
-        return CarriedProfile.from_json(data)
+        return DeviceProfile.from_json(data)
     except DataError as error:
         raise DataError(f"the device profile {path} cannot be used: {error}") from error
 
 
-def write_device_profile(path: Path, profile: CarriedProfile) -> None:
+def write_device_profile(path: Path, profile: DeviceProfile) -> None:
     """Write the file, in full or not at all."""
     write_atomically(path, dumped(profile))
 
 
-def dumped(profile: CarriedProfile) -> str:
+def dumped(profile: DeviceProfile) -> str:
     """The content of the file."""
     return json.dumps(profile.to_json(), allow_nan=False) + "\n"
 

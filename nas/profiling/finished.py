@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.profiling.files import check_new_file
 from nas.profiling.journal import differences
 from search_spaces.errors import NasError, UsageError
 
 
-def finished_profile(out: Path, request: Mapping[str, Any]) -> CarriedProfile | None:
+def finished_profile(out: Path, request: Mapping[str, Any]) -> DeviceProfile | None:
     """The profile at `out`, where it is what a request would make.
 
     Compared is all that decides its content and that it tells: the name, the device with its
@@ -47,7 +47,7 @@ def finished_profile(out: Path, request: Mapping[str, Any]) -> CarriedProfile | 
     return made
 
 
-def _request_of(made: CarriedProfile) -> dict[str, Any]:
+def _request_of(made: DeviceProfile) -> dict[str, Any]:
     return {
         "name": made.name,
         "device": made.device.to_json(),

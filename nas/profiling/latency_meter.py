@@ -24,18 +24,18 @@ from latency.acceptance import (
     undisturbed_ms,
 )
 from latency.device import describe_device
-from latency.profile import (
-    DeviceProfile,
-    ProfileHeader,
-    default_profile_path,
-    open_profile,
+from latency.timing import Timing
+from latency.timings import (
+    TimingHeader,
+    TimingJournal,
+    default_timings_path,
+    open_timings,
     sibling,
 )
-from latency.timing import Timing
 from latency.workload import Mode
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
-from nas.profiling.device_profile import CarriedProfile, settings_digest
+from nas.profiling.device_profile import DeviceProfile, settings_digest
 from nas.profiling.timed_work import (
     SESSION_ROUNDS,
     num_sessions,
@@ -61,7 +61,7 @@ class LatencyMeter:
 
     Args:
         spec: its space's workload is timed on its device.
-        carried: a profile of this very device, that workload among its own; its networks are
+        device_profile: a profile of this very device, that workload among its own; its networks are
             known, and its reference network sets the unit.
         mode: of the workload that is timed; None for the workload's own.
 
@@ -70,7 +70,10 @@ class LatencyMeter:
     """
 
     def __init__(
-        self, spec: SearchSpec, carried: CarriedProfile | None = None, mode: Mode | None = None
+        self,
+        spec: SearchSpec,
+        device_profile: DeviceProfile | None = None,
+        mode: Mode | None = None,
     ) -> None:
         use_threads(spec)
         self._space = spec.space
@@ -78,15 +81,15 @@ class LatencyMeter:
         self._rounds = spec.budget.timing_rounds
         self.workload = base_workload(spec.space).timed_as(mode)
         check_workload(spec.space, self.workload)
-        self.header = ProfileHeader(
+        self.header = TimingHeader(
             describe_device(spec.device), self.workload, settings_digest(spec.space)
         )
-        path = _path(self.header, carried)
-        self._profile: DeviceProfile = open_profile(path, self.header)
-        self._in_sessions = open_profile(sibling(path, "held"), self.header)
-        self._confirmed = open_profile(sibling(path, "confirmed"), self.header)
-        if carried is not None and not len(self._profile):
-            measured = carried.of(self.workload).measured
+        path = _path(self.header, device_profile)
+        self._profile: TimingJournal = open_timings(path, self.header)
+        self._in_sessions = open_timings(sibling(path, "held"), self.header)
+        self._confirmed = open_timings(sibling(path, "confirmed"), self.header)
+        if device_profile is not None and not len(self._profile):
+            measured = device_profile.of(self.workload).measured
             known = [(one.architecture, one.latency) for one in measured]
             self._profile.record([pair for pair in known if not pair[1].doubtful])
 
@@ -158,7 +161,7 @@ class LatencyMeter:
     # -- timing -----------------------------------------------------------------------------
 
     def _measure(
-        self, profile: DeviceProfile, architectures: Sequence[Architecture], sessions: int
+        self, profile: TimingJournal, architectures: Sequence[Architecture], sessions: int
     ) -> Timed[Measurement]:
         """What a profile has of the networks; what it lacks is timed, and kept if accepted."""
         if not _missing(profile, architectures) and len(self._profile):
@@ -174,7 +177,7 @@ class LatencyMeter:
 
     def _values(
         self,
-        profile: DeviceProfile,
+        profile: TimingJournal,
         architectures: Sequence[Architecture],
         doubtful: Mapping[str, Measurement],
     ) -> tuple[Measurement, ...]:
@@ -231,7 +234,7 @@ class LatencyMeter:
 
     def _keep(
         self,
-        profile: DeviceProfile,
+        profile: TimingJournal,
         architectures: Sequence[Architecture],
         settled: Settled,
         unit_ms: float,
@@ -288,8 +291,8 @@ class LatencyMeter:
             timings = self._said(network, said[network.id])
             value = _agreeing(timings)
             if value is None:
-                told = " ms, ".join(f"{one.value:.3g}" for one, _ in timings)
-                doubt = f"it was not expected, and timings of it do not agree: {told} ms"
+                listed = " ms, ".join(f"{one.value:.3g}" for one, _ in timings)
+                doubt = f"it was not expected, and timings of it do not agree: {listed} ms"
                 doubtful[network.id] = replace(timings[-1][0], doubtful=doubt)
                 self._profile.drop([network.id])
                 continue
@@ -299,7 +302,7 @@ class LatencyMeter:
         return doubtful
 
 
-def _missing(profile: DeviceProfile, architectures: Sequence[Architecture]) -> list[Architecture]:
+def _missing(profile: TimingJournal, architectures: Sequence[Architecture]) -> list[Architecture]:
     distinct = {one.id: one for one in architectures}
     return [one for key, one in distinct.items() if profile.get(key) is None]
 
@@ -317,6 +320,10 @@ def _agreeing(
     return None
 
 
-def _path(header: ProfileHeader, carried: CarriedProfile | None) -> Path:
-    path = default_profile_path(header)
-    return path if carried is None else path.with_stem(f"{path.stem}-{carried.digest[:16]}")
+def _path(header: TimingHeader, device_profile: DeviceProfile | None) -> Path:
+    path = default_timings_path(header)
+    return (
+        path
+        if device_profile is None
+        else path.with_stem(f"{path.stem}-{device_profile.digest[:16]}")
+    )

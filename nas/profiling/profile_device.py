@@ -19,7 +19,7 @@ from latency.turns import computing
 from latency.workload import Workload
 from nas.objectives import MEMORY
 from nas.profiling.device_profile import (
-    CarriedProfile,
+    DeviceProfile,
     MeasuredNetwork,
     Session,
     WorkloadProfile,
@@ -138,7 +138,7 @@ class Profiled:
     wanted: int
 
 
-def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | CarriedProfile]:
+def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | DeviceProfile]:
     """Time networks and write the profile.
 
     Measurements are journaled beside `out`. The same request goes on where it was stopped, and is
@@ -173,7 +173,7 @@ def profile_device(request: ProfileRequest, out: Path) -> Iterator[Profiled | Ca
 
 def _timed(
     request: ProfileRequest, device: DeviceFingerprint, identity: Mapping[str, Any], out: Path
-) -> Generator[Profiled, None, CarriedProfile]:
+) -> Generator[Profiled, None, DeviceProfile]:
     """Time what is not in the journal yet, and write the profile."""
     journal = Journal(journal_path(out), identity)
     workloads: list[WorkloadProfile] = []
@@ -190,7 +190,7 @@ def _timed(
             journal.add(number, step)
             done += len(step.networks)
             yield Profiled(workload, done, identity["samples"])
-    profile = CarriedProfile(
+    profile = DeviceProfile(
         name=request.name or device.label,
         device=device,
         space_name=request.space.name,
@@ -253,13 +253,13 @@ class _SessionTimer:
             memory = network_cost(MEMORY, request.space, network, self._workload, request.device)
             latency = verdicts[network.id].measurement(unit_ms, self._label)
             measured.append(MeasuredNetwork(network, latency, round(memory, 6), number))
-        told = Session(
+        summary = Session(
             unit_ms,
             last.state.clock_mhz,
             repeated=settled.repeated,
             waited_s=round(settled.waited_s, 1),
         )
-        return TimedSession(told, tuple(measured))
+        return TimedSession(summary, tuple(measured))
 
 
 def _check_onnxruntime(request: ProfileRequest) -> None:

@@ -240,8 +240,8 @@ def _agreed(timings: Sequence[MeasuredNetwork]) -> MeasuredNetwork:
             return one
     if first.latency.doubtful and len(sure) == 1:
         return sure[0]  # what was disturbed at first says nothing against what was not
-    told = ", ".join(f"{one.latency.value:.3g}" for one in timings)
-    doubt = f"timings of it do not agree: {told} ms"
+    listed = ", ".join(f"{one.latency.value:.3g}" for one in timings)
+    doubt = f"timings of it do not agree: {listed} ms"
     return replace(timings[-1], latency=replace(timings[-1].latency, doubtful=doubt))
 
 

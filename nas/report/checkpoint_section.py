@@ -48,7 +48,7 @@ def checkpoint_section(run: RunContents) -> Html:
         "networks that are trained further are taught by it. In the space it is the network ",
         tag("code", first.id),
         ", a square in the charts. ",
-        *(f"{told(run, first, row)} " for row in others[:1]),
+        *(f"{compared(run, first, row)} " for row in others[:1]),
     )
     parts = [comparison(run, first, others), _layers(run, run.origin), _flips(run)]
     return section("checkpoint", TITLE, intro, *parts)
@@ -76,7 +76,7 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
     return found
 
 
-def told(run: RunContents, before: Row, after: Row) -> str:
+def compared(run: RunContents, before: Row, after: Row) -> str:
     """A network beside the checkpoint in a sentence."""
     parts = [
         f"{words.metric(run, name)} {ratio(name, before.values[name], after.values[name])}"

@@ -37,7 +37,7 @@ def exchange_section(run: RunContents) -> Html:
     rows = [
         [
             cell(words.feature(place, run.both_stacks)),
-            *(_told(run, entry, place, kind) for kind in kinds),
+            *(_cell(run, entry, place, kind) for kind in kinds),
             *([cell(_without(run, entry, place))] if run.silenced else []),
         ]
         for place in places
@@ -76,18 +76,18 @@ def _idle(run: RunContents, entry: FrontEntry) -> Html:
         return Html("")
     found = idle_places(run, entry)
     label = run.quality.objective.label
-    told = (
+    sentence = (
         f"In the last column the attention of that layer adds nothing. A layer does nothing when "
         f"the {label} moves by less than {words.percent(IDLE)} of its distance to guessing: "
     )
     if not found:
-        return paragraph(told, "every one of these does something.")
+        return paragraph(sentence, "every one of these does something.")
     named = [
         f"{words.feature(place, run.both_stacks)}: {words.kind(_kind_at(entry, place))} "
         f"({words.percent(share)})"
         for place, share in found.items()
     ]
-    return paragraph(told, tag("strong", "; ".join(named)), ".")
+    return paragraph(sentence, tag("strong", "; ".join(named)), ".")
 
 
 def _kind_at(entry: FrontEntry, place: str) -> AttentionKind:
@@ -97,7 +97,7 @@ def _kind_at(entry: FrontEntry, place: str) -> AttentionKind:
     return kind
 
 
-def _told(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
+def _cell(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
     """What another kind in that place of a network does to it."""
     if _kind_at(entry, place) == kind:
         return cell("as it is", strong=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nas.profiling.attention_crossing import Crossing, LatencyByLength, latencies_by_length
-from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.device_profile import DeviceProfile
 from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.markup import Html
@@ -14,7 +14,7 @@ def _colour(kind: str) -> str:
     return f"var(--{base_kind(kind)})"
 
 
-def length_charts(profile: CarriedProfile) -> list[Html]:
+def length_charts(profile: DeviceProfile) -> list[Html]:
     """A chart for each set of workloads that differ in their length alone; often none.
 
     Both axes are logarithmic, where straight lines are powers of the length: they meet where
@@ -37,8 +37,8 @@ def _length_chart(lines: LatencyByLength, number: int) -> Html:
         f"Median latency of networks of one shape, {words.outline(lines.architecture)}, with one "
         "kind of attention throughout. "
     )
-    told = " ".join(crossing_sentence(one, lines) for one in lines.crossings)
-    return chart(f"lengths-{number}", traces, layout, caption + told, height_rem=28)
+    sentences = " ".join(crossing_sentence(one, lines) for one in lines.crossings)
+    return chart(f"lengths-{number}", traces, layout, caption + sentences, height_rem=28)
 
 
 def crossing_sentence(one: Crossing, lines: LatencyByLength) -> str:

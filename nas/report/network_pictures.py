@@ -88,12 +88,12 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
         for name in words.METRICS
         if name in OBJECTIVES and name in entry.measured
     ]
-    told = [part for number in numbers for part in (" · ", number)][1:]
+    parts = [part for number in numbers for part in (" · ", number)][1:]
     return tag(
         "div",
         tag("h3", tag("code", entry.id), " ", badge),
         tag("p", words.outline(entry.architecture), class_="outline"),
-        tag("p", told, class_="small"),
+        tag("p", parts, class_="small"),
         picture(entry.architecture, widest),
         *more,
         class_="network chosen" if chosen else "network",

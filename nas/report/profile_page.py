@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from nas.profiling.attention_crossing import latencies_by_length
-from nas.profiling.device_profile import CarriedProfile, WorkloadProfile
+from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
 from nas.profiling.report import accuracy_rows
 from nas.profiling.workloads import longest_source
 from nas.report import words
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.report.page import document
-from nas.search.doubts import WHAT_TO_DO_THERE, predictor_off
+from nas.search.doubtful import WHAT_TO_DO_THERE, predictor_off
 from nas.search.uniform_networks import kinds
 from search_spaces.files import write_atomically
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 
 
-def write_profile_report(profile: CarriedProfile, path: Path, space: SearchSpace) -> None:
+def write_profile_report(profile: DeviceProfile, path: Path, space: SearchSpace) -> None:
     """Write the page; one file that needs no network.
 
     Args:
@@ -30,7 +30,7 @@ def write_profile_report(profile: CarriedProfile, path: Path, space: SearchSpace
     write_atomically(path, render_profile(profile, space))
 
 
-def render_profile(profile: CarriedProfile, space: SearchSpace) -> Html:
+def render_profile(profile: DeviceProfile, space: SearchSpace) -> Html:
     """The page of a profile of `space` as text."""
     count = sum(len(one.measured) for one in profile.workloads)
     head = tag(
@@ -46,7 +46,7 @@ def render_profile(profile: CarriedProfile, space: SearchSpace) -> Html:
     return document(f"{profile.name}: device profile", tag("main", body))
 
 
-def _length_section(profile: CarriedProfile, space: SearchSpace) -> Html:
+def _length_section(profile: DeviceProfile, space: SearchSpace) -> Html:
     title = "Where linear attention overtakes softmax"
     if not latencies_by_length(profile):
         return section("lengths", title, missing(_why_no_lengths(space)))
@@ -66,7 +66,7 @@ def _why_no_lengths(space: SearchSpace) -> str:
     )
 
 
-def _accuracy_section(profile: CarriedProfile) -> Html:
+def _accuracy_section(profile: DeviceProfile) -> Html:
     tables = [_accuracy_table(one) for one in profile.workloads]
     return section("accuracy", "How far the predictors can be trusted", *tables)
 

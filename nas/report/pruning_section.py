@@ -41,7 +41,7 @@ def _rules(run: RunContents, audit: Audit) -> Html:
         "in the right order. A choice that the best observed networks have stays, and so does the "
         "last choice of a gene. "
     )
-    kept = spelled(run.space, audit.vetoes)
+    kept = spelled(run.space, audit.protected)
     if not kept:
         return paragraph(trust)
     listed = join([tag("code", f"--keep {text} ") for text in kept])

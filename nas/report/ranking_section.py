@@ -218,7 +218,7 @@ def _latency_section(run: RunContents, clock: Objective) -> Html:
     both = tag("div", drawing, _latency_table(report), class_="charts")
     if not first:
         return section(place, title, intro, both)
-    lengths = length_charts(run.carried) if run.carried else []
+    lengths = length_charts(run.device_profile) if run.device_profile else []
     return section(place, title, doubtful.warnings(run), intro, both, *lengths)
 
 

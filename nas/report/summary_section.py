@@ -20,9 +20,9 @@ from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
+    PROTECTED_FILE,
     SPACE_FILE,
     SPEC_FILE,
-    VETOES_FILE,
 )
 from nas.run.stages import stages_of_run
 from search_spaces.errors import UnknownNameError
@@ -33,7 +33,7 @@ UNSAID = ("quality", "limits", "searcher")  # where they are what they usually a
 # What is in a run folder beside the files of the stages.
 FILES = {
     SPEC_FILE: "everything that was asked for",
-    VETOES_FILE: "what was asked to be kept after the search, if anything was",
+    PROTECTED_FILE: "what was asked to be kept after the search, if anything was",
     "retrained/": "networks trained from scratch, with their scores and weights",
     "stages/": "time and checksums of each stage",
     EVENTS_FILE: "a diary with times",
@@ -233,8 +233,8 @@ def search_command(run: RunContents) -> str:
             parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
-    vetoes = spec.keep if run.audit is None else run.audit.vetoes
-    for text in spelled(run.space, vetoes):
+    protected = spec.keep if run.audit is None else run.audit.protected
+    for text in spelled(run.space, protected):
         parts += ["--keep", text]
     for name, number in _overrides(run):
         parts += ["--set", f"{name}={number}"]

@@ -1,6 +1,6 @@
-"""Vetoes: choices that pruning may not cut, because somebody says so.
+"""Choices that pruning may not cut, protected by `--keep`.
 
-A veto names a gene (``encoder.attention``, all layers) or a slot (``encoder.2.attention``) and the
+Each names a gene (``encoder.attention``, all layers) or a slot (``encoder.2.attention``) and the
 choices of it that stay. It is written ``encoder.attention=omni,linear``; the word ``all`` keeps
 every choice, so that nothing is cut.
 """
@@ -14,13 +14,13 @@ from nas.request.fields import gene_choices, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace
 
-Vetoes = Mapping[str, tuple[Choice, ...]]
+ProtectedChoices = Mapping[str, tuple[Choice, ...]]
 
 ALL: Literal["all"] = "all"
 NONE = "none"
 
 
-def read_vetoes(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[Choice, ...]]:
+def read_protected(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[Choice, ...]]:
     """``["encoder.attention=omni,linear"]`` → ``{"encoder.attention": ("linear", "omni")}``.
 
     Args:
@@ -31,10 +31,10 @@ def read_vetoes(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[Cho
         UsageError: for another form.
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
     """
-    return checked_vetoes(space, typed_vetoes("--keep", given))
+    return checked_protected(space, typed_choices("--keep", given))
 
 
-def typed_vetoes(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:
+def typed_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:
     """The same before the space is known.
 
     Raises:
@@ -48,10 +48,10 @@ def typed_vetoes(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Li
     return gene_choices(called, given)
 
 
-def checked_vetoes(
+def checked_protected(
     space: SearchSpace, wanted: Mapping[str, Sequence[Choice]] | Literal["all"]
 ) -> dict[str, tuple[Choice, ...]]:
-    """The same vetoes in the order of the space, each choice once; numbers may come as text.
+    """The same protected in the order of the space, each choice once; numbers may come as text.
 
     Raises:
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
@@ -82,7 +82,7 @@ def checked_vetoes(
 
 
 def everything(space: SearchSpace) -> dict[str, tuple[Choice, ...]]:
-    """Every choice of every gene: with these vetoes nothing can be cut."""
+    """Every choice of every gene: with these protected nothing can be cut."""
     genes: dict[str, list[Choice]] = {}
     for slot in space.slots:
         known = genes.setdefault(slot.gene_name, [])
@@ -90,24 +90,24 @@ def everything(space: SearchSpace) -> dict[str, tuple[Choice, ...]]:
     return {name: tuple(choices) for name, choices in genes.items()}
 
 
-def places(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> set[tuple[int, int]]:
-    """The genotype columns and choice indices that vetoes name."""
+def places(space: SearchSpace, protected: Mapping[str, Sequence[Choice]]) -> set[tuple[int, int]]:
+    """The genotype columns and choice indices that protected name."""
     return {
         (column, slot.choices.index(choice))
         for column, slot in enumerate(space.slots)
-        for name in {slot.name, slot.gene_name} & vetoes.keys()
-        for choice in vetoes[name]
+        for name in {slot.name, slot.gene_name} & protected.keys()
+        for choice in protected[name]
         if choice in slot.choices
     }
 
 
-def deepest_layers(space: SearchSpace, vetoes: Iterable[str]) -> dict[str, int]:
-    """For each stack the last layer (from 0) that a veto of a single slot names.
+def deepest_layers(space: SearchSpace, protected: Iterable[str]) -> dict[str, int]:
+    """For each stack the last layer (from 0) of which a single slot is protected.
 
     A choice of a layer that no network has any more would be kept in name only.
     """
     deepest: dict[str, int] = {}
-    for name in vetoes:
+    for name in protected:
         column = space.slot_index.get(name)
         layer = None if column is None else space.slots[column].layer
         if column is not None and layer is not None:
@@ -116,13 +116,13 @@ def deepest_layers(space: SearchSpace, vetoes: Iterable[str]) -> dict[str, int]:
     return deepest
 
 
-def spelled(space: SearchSpace, vetoes: Mapping[str, Sequence[Choice]]) -> list[str]:
-    """Vetoes as ``--keep`` takes them, ``all`` for every choice; an empty list for none."""
-    if vetoes and dict(vetoes) == everything(space):
+def spelled(space: SearchSpace, protected: Mapping[str, Sequence[Choice]]) -> list[str]:
+    """They as ``--keep`` takes them, ``all`` for every choice; an empty list for none."""
+    if protected and dict(protected) == everything(space):
         return [ALL]
-    return [f"{name}={','.join(map(str, choices))}" for name, choices in vetoes.items()]
+    return [f"{name}={','.join(map(str, choices))}" for name, choices in protected.items()]
 
 
-def as_options(vetoes: Sequence[str]) -> str:
-    """Vetoes as `spelled` gives them, as they are typed: ``--keep A=x,y --keep B=z``, or none."""
-    return " ".join(f"--keep {veto}" for veto in vetoes) or NONE
+def as_options(protected: Sequence[str]) -> str:
+    """Those of `spelled` as they are typed: ``--keep A=x,y --keep B=z``, or none."""
+    return " ".join(f"--keep {one}" for one in protected) or NONE

@@ -16,7 +16,7 @@ from latency.workload import Workload
 from nas.objectives import OBJECTIVES
 from nas.request import picks
 from nas.request.presets import budget_for
-from nas.request.protected_choices import checked_vetoes
+from nas.request.protected_choices import checked_protected
 from nas.request.spec import (
     SYNTHETIC,
     SearchRequest,
@@ -131,7 +131,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)
     with blaming("keep"):
-        keep = checked_vetoes(space, request.keep)
+        keep = checked_protected(space, request.keep)
     spec = build_spec(
         space_toml=dump_space(space),
         dataset=dataset,
@@ -211,7 +211,7 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
     if not source.restrict:
         return space
     with blaming("restrict"):
-        return space.restrict(checked_vetoes(space, source.restrict))
+        return space.restrict(checked_protected(space, source.restrict))
 
 
 def _data(

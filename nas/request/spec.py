@@ -34,7 +34,7 @@ from nas.request.fields import (
     pairs,
 )
 from nas.request.presets import Budget, check_setting
-from nas.request.protected_choices import ALL, checked_vetoes, typed_vetoes
+from nas.request.protected_choices import ALL, checked_protected, typed_choices
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
@@ -298,7 +298,7 @@ class SearchRequest(SearchTerms, SpaceSource):
             "commas, in one layer encoder.2.attention=omni; or all.",
             examples=[{"encoder.attention": ["omni"]}, ALL],
         ),
-        Shown("Never cut", metavar="GENE=CHOICE", read=typed_vetoes, many=True),
+        Shown("Never cut", metavar="GENE=CHOICE", read=typed_choices, many=True),
     ] = {}
     settings: Annotated[
         dict[Annotated[Name, checked(check_setting)], Number],
@@ -401,7 +401,7 @@ class SearchSpec(SearchTerms):
     ) -> dict[str, tuple[Choice, ...]]:
         if not keep or "space_toml" not in info.data:
             return keep
-        return checked_vetoes(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
+        return checked_protected(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
 
     @model_validator(mode="after")
     def _inherits_or_not(self) -> Self:

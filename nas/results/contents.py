@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from latency.predictor import PredictorReport
-from latency.profile import DeviceProfile
+from latency.timings import TimingJournal
 from nas.objectives import QUALITIES, QUALITY, Quality
-from nas.profiling.device_profile import CarriedProfile
-from nas.request.protected_choices import Vetoes
+from nas.profiling.device_profile import DeviceProfile
+from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
@@ -101,7 +101,7 @@ class Audit:
     refused: str | None
     cuts: tuple[Cut, ...]
     kept: tuple[Kept, ...]
-    vetoes: Vetoes
+    protected: ProtectedChoices
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class RunContents:
         spec: what was asked for.
         sizes: split → number of examples.
         profiles: timed objective → what was timed for its predictor, and on what device.
-        carried: the device profile that the search was given.
+        device_profile: the device profile that the search was given.
         predictors: timed objective → how its predictor was chosen.
         history: of the supernet's training, if there was one.
         observed: networks with a measured quality; a latency may be predicted.
@@ -136,8 +136,8 @@ class RunContents:
     name: str
     spec: SearchSpec
     sizes: Mapping[str, int]
-    profiles: Mapping[str, DeviceProfile]
-    carried: CarriedProfile | None
+    profiles: Mapping[str, TimingJournal]
+    device_profile: DeviceProfile | None
     predictors: Mapping[str, PredictorReport]
     history: tuple[Epoch, ...]
     observed: tuple[FrontEntry, ...]

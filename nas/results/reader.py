@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from latency.predictor import LatencyPredictor
-from latency.profile import DeviceProfile, read_profile
+from latency.timings import TimingJournal, read_timings
 from nas.objectives import COSTS, OBJECTIVES, QUALITY, Objective, exact
 from nas.profiling.device_profile import read_device_profile
-from nas.request.protected_choices import checked_vetoes
+from nas.request.protected_choices import checked_protected
 from nas.request.spec import SearchSpec
 from nas.results.contents import Audit, Epoch, Exchange, Origin, Retrained, RunContents
 from nas.results.failures import failed, read_failed
@@ -50,7 +50,7 @@ def read_contents(folder: RunFolder) -> RunContents:
     """
     reader = _Reader(folder)
     clocks = [OBJECTIVES[name] for name in folder.spec.timed]
-    profiles = _there(clocks, lambda one: reader.file(layout.profile_file(one.stage), read_profile))
+    profiles = _there(clocks, lambda one: reader.file(layout.profile_file(one.stage), read_timings))
     fitted = _there(
         clocks,
         lambda one: reader.json(layout.predictor_file(one.stage), LatencyPredictor.from_json),
@@ -70,7 +70,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         spec=folder.spec,
         sizes=reader.json(layout.DATA_FILE, _sizes) or {},
         profiles=profiles,
-        carried=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
+        device_profile=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
         predictors={name: one.report for name, one in fitted.items()},
         history=reader.json(layout.HISTORY_FILE, _history) or (),
         observed=tuple(in_sessions(observed, held, asked, folder.spec.space)),
@@ -239,7 +239,7 @@ def _there(clocks: Sequence[Objective], read: Callable[[Objective], T | None]) -
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _times(name: str, profile: DeviceProfile | None, fitted: LatencyPredictor | None) -> KnownCost:
+def _times(name: str, profile: TimingJournal | None, fitted: LatencyPredictor | None) -> KnownCost:
     entries = {} if profile is None else profile.entries
     times = {identity: one.value for identity, (_, one) in entries.items()}
     doubtful = {key: one.doubtful for key, (_, one) in entries.items() if one.doubtful}
@@ -315,7 +315,7 @@ def _audit(data: Any, space: SearchSpace) -> Audit:
         refused=data["refused"],
         cuts=tuple(_cut(cut) for cut in data["cuts"]),
         kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
-        vetoes=checked_vetoes(space, data.get("vetoes", {})),  # earlier versions had none
+        protected=checked_protected(space, data.get("vetoes", {})),  # earlier versions had none
     )
 
 

@@ -146,16 +146,16 @@ def _stage(folder: RunFolder, name: str, thorough: bool) -> StageState:
 
 
 def _pruned_as_asked(folder: RunFolder) -> str:
-    """``done``, ``to do`` if other vetoes are in force now, or what is wrong with their file."""
+    """``done``, ``to do`` if other protected are in force now, or what is wrong with their file."""
     try:
-        vetoes = {name: list(choices) for name, choices in folder.vetoes.items()}
+        protected = {name: list(choices) for name, choices in folder.protected.items()}
     except DamagedRunError as error:
         return str(error)
     try:
         known = folder.read_json(PRUNING_FILE).get("vetoes", {})
     except (DamagedRunError, AttributeError):
         return "done"  # only a thorough look compares the files
-    return "done" if known == vetoes else "to do"
+    return "done" if known == protected else "to do"
 
 
 def _front(folder: RunFolder, problems: list[str]) -> Front | None:

@@ -20,15 +20,15 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nas.request.protected_choices import Vetoes, checked_vetoes
+from nas.request.protected_choices import ProtectedChoices, checked_protected
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.events import Event, event_to_json
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
     LOCK_FILE,
+    PROTECTED_FILE,
     SPEC_FILE,
-    VETOES_FILE,
     begun_file,
     record_file,
 )
@@ -119,37 +119,37 @@ class RunFolder:
         with locked(self.path):
             yield
 
-    # -- vetoes -------------------------------------------------------------------------------
+    # -- protected -------------------------------------------------------------------------------
 
     @property
-    def vetoes(self) -> Vetoes:
-        """The vetoes in force: those of `veto` if it was ever called, else those of the request.
+    def protected(self) -> ProtectedChoices:
+        """The choices in force: those of `protect` if it was ever called, else of the request.
 
         Raises:
             DamagedRunError: when their file cannot be read.
         """
-        if not self.has(VETOES_FILE):
+        if not self.has(PROTECTED_FILE):
             return self.spec.keep
         try:
-            return checked_vetoes(self.spec.space, self.read_json(VETOES_FILE)["keep"])
+            return checked_protected(self.spec.space, self.read_json(PROTECTED_FILE)["keep"])
         except (LookupError, TypeError, AttributeError, UsageError, DamagedRunError) as error:
             raise DamagedRunError(
-                f"{self.path / VETOES_FILE} is damaged ({error}); nas resume {self.path} --keep "
-                "writes it anew, --keep none without any veto"
+                f"{self.path / PROTECTED_FILE} is damaged ({error}); nas resume {self.path} --keep "
+                "writes it anew, --keep none without any"
             ) from error
 
-    def veto(self, vetoes: Vetoes) -> None:
-        """Put these vetoes in force in place of all others; pruning reads them as an input.
+    def protect(self, protected: ProtectedChoices) -> None:
+        """Put these protected in force in place of all others; pruning reads them as an input.
 
         Raises:
             RunConflictError: when another process works on the run.
         """
         with self.locked():
-            if dict(vetoes) == self.spec.keep:
-                (self.path / VETOES_FILE).unlink(missing_ok=True)
+            if dict(protected) == self.spec.keep:
+                (self.path / PROTECTED_FILE).unlink(missing_ok=True)
             else:
-                kept = {name: list(choices) for name, choices in vetoes.items()}
-                self.write_json(VETOES_FILE, {"keep": kept})
+                kept = {name: list(choices) for name, choices in protected.items()}
+                self.write_json(PROTECTED_FILE, {"keep": kept})
 
     # -- stages -------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ def in_sessions(
     return found
 
 
-def value_told(entry: Mapping[str, Any], name: str) -> str:
+def value_text(entry: Mapping[str, Any], name: str) -> str:
     """A value of a network of a front as JSON, and whether it is only predicted, or doubtful."""
     if name in entry["measured"]:
         mark = " (doubtful)" if name in entry.get("doubtful", {}) else ""

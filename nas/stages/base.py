@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.profile import read_profile
+from latency.timings import read_timings
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
-from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.results.failures import failed
 from nas.run.folder import RunFolder
 from nas.run.layout import (
@@ -119,7 +119,7 @@ class Run(OpenedRun):
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property
-    def carried(self) -> CarriedProfile | None:
+    def device_profile(self) -> DeviceProfile | None:
         """The device profile that the search was given, with the workload it is for.
 
         Raises:
@@ -139,13 +139,15 @@ class Run(OpenedRun):
     @cached_property
     def elsewhere(self) -> str | None:
         """The name of the device whose latency counts, if it is not this one."""
-        if self.carried is None or self.carried.device == self.executor.device(self.spec):
+        if self.device_profile is None or self.device_profile.device == self.executor.device(
+            self.spec
+        ):
             return None
-        return self.carried.name
+        return self.device_profile.name
 
     def meter(self, cost: Objective) -> Meter:
         """Times networks of the space for an objective."""
-        return self.executor.meter(self.spec, self.carried, cost.mode)
+        return self.executor.meter(self.spec, self.device_profile, cost.mode)
 
     def observations(self) -> dict[str, dict[str, Any]]:
         """The journal of observations by architecture id, failures among them."""
@@ -158,7 +160,7 @@ class Run(OpenedRun):
             if not self.spec.needs(one.name):
                 continue
             if one.timed:
-                profile = read_profile(self.folder.path / profile_file(one.stage))
+                profile = read_timings(self.folder.path / profile_file(one.stage))
                 found[one.name] = {
                     key: KnownCost(time.value, time.doubtful)
                     for key, (_, time) in profile.entries.items()

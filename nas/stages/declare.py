@@ -23,7 +23,7 @@ def work(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
     run.executor.check(run.spec)
     _check_size(run.space)
-    feasibility.check_request(run.spec, run.executor, run.carried)
+    feasibility.check_request(run.spec, run.executor, run.device_profile)
     task = run.task
     check_data(run.quick_task, run.spec.quality)
     budget, alone = run.spec.budget, run.spec.trains_alone
@@ -39,17 +39,17 @@ def work(run: Run) -> Iterator[Event]:
         },
     )
     if run.computes_on.startswith("cuda") and not alone:
-        yield Note("declare", training_told(run.space, budget.supernet))
+        yield Note("declare", training_text(run.space, budget.supernet))
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 
-def training_told(space: SearchSpace, settings: TrainingSettings) -> str:
+def training_text(space: SearchSpace, settings: TrainingSettings) -> str:
     """What training the supernet needs of a GPU, in a sentence."""
     costs = training_costs(space, supernet_params(space), settings)
-    told = f"training the supernet needs about {costs.memory_bytes / 1e9:.1f} GB on a GPU"
+    text = f"training the supernet needs about {costs.memory_bytes / 1e9:.1f} GB on a GPU"
     if costs.updates:
-        told += f" and {costs.hours():.1f} hours of one A100"
-    return f"{told}, see nas space estimate"
+        text += f" and {costs.hours():.1f} hours of one A100"
+    return f"{text}, see nas space estimate"
 
 
 def _check_size(space: SearchSpace) -> None:

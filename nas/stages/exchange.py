@@ -63,7 +63,7 @@ def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
     missing = [one for one in exchanges if (one.slot, one.kind) not in done]
     if not missing or network is None:
         run.folder.append(EXCHANGES_FILE, [])
-        yield Progress("exchange", len(done), len(done), _told(network))
+        yield Progress("exchange", len(done), len(done), _label(network))
         return
     # All are predicted together, for the last bits depend on how many they are.
     predicted = run.costs.predict(np.concatenate([one.row for one in exchanges]))
@@ -84,7 +84,7 @@ def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
             values = {**values, QUALITY: quality}
         line = {"of": network.id, "slot": one.slot, "kind": one.kind, "values": values}
         run.folder.append(EXCHANGES_FILE, [line])
-        yield Progress("exchange", number, len(exchanges), _told(network))
+        yield Progress("exchange", number, len(exchanges), _label(network))
 
 
 def exchanged(space: SearchSpace, network: Architecture) -> list[Exchanged]:
@@ -146,5 +146,5 @@ def _known(run: Run) -> dict[str, float | None]:
     return found
 
 
-def _told(network: Architecture | None) -> str:
+def _label(network: Architecture | None) -> str:
     return "there is no picked network" if network is None else f"of {network.id}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from nas.executors.base import Executor
 from nas.objectives import OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
-from nas.profiling.device_profile import CarriedProfile, MeasuredNetwork
+from nas.profiling.device_profile import DeviceProfile, MeasuredNetwork
 from nas.profiling.workloads import check_workload
 from nas.request.spec import SearchSpec
 from nas.search.uniform_networks import cheapest_rows
@@ -20,14 +20,14 @@ from search_spaces.space import SearchSpace
 
 
 def check_request(
-    spec: SearchSpec, executor: Executor, carried: CarriedProfile | None = None
+    spec: SearchSpec, executor: Executor, device_profile: DeviceProfile | None = None
 ) -> None:
     """Refuse what cannot be searched, timed or reached; times a few networks if need be.
 
     Args:
         spec: the request.
         executor: times them.
-        carried: the device profile that times come from, if any.
+        device_profile: the device profile that times come from, if any.
 
     Raises:
         UsageError: for a quality that the task does not have, or a workload that cannot be timed.
@@ -37,7 +37,7 @@ def check_request(
     for one in OBJECTIVES.values():
         if one.stage and spec.needs(one.name):
             check_workload(spec.space, base_workload(spec.space).timed_as(one.mode))
-    check_limits(spec, executor, carried)
+    check_limits(spec, executor, device_profile)
 
 
 def check_quality(spec: SearchSpec) -> None:
@@ -63,7 +63,7 @@ def check_quality(spec: SearchSpec) -> None:
 
 
 def check_limits(
-    spec: SearchSpec, executor: Executor, carried: CarriedProfile | None = None
+    spec: SearchSpec, executor: Executor, device_profile: DeviceProfile | None = None
 ) -> None:
     """Refuse limits that no network of the space can meet; times a few networks if need be.
 
@@ -72,7 +72,7 @@ def check_limits(
     Args:
         spec: the request.
         executor: times them.
-        carried: a device profile holds the smallest networks, so nothing is timed.
+        device_profile: a device profile holds the smallest networks, so nothing is timed.
 
     Raises:
         UnreachableLimitError: with the smallest value the space can reach.
@@ -80,32 +80,34 @@ def check_limits(
     check_costs(spec.space, spec.limits)
     for clock in [OBJECTIVES[name] for name in spec.timed]:
         limited = [n for n in spec.limits if clock.name in (n, OBJECTIVES[n].rate_of)]
-        if limited and (times := _times(spec, clock, executor, carried)):
+        if limited and (times := _times(spec, clock, executor, device_profile)):
             fastest = {clock.name: min(times)}
             fastest |= rates(fastest, limited, spec.space)
             for name in limited:
                 _check(name, spec.limits[name], fastest[name])
     for name in [name for name in spec.limits if OBJECTIVES[name].measure is not None]:
-        if carried is not None:
-            least = min(one.cost(name) for one in _carried(spec, OBJECTIVES[name], carried))
+        if device_profile is not None:
+            least = min(one.cost(name) for one in _profiled(spec, OBJECTIVES[name], device_profile))
         else:
             least = min(executor.measure(spec, name, one) for one in cheapest(spec.space))
         _check(name, spec.limits[name], least)
 
 
-def _carried(spec: SearchSpec, cost: Objective, carried: CarriedProfile) -> list[MeasuredNetwork]:
+def _profiled(
+    spec: SearchSpec, cost: Objective, device_profile: DeviceProfile
+) -> list[MeasuredNetwork]:
     """Of what the profile's device measured the networks that every search observes."""
-    every = carried.of(base_workload(spec.space).timed_as(cost.mode)).measured
+    every = device_profile.of(base_workload(spec.space).timed_as(cost.mode)).measured
     ids = {one.id for one in cheapest(spec.space)}
     return [one for one in every if one.architecture.id in ids] or list(every)
 
 
 def _times(
-    spec: SearchSpec, clock: Objective, executor: Executor, carried: CarriedProfile | None
+    spec: SearchSpec, clock: Objective, executor: Executor, device_profile: DeviceProfile | None
 ) -> list[float]:
     """Milliseconds of the networks among which the fastest is; none where that cannot be told."""
-    if carried is not None:
-        return [one.latency.value for one in _carried(spec, clock, carried)]
+    if device_profile is not None:
+        return [one.latency.value for one in _profiled(spec, clock, device_profile)]
     timed = executor.meter(spec, None, clock.mode).measure(cheapest(spec.space))
     # A doubtful value refuses nothing: other work made it, more likely than not.
     return [] if any(one.doubtful for one in timed.values) else [t.value for t in timed.values]

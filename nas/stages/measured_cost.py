@@ -16,8 +16,8 @@ from search_spaces.encoding import encode_features
 def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
     """Measure a sample of networks and fit the predictor, or take both from a profile."""
     name, stage, journal = cost.name, cost.stage, measured_file(cost.stage)
-    if run.carried is not None:
-        workload = run.carried.of(base_workload(run.space).timed_as(cost.mode))
+    if run.device_profile is not None:
+        workload = run.device_profile.of(base_workload(run.space).timed_as(cost.mode))
         run.folder.forget(stage, (journal,))
         measured = [(one.architecture, one.cost(name)) for one in workload.measured]
         run.folder.append(journal, [_line(network, name, value) for network, value in measured])

@@ -92,7 +92,7 @@ def _forget_times(run: Run) -> Iterator[Event]:
     stages = {stage.name: stage for stage in search_stages(spec)}
     for name in (TIMES_LAST, *(clock.stage for clock in clocks)):
         run.folder.forget(name, stages[name].files)
-    kept = "" if run.carried is None else ", but for what the device profile tells"
+    kept = "" if run.device_profile is None else ", but for what the device profile tells"
     note = Note(
         clocks[0].stage, f"what was timed before is forgotten{kept}: everything is timed anew"
     )

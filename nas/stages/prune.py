@@ -30,7 +30,7 @@ def work(run: Run) -> Iterator[Event]:
         objectives,
         seed=run.spec.seed * 16 + PRUNE,
         settings=PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy),
-        keep=run.folder.vetoes,
+        keep=run.folder.protected,
     )
     write_atomically(run.folder.path / PRUNED_SPACE_FILE, dump_space(result.space))
     run.folder.write_json(PRUNING_FILE, result.to_json())

@@ -8,12 +8,12 @@ import numpy as np
 
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor, believed
-from latency.profile import open_profile
+from latency.timings import open_timings
 from nas.objectives import Objective, base_workload
-from nas.profiling.device_profile import CarriedProfile
+from nas.profiling.device_profile import DeviceProfile
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import predictor_file, profile_file
-from nas.search.doubts import disturbances, predictor_off
+from nas.search.doubtful import disturbances, predictor_off
 from nas.stages.base import Run
 from search_spaces.encoding import encode_features
 from search_spaces.measurement import Measurement
@@ -24,8 +24,8 @@ DOUBTFUL_WEIGHT = 0.1
 
 def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
     """Time a sample of networks and fit the predictor, or take both from a profile."""
-    if run.carried is not None:
-        yield from _take_profile(run, cost, run.carried)
+    if run.device_profile is not None:
+        yield from _take_profile(run, cost, run.device_profile)
         return
     stage = cost.stage
     meter = run.meter(cost)
@@ -44,7 +44,7 @@ def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
         predictor = _fitted(run, rows, measured)
     path = run.folder.path / profile_file(stage)
     path.unlink(missing_ok=True)  # of a run cut short; the device's own profile has it all
-    open_profile(path, meter.header).record(list(zip(networks, measured, strict=True)))
+    open_timings(path, meter.header).record(list(zip(networks, measured, strict=True)))
     new = {network.id for network in fresh}
     for network, value in zip(networks, measured, strict=True):
         if network.id in new:
@@ -78,16 +78,16 @@ def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> Laten
     )
 
 
-def _take_profile(run: Run, cost: Objective, carried: CarriedProfile) -> Iterator[Event]:
+def _take_profile(run: Run, cost: Objective, device_profile: DeviceProfile) -> Iterator[Event]:
     """Leave the profile's measurements and its predictor where a timed run leaves its own."""
-    stage, known = cost.stage, carried.of(base_workload(run.space).timed_as(cost.mode))
+    stage, known = cost.stage, device_profile.of(base_workload(run.space).timed_as(cost.mode))
     path = run.folder.path / profile_file(stage)
     path.unlink(missing_ok=True)
     measured = [(one.architecture, one.latency) for one in known.measured]
-    open_profile(path, carried.header(known.workload)).record(measured)
+    open_timings(path, device_profile.header(known.workload)).record(measured)
     run.folder.write_json(predictor_file(stage), known.latency.to_json())
     if run.elsewhere is not None:
-        why = _difference(carried, run.executor.device(run.spec))
+        why = _difference(device_profile, run.executor.device(run.spec))
         text = f"{cost.label} is predicted for {run.elsewhere} and not measured: {why}"
         yield Note(stage, text)
     report = known.latency.report
@@ -95,10 +95,10 @@ def _take_profile(run: Run, cost: Objective, carried: CarriedProfile) -> Iterato
     yield Progress(stage, len(measured), len(measured), message)
 
 
-def _difference(carried: CarriedProfile, device: DeviceFingerprint | None) -> str:
+def _difference(device_profile: DeviceProfile, device: DeviceFingerprint | None) -> str:
     if device is None:
         return "no worker offers its device for timing"
-    here, there = device.to_json(), carried.device.to_json()
+    here, there = device.to_json(), device_profile.device.to_json()
     names = [name for name in here | there if here.get(name) != there.get(name)]
     return (
         f"this device differs in {', '.join(names)} (here {_values(here, names)}; "

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from latency.profile import read_profile
+from latency.timings import read_timings
 from nas.executors.base import Failure
 from nas.objectives import OBJECTIVES, TIMED, objective
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE, profile_file
-from nas.search.doubts import disturbances, predictions_off, reason
+from nas.search.doubtful import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import FrontEntry, best_entries, limit_text
 from nas.search.pareto import constrained_ranks, spread_order
@@ -296,7 +296,7 @@ def _times(
     """
     meter = run.meter(OBJECTIVES[name])
     file = run.folder.path / profile_file(OBJECTIVES[name].stage)
-    other = read_profile(file).header.difference(meter.header)
+    other = read_timings(file).header.difference(meter.header)
     if other is not None:
         raise DataError(
             f"the networks of this run were timed elsewhere: {other}; go on with the run there, "

@@ -184,7 +184,7 @@ class Catalog:
         try:
             return starting_point(folder)
         except NasError as error:
-            raise DataError(self._told(name, folder, error)) from error
+            raise DataError(self._problem(name, folder, error)) from error
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, by name, with what their files say of them; weights are not read."""
@@ -196,8 +196,8 @@ class Catalog:
                 folder = self._checkpoint(name)
                 one = read_checkpoint(folder)
             except NasError as error:
-                told = self._told(name, self._checkpoints / name, error)
-                found.append(Checkpoint(name, problem=told))
+                problem = self._problem(name, self._checkpoints / name, error)
+                found.append(Checkpoint(name, problem=problem))
             else:
                 found.append(Checkpoint(name, one.family, one.task))
         return found
@@ -220,7 +220,7 @@ class Catalog:
         return folder
 
     @staticmethod
-    def _told(name: str, folder: Path, error: NasError) -> str:
+    def _problem(name: str, folder: Path, error: NasError) -> str:
         """What is wrong with a checkpoint, without the server's paths."""
         text = str(error)
         for place in (folder.resolve(), folder):

@@ -13,9 +13,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.api.bounds import RateLimit, Streams, network_of
 from service.api.catalog import Catalog
 from service.api.health import Metrics, Readiness
-from service.api.lanes import Lanes
 from service.api.problems import ProblemError
 from service.api.space_reader import SpaceReader
+from service.api.thread_pools import ThreadPools
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
 from service.jobs.states import Job
 from service.jobs.store import Store
@@ -38,7 +38,7 @@ class Context:
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
-        lanes: threads for what may take long, so that no reader waits for one because of it.
+        thread_pools: threads for what may take long, so that no reader waits for one because of it.
         spaces: checks the spaces that requests bring along.
         readiness: whether requests can be taken.
         metrics: what is counted.
@@ -50,7 +50,7 @@ class Context:
     requests: RateLimit
     failures: RateLimit
     streams: Streams
-    lanes: Lanes
+    thread_pools: ThreadPools
     spaces: SpaceReader
     readiness: Readiness
     metrics: Metrics
@@ -84,7 +84,7 @@ async def authenticate(
     let_in = partial(_let_in, request, context, secret)
     if secret is None or context.settings.no_auth:
         return let_in()
-    return await context.lanes.tokens.run(let_in)
+    return await context.thread_pools.tokens.run(let_in)
 
 
 def authenticate_reader(request: Request, context: Context) -> Token:

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.bounds import Bodies, GoneError, network_of
 from service.api.health import Metrics
-from service.api.lanes import SAFE
 from service.api.problems import ProblemError, problem_response, unexpected
+from service.api.thread_pools import SAFE
 from service.settings import Settings, is_loopback
 
 RawHeader = tuple[bytes, bytes]

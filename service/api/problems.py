@@ -144,8 +144,8 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     field = "/" + "/".join(path) if where == "body" else ".".join(path) or where
     message = str(error["msg"]).removeprefix("Value error, ")
     given = error.get("input")
-    told = ("missing", "value_error", "json_invalid")
-    if error["type"] not in told and (given is None or isinstance(given, str | int | float)):
+    own_types = ("missing", "value_error", "json_invalid")
+    if error["type"] not in own_types and (given is None or isinstance(given, str | int | float)):
         shown = repr(given) if len(str(given)) < LONGEST_INPUT else ""
         message += f"; given {shown}" if shown else ""
     field = clipped(field, LONGEST_FIELD)

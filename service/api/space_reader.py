@@ -95,8 +95,8 @@ class SpaceReader:
 
     def checkpoints(self) -> list[CheckpointOut]:
         """The checkpoints of the server."""
-        told = self._ask("checkpoints", {}, START_WALL_S)
-        return [CheckpointOut(**one) for one in told["checkpoints"]]
+        answered = self._ask("checkpoints", {}, START_WALL_S)
+        return [CheckpointOut(**one) for one in answered["checkpoints"]]
 
     def close(self) -> None:
         """End the processes."""
@@ -171,8 +171,8 @@ class _Process:
             env=environment_of_process() | alone,
             start_new_session=True,
         )
-        told = settings.model_copy(update={"database_url": None})
-        self._exchange(told.model_dump_json().encode() + b"\n", START_S)
+        answered = settings.model_copy(update={"database_url": None})
+        self._exchange(answered.model_dump_json().encode() + b"\n", START_S)
 
     @property
     def lives(self) -> bool:
@@ -285,20 +285,20 @@ def main() -> None:
         request = json.loads(line)
         own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
         if own:  # what the server's owner put there, which may take its time
-            told = answer(request["kind"], request["given"], catalog) | {"spent": False}
+            answered = answer(request["kind"], request["given"], catalog) | {"spent": False}
             began = max(began, mapped_bytes())
-            output.write(json.dumps(told).encode() + b"\n")
+            output.write(json.dumps(answered).encode() + b"\n")
             output.flush()
             continue
         if needs_limits(request["given"]):
             import nas.stages.feasibility  # noqa: F401  # what it takes is not the request's
         try:
             with limited():
-                told = answer(request["kind"], request["given"], catalog)
+                answered = answer(request["kind"], request["given"], catalog)
         except MemoryError:
             os._exit(TOO_MUCH)
-        told["spent"] = mapped_bytes() > began + KEPT_BYTES
-        output.write(json.dumps(told).encode() + b"\n")
+        answered["spent"] = mapped_bytes() > began + KEPT_BYTES
+        output.write(json.dumps(answered).encode() + b"\n")
         output.flush()
 
 

@@ -80,5 +80,5 @@ def refusing(hidden: str = "/") -> Iterator[None]:
         yield
     except NasError as error:
         field = None if error.field is None else f"/{error.field}"
-        told = str(error) if hidden == "/" else str(error).replace(hidden, "")
-        raise ProblemError(422, told, field) from error
+        message = str(error) if hidden == "/" else str(error).replace(hidden, "")
+        raise ProblemError(422, message, field) from error

@@ -101,7 +101,7 @@ def within_quotas() -> Iterator[None]:
         raise ProblemError(507, str(error)) from None
 
 
-def told(job: Job, new: bool) -> Response:
+def job_response(job: Job, new: bool) -> Response:
     """The answer to a submission: 201, or 200 for a job that was there already."""
     headers = {"Location": f"/api/v1/jobs/{job.id}"}
     text = JobOut.of(job).model_dump_json()

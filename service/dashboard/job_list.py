@@ -90,10 +90,10 @@ def curve(
     event: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
 ) -> Response:
     """How the hypervolume of a search has grown, as a small line."""
-    from service.api.known_runs import known_run
+    from service.api.run_cache import cached_run
     from service.dashboard.run_views import sparkline  # brings along what plots reports
 
-    svg = sparkline(known_run(folder_of(job, context)).curve)
+    svg = sparkline(cached_run(folder_of(job, context)).curve)
     # What an address shows that names the last event of a job which has ended never changes.
     lasting = job.state.ended and event == job.last_seq
     keep = "max-age=86400" if lasting else "no-cache"
@@ -116,7 +116,7 @@ def compare(
 
 
 def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
-    from service.api.known_runs import known_run  # brings along what reads runs
+    from service.api.run_cache import cached_run  # brings along what reads runs
     from service.dashboard.run_views import Compared, comparison
 
     shown, left_out = [], []
@@ -125,7 +125,7 @@ def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
             left_out.append((job, "it is the training of one network and has no front"))
             continue
         try:
-            view = known_run(folder_of(job, context))
+            view = cached_run(folder_of(job, context))
         except ProblemError as error:
             left_out.append((job, error.detail))
             continue

@@ -56,17 +56,17 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         folder = folder_of(job, context)
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
-    from service.api.known_runs import known_networks, known_run, showing
+    from service.api.run_cache import cached_networks, cached_run, showing
     from service.dashboard import run_views as views  # brings along what reads and plots runs
 
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
 
-        view = known_networks(folder, [job.pick])
+        view = cached_networks(folder, [job.pick])
         with showing(folder.path):
             networks = shown.network_views(view, [job.pick])
         return {"view": view, "networks": networks, "key": shown.colour_key(view.contents.space)}
-    view = known_run(folder)
+    view = cached_run(folder)
     with showing(folder.path):
         return {
             "view": view,
@@ -103,11 +103,11 @@ def networks(
     id: Annotated[list[str], Query(max_length=200)] = [],  # noqa: B006
 ) -> Response:
     """Networks of a run side by side."""
-    from service.api.known_runs import known_networks, showing
+    from service.api.run_cache import cached_networks, showing
     from service.dashboard import network_views as views
 
     folder, wanted = folder_of(job, context), list(dict.fromkeys(id))[:MOST_CARDS]
-    view = known_networks(folder, wanted)
+    view = cached_networks(folder, wanted)
     with showing(folder.path):
         shown = views.network_views(view, wanted)
     if id and not shown:

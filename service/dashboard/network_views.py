@@ -15,7 +15,7 @@ from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
 from search_spaces.space import SearchSpace
-from service.api.known_runs import RunView
+from service.api.run_cache import RunView
 
 
 @dataclass(frozen=True, slots=True)

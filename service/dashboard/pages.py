@@ -24,8 +24,8 @@ from service.api.dependencies import (
     context_of,
     token_of,
 )
-from service.api.lanes import Route
 from service.api.problems import ProblemError, unexpected
+from service.api.thread_pools import Route
 from service.auth import Role, Token
 from service.dashboard.static import address_of
 from service.jobs.states import Job, State

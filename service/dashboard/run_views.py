@@ -24,7 +24,7 @@ from nas.results.contents import RunContents
 from nas.run.stages import OF_NETWORKS, stage_label, stages_of_run
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
-from service.api.known_runs import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
+from service.api.run_cache import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
 from service.jobs.states import Job, State
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
@@ -106,15 +106,15 @@ def _left_out(view: RunView, most: int) -> Html:
     """A sentence where the charts do not show all that is known."""
     assert view.contents.front is not None
     front, observed = len(view.contents.front.entries), len(view.contents.observed)
-    told = []
+    cells = []
     if front > most:
-        told.append(
+        cells.append(
             f"Of the {front:,} networks of the front each chart shows those on its line and "
             f"{most:,} spread over it."
         )
     if observed < view.observed:
-        told.append(f"Of the {view.observed:,} that were observed {observed:,} are drawn.")
-    return tag("p", " ".join(told), class_="small") if told else Html("")
+        cells.append(f"Of the {view.observed:,} that were observed {observed:,} are drawn.")
+    return tag("p", " ".join(cells), class_="small") if cells else Html("")
 
 
 def choice_table(view: RunView, job: str) -> Html:
@@ -136,10 +136,10 @@ def choice_table(view: RunView, job: str) -> Html:
 
     run = drawn(view.contents, MOST_LISTED)
     assert run.front is not None
-    told = Html("")
+    cells = Html("")
     if len(run.front.entries) < len(view.contents.front.entries):
         address = f"/api/v1/jobs/{job}/front"
-        told = tag(
+        cells = tag(
             "p",
             f"The table has {len(run.front.entries):,} of the {len(view.contents.front.entries):,} "
             "networks of the front, spread over it. All of them: ",
@@ -149,7 +149,7 @@ def choice_table(view: RunView, job: str) -> Html:
             ".",
             class_="small",
         )
-    return join(front_table(run, named), told)
+    return join(front_table(run, named), cells)
 
 
 def growth_chart(view: RunView) -> Html:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, insert, update
 
 from service.jobs.states import TRANSITIONS, Action, Job, JobEvent, Kind, State, Summary
-from service.jobs.tables import events, jobs
+from service.jobs.tables import jobs
 
 JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
 # What was requested is listed of exports alone, whose format is shown: a search's may be as long as
@@ -88,7 +88,7 @@ def change(
     columns = dict(row._mapping)
     moment = columns.pop("now")
     changed = job_of(columns)
-    told = {
+    event = {
         "event": "StateChanged",
         "action": action,
         "before": job.state,
@@ -97,15 +97,15 @@ def change(
         "worker": changed.worker,
         **({"reason": why} if why else {}),
     }
-    write_events(connection, changed, moment, [told])
+    write_events(connection, changed, moment, [event])
     return changed
 
 
 def write_events(
-    connection: Connection, job: Job, now: float, told: Sequence[Mapping[str, Any]]
+    connection: Connection, job: Job, now: float, occurred: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write the events whose numbers `job.last_seq` has already been raised by."""
-    first = job.last_seq - len(told) + 1
+    first = job.last_seq - len(occurred) + 1
     rows = [
         {
             "job": job.id,
@@ -114,7 +114,7 @@ def write_events(
             "attempt": job.attempt,
             "data": event_text(data),
         }
-        for place, data in enumerate(told)
+        for place, data in enumerate(occurred)
     ]
     if rows:
         connection.execute(insert(events), rows)

@@ -68,17 +68,17 @@ def _export(folder: RunFolder, pick: str, form: str, inherited: bool) -> Iterato
 
     stage = f"export-{pick}"
     with folder.locked():
-        yield from _told(folder, StageStarted(stage, f"Export {pick} as {form}", 1))
+        yield from _recorded(folder, StageStarted(stage, f"Export {pick} as {form}", 1))
         began = time.perf_counter()
         request = ExportRequest(form, pick, inherited, force=True)
         done = export_network(folder, request)
         where = done.path.relative_to(folder.path).as_posix()
-        yield from _told(folder, Progress(stage, 1, 1, f"{where}, checked against the run"))
+        yield from _recorded(folder, Progress(stage, 1, 1, f"{where}, checked against the run"))
         seconds = round(time.perf_counter() - began, 3)
-        yield from _told(folder, StageFinished(stage, seconds))
+        yield from _recorded(folder, StageFinished(stage, seconds))
 
 
-def _told(folder: RunFolder, event: Event) -> Iterator[Event]:
+def _recorded(folder: RunFolder, event: Event) -> Iterator[Event]:
     folder.log(event)
     yield event
 

@@ -125,8 +125,8 @@ class _Process:
         with self._log.open("rb") as stream:
             stream.seek(max(0, self._log.stat().st_size - _LAST_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
-        told = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
-        text = told[-1] if told else f"the job's process ended with exit code {code}"
+        errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        text = errors[-1] if errors else f"the job's process ended with exit code {code}"
         for path in self._private:  # where things are on the server is nobody's business
             text = text.replace(path, "RUN" if path == self._private[0] else "HOME")
         return text

@@ -236,9 +236,9 @@ def config_source(blueprint: Blueprint) -> str:
     transformers knows code by the name of its folder and its text, and takes the first model that
     it has loaded for a class of configurations for all later ones of that class.
     """
-    text, told = part_source("hf_config"), "of the network."
-    assert told in text
-    return text.replace(told, f"of the network {blueprint.architecture.id}.", 1)
+    text, placeholder = part_source("hf_config"), "of the network."
+    assert placeholder in text
+    return text.replace(placeholder, f"of the network {blueprint.architecture.id}.", 1)
 
 
 def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:

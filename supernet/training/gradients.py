@@ -46,10 +46,10 @@ def add_gradients(
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
-        loss, told = way(task, model, part, network, settings, taught, device)
+        loss, teacher_logits = way(task, model, part, network, settings, taught, device)
         losses.append(loss)
         if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):
-            taught = told
+            taught = teacher_logits
     return losses
 
 
@@ -81,8 +81,8 @@ def _taught_by(
     """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
     with torch.no_grad(), _autocast(device, settings):
         if not settings.loss_chunk:
-            told = task.predict(teacher.network, batch, teacher.architecture).logits
-            return lambda start, end: told[start:end].float().softmax(dim=-1)
+            teacher_logits = task.predict(teacher.network, batch, teacher.architecture).logits
+            return lambda start, end: teacher_logits[start:end].float().softmax(dim=-1)
         states_PD, tell, _ = task.states(teacher.network, batch, teacher.architecture)
 
     def taught(start: int, end: int) -> Tensor:
@@ -107,8 +107,8 @@ def _at_once(
     soft = None if teacher is None else teacher(0, len(labels))
     loss = task.loss(logits, labels, soft, settings) * part.weight
     (loss / part.networks).backward()
-    told = logits.detach()
-    return loss.item(), lambda start, end: told[start:end].float().softmax(dim=-1)
+    teacher_logits = logits.detach()
+    return loss.item(), lambda start, end: teacher_logits[start:end].float().softmax(dim=-1)
 
 
 def _in_chunks(

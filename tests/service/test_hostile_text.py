@@ -21,7 +21,7 @@ from nas.report.page import render
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from service.api.known_runs import RunView
+from service.api.run_cache import RunView
 from service.dashboard.run_views import Compared, comparison
 from tests.support import run_fixture
 from tests.support.cli_fakes import own_entry_points

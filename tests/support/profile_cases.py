@@ -14,7 +14,7 @@ from latency.regressors import CANDIDATES
 from latency.workload import Workload
 from nas.objectives.size import network_costs
 from nas.profiling.device_profile import (
-    CarriedProfile,
+    DeviceProfile,
     MeasuredNetwork,
     Session,
     WorkloadProfile,
@@ -73,9 +73,9 @@ def made_workload(samples: int = 40) -> WorkloadProfile:
     return made
 
 
-def made_profile(*workloads: Workload, device: DeviceFingerprint = DEVICE) -> CarriedProfile:
+def made_profile(*workloads: Workload, device: DeviceFingerprint = DEVICE) -> DeviceProfile:
     """A profile of the tiny space with made-up times."""
-    return CarriedProfile(
+    return DeviceProfile(
         name="board",
         device=device,
         space_name=SPACE.name,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor
-from latency.profile import ProfileHeader, open_profile
+from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
 from nas.objectives import LATENCY, OBJECTIVES, QUALITY
 from nas.objectives.size import network_costs
@@ -133,7 +133,7 @@ def _time(folder: RunFolder, rows: Genotypes) -> None:
     path = folder.path / "latency" / "profile.jsonl"
     path.parent.mkdir()
     measured = times(space, rows)
-    profile = open_profile(path, ProfileHeader(DEVICE, Workload(32, 16), "settings"))
+    profile = open_timings(path, TimingHeader(DEVICE, Workload(32, 16), "settings"))
     values = [Measurement(LATENCY, value, unit="ms") for value in measured.tolist()]
     profile.record(list(zip(space.decode(rows), values, strict=True)))
     (path.parent / "profile.jsonl.lock").unlink(missing_ok=True)

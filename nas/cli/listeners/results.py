@@ -12,7 +12,7 @@ from nas.request.protected_choices import as_options, spelled
 from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_CARD_FILE, REPORT_FILE, result_file
-from nas.search.front import value_told
+from nas.search.front import value_text
 
 _MEASURES = ("kendall_tau", "spearman", "pairwise_accuracy")
 
@@ -84,7 +84,7 @@ def _fidelity(prefix: str, fidelity: Mapping[str, Any]) -> dict[str, float]:
 
 def _front(front: Mapping[str, Any]) -> Results:
     names = [objective["name"] for objective in front["objectives"]]
-    rows = [[entry["id"], *(value_told(entry, name) for name in names)] for entry in front["front"]]
+    rows = [[entry["id"], *(value_text(entry, name) for name in names)] for entry in front["front"]]
     table = [["id", *names], ["---"] * (len(names) + 1), *rows]
     markdown = "\n".join(f"| {' | '.join(map(_markdown, row))} |" for row in table)
     # Apart from what FrontUpdated tells on the way, which a session that resumes may miss.

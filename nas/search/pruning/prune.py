@@ -35,7 +35,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.request.protected_choices import Vetoes, checked_vetoes, deepest_layers, places
+from nas.request.protected_choices import (
+    ProtectedChoices,
+    checked_protected,
+    deepest_layers,
+    places,
+)
 from nas.search.evolution import Evaluate, EvolutionSettings, Scores, evolve
 from nas.search.pruning.cuts import Audit, Cut, best_observed
 from nas.search.pruning.evidence import (
@@ -117,14 +122,14 @@ class PrunedSpace:
         cuts: in the order they were made.
         kept: candidates that stay.
         refused: the sentence why nothing was even tried, or None.
-        vetoes: gene or slot → choices that were asked to be kept.
+        protected: gene or slot → choices that were asked to be kept.
     """
 
     space: SearchSpace
     cuts: tuple[Cut, ...] = ()
     kept: tuple[Kept, ...] = ()
     refused: str | None = None
-    vetoes: Vetoes = field(default_factory=dict)
+    protected: ProtectedChoices = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The audit as plain JSON; the space itself is saved as TOML."""
@@ -134,7 +139,7 @@ class PrunedSpace:
             "parent_digest": self.space.parent_digest,
             "size": self.space.size,
             "refused": self.refused,
-            "vetoes": {name: list(choices) for name, choices in self.vetoes.items()},
+            "vetoes": {name: list(choices) for name, choices in self.protected.items()},
             "cuts": [asdict(cut) for cut in self.cuts],
             "kept": [asdict(choice) for choice in self.kept],
         }
@@ -175,26 +180,26 @@ def prune(
             f"each observed network needs its objectives; given {len(observed)} networks and "
             f"{len(observed_objectives)} rows of objectives"
         )
-    vetoes = checked_vetoes(space, keep or {})
+    protected = checked_protected(space, keep or {})
     refused = _distrust(card, settings)
     if refused or card.error is None:
-        return PrunedSpace(space, refused=refused or UNKNOWN_ERROR, vetoes=vetoes)
+        return PrunedSpace(space, refused=refused or UNKNOWN_ERROR, protected=protected)
     drawn = _feasible_sample(space, evaluate, settings, seed)
     if drawn is None:
         return PrunedSpace(
             space,
             refused=f"Fewer than {_needed(settings)} of {MAX_GROWTH * settings.sample} sampled "
             "networks meet the limits, too few to judge choices by; the space stays whole.",
-            vetoes=vetoes,
+            protected=protected,
         )
     points = np.asarray(observed_objectives, dtype=np.float64)
     missed = evaluate(observed).violations if len(observed) else np.zeros(0)
-    vetoed = places(space, vetoes)
+    protected_cells = places(space, protected)
     audit = Audit(
         _near_front(space, evaluate, settings, seed, drawn),
         space,
         settings.tolerance,
-        deepest_layers(space, vetoes),
+        deepest_layers(space, protected),
         best_observed(observed, points, missed, card.error),
     )
     kept = []
@@ -202,11 +207,11 @@ def prune(
         if audit.is_cut(candidate):
             continue
         facts = evidence(space, candidate, found, evaluate, (observed, points[:, 0]), seed)
-        asked = set(candidate.places) & vetoed
+        asked = set(candidate.places) & protected_cells
         reason = "It was asked to be kept." if asked else audit.cut(candidate, facts)
         if reason:
             kept.append(Kept(candidate.name, candidate.choice, facts, reason))
-    return PrunedSpace(audit.space, tuple(audit.cuts), tuple(kept), vetoes=vetoes)
+    return PrunedSpace(audit.space, tuple(audit.cuts), tuple(kept), protected=protected)
 
 
 def _distrust(card: ReportCard, settings: PruningSettings) -> str | None:

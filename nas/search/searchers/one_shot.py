@@ -78,8 +78,8 @@ class OneShot(Searcher):
 
         found = archive(evolve(pruned, score_pruned, self._evolution, seed))
         rows = pruned.translate(found.genotypes, problem.space)
-        told = {row.tobytes() for row in self.rows}
-        new = np.array([row.tobytes() not in told for row in rows], dtype=bool)
+        evaluated = {row.tobytes() for row in self.rows}
+        new = np.array([row.tobytes() not in evaluated for row in rows], dtype=bool)
         order = spread_order(found.objectives[new])
         chosen: Genotypes = rows[new][order[: self._verified]]
         return chosen

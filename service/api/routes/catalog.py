@@ -10,15 +10,15 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Response
 from fastapi.concurrency import run_in_threadpool
 
-from latency.profile import DeviceProfile, open_profile, read_profile
+from latency.timings import TimingJournal, open_timings, read_timings
 from nas.request.spec import SpaceSource
 from search_spaces.errors import DataError, NasError
 from service.api.catalog import Catalog
 from service.api.dependencies import Admin, AnyRole, InContext
-from service.api.lanes import Route
 from service.api.problems import ProblemError
 from service.api.schemas import CheckpointOut, DatasetOut, ProfileOut, SpaceOut
 from service.api.specs import read_space
+from service.api.thread_pools import Route
 from service.settings import Settings
 
 router = APIRouter(route_class=Route)
@@ -47,7 +47,7 @@ def space(
 async def check(given: SpaceSource, token: AnyRole, context: InContext) -> SpaceOut:
     """Check a space, or a registered one with fewer choices: how many networks remain."""
     if given.space_toml is not None:
-        return await context.lanes.spaces.run(partial(context.spaces.check, given))
+        return await context.thread_pools.spaces.run(partial(context.spaces.check, given))
     return await run_in_threadpool(_smaller, given, context.catalog)
 
 
@@ -73,10 +73,10 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
 @router.get("/checkpoints", tags=["checkpoints"], response_model=list[CheckpointOut])
 async def checkpoints(token: AnyRole, context: InContext) -> list[CheckpointOut]:
     """The checkpoints that a search may begin with."""
-    return await context.lanes.spaces.run(context.spaces.checkpoints)
+    return await context.thread_pools.spaces.run(context.spaces.checkpoints)
 
 
-def _profile_out(profile: DeviceProfile) -> ProfileOut:
+def _profile_out(profile: TimingJournal) -> ProfileOut:
     header = profile.header
     return ProfileOut(
         id=header.digest[:16],
@@ -94,7 +94,7 @@ def profiles(token: AnyRole, context: InContext) -> list[ProfileOut]:
     found = []
     for file in sorted(_profiles_folder(context.settings).glob("*.jsonl")):
         try:
-            found.append(_profile_out(read_profile(file)))
+            found.append(_profile_out(read_timings(file)))
         except DataError:
             continue  # one damaged file must not hide the others
     return found
@@ -119,19 +119,19 @@ def add(
     given = _read_profile(text)
     file = folder / f"{given.header.digest[:16]}.jsonl"
     new = not file.exists()
-    profile = open_profile(file, given.header)
+    profile = open_timings(file, given.header)
     profile.record(list(given.entries.values()))
     if not new:
         response.status_code = 200
     return _profile_out(profile)
 
 
-def _read_profile(text: str) -> DeviceProfile:
+def _read_profile(text: str) -> TimingJournal:
     with tempfile.TemporaryDirectory() as scratch:
         file = FilePath(scratch) / "profile"
         file.write_text(text, encoding="utf-8")
         try:
-            return read_profile(file)
+            return read_timings(file)
         except DataError as error:
             message = str(error).replace(str(file), "the profile")
             raise ProblemError(422, message.partition("; delete")[0], "/") from error

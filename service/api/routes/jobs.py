@@ -14,7 +14,6 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
 from service.api.dependencies import AnyJob, AnyRole, Context, InContext, Submitter
-from service.api.lanes import Route
 from service.api.problems import ProblemError
 from service.api.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
 from service.api.specs import Search
@@ -23,11 +22,12 @@ from service.api.submitting import (
     Key,
     add_job,
     checked_priority,
+    job_response,
     kept_request,
     quotas,
-    told,
     within_quotas,
 )
+from service.api.thread_pools import Route
 from service.auth import Token
 from service.jobs.job_store import Filter
 from service.jobs.retention import delete_job
@@ -48,9 +48,9 @@ async def submit(
     """Submit a search."""
     found = None
     if given.space_toml is not None or given.start is not None:
-        found = await context.lanes.spaces.run(partial(context.spaces.search, given))
+        found = await context.thread_pools.spaces.run(partial(context.spaces.search, given))
     begin = partial(begin_search, given, token, context, key, found)
-    return told(*await context.lanes.changes.run(begin))
+    return job_response(*await context.thread_pools.changes.run(begin))
 
 
 def begin_search(

@@ -9,10 +9,10 @@ from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
 from service.api.dependencies import AnyJob, Context, InContext, Submitter
-from service.api.lanes import Route
 from service.api.problems import ProblemError
 from service.api.schemas import ExportRequest, JobOut, NetworkRequest
-from service.api.submitting import KNOWN, Key, follow_up, network_of, told
+from service.api.submitting import KNOWN, Key, follow_up, job_response, network_of
+from service.api.thread_pools import Route
 from service.auth import Token
 from service.jobs.states import Job, Kind
 
@@ -24,7 +24,7 @@ def retrain(
     job: AnyJob, given: NetworkRequest, token: Submitter, context: InContext, key: Key = None
 ) -> Response:
     """Train a network of a finished search from scratch: a job of its own."""
-    return told(*begin(Kind.retrain, job, given, token, context, key))
+    return job_response(*begin(Kind.retrain, job, given, token, context, key))
 
 
 @router.post("/attention", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -35,7 +35,7 @@ def attention(
 
     The weights are those of its retraining where there was one, otherwise the supernet's.
     """
-    return told(*begin(Kind.attention, job, given, token, context, key))
+    return job_response(*begin(Kind.attention, job, given, token, context, key))
 
 
 @router.post("/export", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -47,7 +47,7 @@ def export(
     The folder is `export/ID/FORMAT` among the artifacts of the search. Its outputs were compared
     with those of the run's model before it was there.
     """
-    return told(*begin(Kind.export, job, given, token, context, key))
+    return job_response(*begin(Kind.export, job, given, token, context, key))
 
 
 def begin(

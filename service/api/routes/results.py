@@ -126,9 +126,9 @@ def _front_of(
     if folder.has(FRONT_FILE):
         front = read_front(folder)
         return front, front.objectives, front.entries
-    from service.api.known_runs import known_run  # brings along what reads runs
+    from service.api.run_cache import cached_run  # brings along what reads runs
 
-    found = known_run(folder).found
+    found = cached_run(folder).found
     return found.front, found.objectives, found.entries
 
 
@@ -141,10 +141,10 @@ def architecture(
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.retraining.shortfall import shortfall
-    from service.api.known_runs import known_networks
+    from service.api.run_cache import cached_networks
 
     folder = folder_of(job, context)
-    view = known_networks(folder, [arch_id])
+    view = cached_networks(folder, [arch_id])
     entry = view.contents.network(arch_id)
     if entry is None:
         raise ProblemError(404, f"the job {job.id} has no network {arch_id}")

@@ -84,8 +84,8 @@ class WindowAttention(Attention):
         first = q.new_zeros(len(q), dtype=torch.long) if real is None else real.int().argmax(dim=1)
         out = near(q, k, v, real, self.window, self.window, first)
         everything = None if real is None else real[:, None, None, :]
-        told = attended(at(q, first), k, v, everything)
-        out = out.scatter(2, first[:, None, None, None].expand_as(told), told)
+        mixed = attended(at(q, first), k, v, everything)
+        out = out.scatter(2, first[:, None, None, None].expand_as(mixed), mixed)
         return self.merge(out)
 
     def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:

@@ -15,7 +15,7 @@ from latency.acceptance import Reading
 from latency.device import DeviceFingerprint
 from latency.locking import file_lock
 from latency.machine import MachineState
-from latency.profile import ProfileHeader, default_profile_path, open_profile
+from latency.timings import TimingHeader, default_timings_path, open_timings
 from latency.workload import Workload
 from nas.cli import cache
 from nas.cli.app import app
@@ -48,16 +48,16 @@ def timed(batch: int, networks: int = 3) -> Path:
     """A device's profile in the cache, and one of several sessions; four sessions in all."""
     space = load_space("digits")
     rows = space.decode(sample_distinct(space, np.random.default_rng(0), networks))
-    header = ProfileHeader(DEVICE, Workload(batch, 16), "settings")
-    path = default_profile_path(header)
+    header = TimingHeader(DEVICE, Workload(batch, 16), "settings")
+    path = default_timings_path(header)
     told = [reading(0), reading(1, "other work"), reading(2)]
     value = Measurement("latency_ms", 1.5, 0.1, 4, "ms")
-    open_profile(path, header).record(
+    open_timings(path, header).record(
         [(one, value) for one in rows], {one.id: told for one in rows}
     )
-    held = open_profile(path.with_suffix(".held.jsonl"), header)
+    held = open_timings(path.with_suffix(".held.jsonl"), header)
     held.record([(rows[0], value)], {rows[0].id: [reading(30)]})
-    open_profile(path.with_suffix(".confirmed.jsonl"), header).record([(rows[0], value)])
+    open_timings(path.with_suffix(".confirmed.jsonl"), header).record([(rows[0], value)])
     return path
 
 

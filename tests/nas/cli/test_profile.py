@@ -15,7 +15,7 @@ from latency.machine import MachineState
 from latency.timing import Timing
 from nas.cli.app import app
 from nas.profiling import profile_device as module
-from nas.profiling.device_profile import CarriedProfile, read_device_profile
+from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.profiling.files import journal_path
 from nas.profiling.profile_device import ROUNDS
 from nas.profiling.timed_work import num_sessions
@@ -92,7 +92,7 @@ def test_several_workloads_and_a_table_for_each() -> None:
     assert done.stdout.splitlines()[-1].endswith("--device-profile board.json")
 
 
-def finished(fake: FakeDevice, out: Path) -> CarriedProfile:
+def finished(fake: FakeDevice, out: Path) -> DeviceProfile:
     assert profile("--samples", "30", "--quiet", out=out).exit_code == 0
     return read_device_profile(out)
 

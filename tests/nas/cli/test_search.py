@@ -108,7 +108,7 @@ def test_the_options_reach_the_spec() -> None:
     assert spec.dataset == "digits"
 
 
-def test_vetoes_reach_the_spec_and_are_shown() -> None:
+def test_protected_choices_reach_the_spec_and_are_shown() -> None:
     search("--keep", "encoder.attention=omni", "--keep", "encoder.2.ffn_dim=64,32", "--out", "here")
     kept = RunFolder.open(Path("here")).spec.keep
     assert kept == {"encoder.attention": ("omni",), "encoder.2.ffn_dim": (32, 64)}
@@ -119,7 +119,7 @@ def test_vetoes_reach_the_spec_and_are_shown() -> None:
     assert again.exit_code == 0
 
 
-def test_vetoes_are_told_as_they_are_typed() -> None:
+def test_protected_choices_are_told_as_they_are_typed() -> None:
     typed = "--keep encoder.attention=linear,omni --keep encoder.2.ffn_dim=32,64"
     search(*typed.split(), "--out", "here")
     assert f"kept from pruning: {typed}\n" in nas("resume", "here").stderr
@@ -129,7 +129,7 @@ def test_vetoes_are_told_as_they_are_typed() -> None:
 
 
 @pytest.mark.parametrize("keep", ["encoder.atention=omni", "encoder.attention=omn", "omni"])
-def test_a_wrong_veto_is_refused_before_a_folder_is_made(keep: str) -> None:
+def test_a_wrong_protected_choice_is_refused_before_a_folder_is_made(keep: str) -> None:
     done = search("--keep", keep, "--out", "here")
     assert done.exit_code == 2 and not Path("here").exists()
     assert "encoder.attention" in done.stderr and done.stderr.count("\n") <= 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from latency.device import DeviceFingerprint
-from latency.profile import ProfileHeader, open_profile
+from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
 from nas.exporting.model_card import gather_facts, model_card
 from nas.run.folder import RunFolder
@@ -51,9 +51,9 @@ def facts_of(folder: RunFolder, inherited: bool = False) -> dict[str, Any]:
 
 
 def timed(folder: RunFolder) -> None:
-    header = ProfileHeader(DEVICE, Workload(1, 14, 14, 4, mode="generate"), "settings")
+    header = TimingHeader(DEVICE, Workload(1, 14, 14, 4, mode="generate"), "settings")
     value = Measurement("latency_ms", 12.34, 0.1, 5, "ms", "cpu", None)
-    profile = open_profile(folder.path / "latency" / "profile.jsonl", header)
+    profile = open_timings(folder.path / "latency" / "profile.jsonl", header)
     profile.record([(network(folder), value)])
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from latency.workload import Workload
 from nas.profiling.attention_crossing import crossing_length, latencies_by_length
-from nas.profiling.device_profile import CarriedProfile, WorkloadProfile, write_device_profile
+from nas.profiling.device_profile import DeviceProfile, WorkloadProfile, write_device_profile
 from nas.report.length_charts import crossing_sentence
 from nas.report.page import render
 from nas.report.profile_page import render_profile, write_profile_report
@@ -39,7 +39,7 @@ def by_kind(one: WorkloadProfile, length: int) -> WorkloadProfile:
 
 
 @pytest.fixture(scope="module")
-def profile() -> CarriedProfile:
+def profile() -> DeviceProfile:
     made = made_workload()
     lengths = (256, 16, 64, 1024)
     return replace(made_profile(), workloads=tuple(by_kind(made, n) for n in lengths))
@@ -56,7 +56,7 @@ def test_lines_that_do_not_cross(fast: list[float]) -> None:
     assert crossing_length([1, 2], [1.0, 1.0], fast) is None
 
 
-def test_lengths_are_sorted_and_the_crossing_found(profile: CarriedProfile) -> None:
+def test_lengths_are_sorted_and_the_crossing_found(profile: DeviceProfile) -> None:
     (lines,) = latencies_by_length(profile)
     assert lines.lengths == (16, 64, 256, 1024)
     assert set(lines.latency_ms) == {"linear", "omni", "softmax"}
@@ -67,7 +67,7 @@ def test_lengths_are_sorted_and_the_crossing_found(profile: CarriedProfile) -> N
     assert "From about" in crossing_sentence(linear, lines)
 
 
-def test_what_does_not_cross_is_told(profile: CarriedProfile) -> None:
+def test_what_does_not_cross_is_told(profile: DeviceProfile) -> None:
     longer = [one for one in profile.workloads if one.workload.source_length >= 256]
     (lines,) = latencies_by_length(replace(profile, workloads=tuple(longer)))
     linear, _ = lines.crossings
@@ -75,13 +75,13 @@ def test_what_does_not_cross_is_told(profile: CarriedProfile) -> None:
     assert crossing_sentence(linear, lines).startswith("From 256 to 1024 tokens, linear")
 
 
-def test_other_workloads_are_not_mixed_in(profile: CarriedProfile) -> None:
+def test_other_workloads_are_not_mixed_in(profile: DeviceProfile) -> None:
     other = replace(profile.workloads[0], workload=Workload(batch=8, source_length=16))
     assert len(latencies_by_length(replace(profile, workloads=(*profile.workloads, other)))) == 1
     assert latencies_by_length(replace(profile, workloads=(profile.workloads[0], other))) == []
 
 
-def test_the_page_draws_it_and_needs_no_network(profile: CarriedProfile, tmp_path: Path) -> None:
+def test_the_page_draws_it_and_needs_no_network(profile: DeviceProfile, tmp_path: Path) -> None:
     file = tmp_path / "board.html"
     write_profile_report(profile, file, SPACE)
     text = file.read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_the_page_draws_it_and_needs_no_network(profile: CarriedProfile, tmp_pat
     assert render_profile(profile, SPACE) == text
 
 
-def test_the_mark_stands_where_the_drawn_lines_cross(profile: CarriedProfile) -> None:
+def test_the_mark_stands_where_the_drawn_lines_cross(profile: DeviceProfile) -> None:
     page = str(render_profile(profile, SPACE))
     found = re.search(r'data-chart="chart-lengths-0">(.*?)</script>', page)
     assert found is not None
@@ -140,7 +140,7 @@ def test_a_name_is_no_markup() -> None:
 
 
 def test_the_report_of_a_search_with_the_profile_draws_it_too(
-    profile: CarriedProfile, tmp_path: Path
+    profile: DeviceProfile, tmp_path: Path
 ) -> None:
     folder, drawn = finished_run(tmp_path / "run"), 'data-chart="chart-lengths-0"'
     assert drawn not in render(read_contents(folder))

@@ -11,7 +11,7 @@ import pytest
 
 from latency.workload import Workload
 from nas.profiling.device_profile import (
-    CarriedProfile,
+    DeviceProfile,
     dumped,
     genes_digest,
     read_device_profile,
@@ -27,11 +27,11 @@ OTHER = Workload(batch=8, source_length=4)
 
 
 @pytest.fixture(scope="module")
-def profile() -> CarriedProfile:
+def profile() -> DeviceProfile:
     return made_profile(WORKLOAD, OTHER)
 
 
-def test_a_file_is_read_back(profile: CarriedProfile, tmp_path: Path) -> None:
+def test_a_file_is_read_back(profile: DeviceProfile, tmp_path: Path) -> None:
     file = tmp_path / "board.json"
     write_device_profile(file, profile)
     again = read_device_profile(file)
@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[tuple[str | int, ...], Any]] = {
 }
 
 
-def broken(profile: CarriedProfile, change: str) -> Any:
+def broken(profile: DeviceProfile, change: str) -> Any:
     (*way, last), value = CHANGES[change]
     data = part = json.loads(dumped(profile))
     for step in way:
@@ -68,7 +68,7 @@ def broken(profile: CarriedProfile, change: str) -> Any:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_wrong_file_is_one_sentence(profile: CarriedProfile, change: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_sentence(profile: DeviceProfile, change: str, tmp_path: Path) -> None:
     file = tmp_path / "board.json"
     file.write_text(json.dumps(broken(profile, change)), encoding="utf-8")
     with pytest.raises(DataError, match=change) as error:
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_device_profile(tmp_path)
 
 
-def test_its_own_space_is_taken_under_another_name(profile: CarriedProfile) -> None:
+def test_its_own_space_is_taken_under_another_name(profile: DeviceProfile) -> None:
     profile.check_space(SPACE, "tiny")
     renamed = parse_space(TINY.replace(f'name = "{SPACE.name}"', 'name = "other"'), "space")
     profile.check_space(renamed, "other")
@@ -104,7 +104,7 @@ def test_its_own_space_is_taken_under_another_name(profile: CarriedProfile) -> N
         (parse_space(edited(("num_layers = [1, 2]", "num_layers = [1]")), "s"), "other choices"),
     ],
 )
-def test_another_space_is_refused(profile: CarriedProfile, space: Any, message: str) -> None:
+def test_another_space_is_refused(profile: DeviceProfile, space: Any, message: str) -> None:
     again = r"make one with nas profile --space './a space.toml'$"
     with pytest.raises(UsageError, match=f"{message}.*{again}"):
         profile.check_space(space, "./a space.toml")
@@ -116,14 +116,14 @@ def test_digests_tell_settings_from_choices() -> None:
     assert genes_digest(fewer) != genes_digest(SPACE)
 
 
-def test_a_workload_is_chosen(profile: CarriedProfile) -> None:
+def test_a_workload_is_chosen(profile: DeviceProfile) -> None:
     assert profile.choose(OTHER, {}) == OTHER
     assert profile.choose(None, OTHER.to_json()) == OTHER
     alone = profile.only(profile.workloads[1:])
     assert alone.choose(None, {}) == alone.choose(None, WORKLOAD.to_json())
 
 
-def test_a_workload_it_does_not_hold_is_refused(profile: CarriedProfile) -> None:
+def test_a_workload_it_does_not_hold_is_refused(profile: DeviceProfile) -> None:
     missing = Workload(batch=1, source_length=4)
     with pytest.raises(UsageError, match="no workload batch=1.*choose --workload batch=4,"):
         profile.choose(missing, {})

@@ -11,7 +11,7 @@ import pytest
 from latency.acceptance import UNIT_SESSIONS
 from nas.profiling.latency_meter import LatencyMeter
 from nas.run.folder import RunFolder
-from nas.search.doubts import disturbances
+from nas.search.doubtful import disturbances
 from nas.search.front import build_front, pick, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UsageError

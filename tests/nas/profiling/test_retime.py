@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from latency.profile import read_profile
+from latency.timings import read_timings
 from nas.cli.app import app
 from nas.profiling import timed_work  # noqa: F401 - so that its tolerances are those of tests
 from nas.profiling.device_profile import read_device_profile, write_device_profile
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def began(cache: Path) -> dict[str, float]:
     """Network → when the timing that the cache has of it began."""
     (file,) = [f for f in (cache / "profiles").glob("*.jsonl") if f.name.count(".") == 1]
-    profile = read_profile(file)
+    profile = read_timings(file)
     return {key: min(one.began for one in profile.readings(key)) for key in profile.entries}
 
 

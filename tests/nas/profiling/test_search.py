@@ -17,7 +17,7 @@ from latency.workload import Workload
 from nas.cli.app import app
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
-from nas.profiling.device_profile import CarriedProfile, write_device_profile
+from nas.profiling.device_profile import DeviceProfile, write_device_profile
 from nas.run.folder import RunFolder
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, UsageError
@@ -44,7 +44,7 @@ def search(*arguments: str, out: Path = RUN, numbers: dict[str, str] | None = No
     return CliRunner().invoke(app, ["search", *given, *arguments])
 
 
-def carried(profile: CarriedProfile, *arguments: str, out: Path = RUN) -> Result:
+def carried(profile: DeviceProfile, *arguments: str, out: Path = RUN) -> Result:
     write_device_profile(Path("board.json"), profile)
     return search("--device-profile", "board.json", *arguments, out=out)
 

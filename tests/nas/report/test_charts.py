@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latency.profile import read_profile
+from latency.timings import read_timings
 from nas.report.network_pictures import MOST_SHOWN, _spread, picture
 from nas.report.page import render
 from nas.results.contents import RunContents
@@ -106,7 +106,7 @@ def test_networks_known_to_a_predictor_do_not_judge_it(run: RunFolder) -> None:
 def test_networks_timed_for_the_predictor_do_not_judge_it(run: RunFolder) -> None:
     before = charts(render(read_contents(run)))["latency-check"]["data"][1]["x"]
     network = read_contents(run).verified[0].architecture
-    profile = read_profile(run.path / "latency" / "profile.jsonl")
+    profile = read_timings(run.path / "latency" / "profile.jsonl")
     profile.record([(network, Measurement("latency_ms", 1.0, unit="ms"))])
     after = charts(render(read_contents(run)))["latency-check"]["data"][1]["x"]
     assert len(after) == len(before) - 1

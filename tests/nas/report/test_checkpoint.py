@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nas.report.checkpoint_section import checkpoint_section, ratio, rows_of, told
+from nas.report.checkpoint_section import checkpoint_section, compared, ratio, rows_of
 from nas.report.front_section import cost_chart
 from nas.report.page import render
 from nas.request.spec import Start
@@ -57,7 +57,7 @@ def test_networks_stand_beside_it(begun: RunContents) -> None:
         "fine-tuned",
     )
     assert tuned.values["quality"] == 0.0625  # the validation loss of the result
-    sentence = told(begun, first, tuned)
+    sentence = compared(begun, first, tuned)
     assert "latency 2.00 × faster" in sentence and "loss +0.0525" in sentence
     page = words_of(checkpoint_section(begun))
     assert "my-vit" in page and "2.00 × faster" in page

@@ -17,7 +17,7 @@ from nas.report import write_report
 from nas.report.page import render
 from nas.report.summary_section import search_command
 from nas.request.presets import budget_for
-from nas.request.protected_choices import read_vetoes
+from nas.request.protected_choices import read_protected
 from nas.request.spec import SearchSpec, build_spec
 from nas.results.contents import RunContents
 from nas.results.reader import read_contents
@@ -210,5 +210,5 @@ def spec_of(command: str) -> SearchSpec:
         budget=budget_for(space, given["preset"][0], overrides),
         seed=int(given["seed"][0]),
         pick=given["pick"][0],
-        keep=read_vetoes(space, given.get("keep", [])),
+        keep=read_protected(space, given.get("keep", [])),
     )

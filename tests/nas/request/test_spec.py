@@ -237,7 +237,7 @@ def test_every_field_is_in_the_digest() -> None:
     assert len(digests | {spec().digest}) == len(changed) + 1
 
 
-def test_vetoes_are_brought_into_the_order_of_the_space() -> None:
+def test_protected_choices_are_brought_into_the_order_of_the_space() -> None:
     one = spec(keep={"encoder.ffn_dim": ("64", 8), "encoder.attention": ["omni"]})
     two = spec(keep={"encoder.attention": ["omni"], "encoder.ffn_dim": (8, 64, 8)})
     assert one == two and one.digest == two.digest
@@ -258,7 +258,7 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
 
 
 @pytest.mark.parametrize("keep", [{"attention": ("omni",)}, {"encoder.ffn_dim": (7,)}])
-def test_vetoes_that_the_space_has_not_are_refused(keep: Any) -> None:
+def test_protected_choices_that_the_space_has_not_are_refused(keep: Any) -> None:
     with pytest.raises(UnknownNameError, match="did you mean|it has 4, 8, 16, 32, 64"):
         spec(keep=keep)
 

@@ -21,9 +21,9 @@ from nas.results.contents import RunContents
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.search.doubts import doubts, key, predictions_off, predictor_off
+from nas.search.doubtful import doubts, key, predictions_off, predictor_off
 from nas.search.front import FrontEntry, read_front
-from service.api.known_runs import read_run
+from service.api.run_cache import read_run
 from service.client_commands import _show
 from service.dashboard.network_views import network_views
 from service.dashboard.run_views import choice_table, evidence, front_charts

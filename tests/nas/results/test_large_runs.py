@@ -20,8 +20,8 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import pick, points_of
 from nas.search.pareto import hypervolume, non_dominated
-from service.api import known_runs
-from service.api.known_runs import MOST_DRAWN, Kept, RunView, known_networks, known_run, sample
+from service.api import run_cache
+from service.api.run_cache import MOST_DRAWN, Kept, RunView, cached_networks, cached_run, sample
 from service.dashboard import run_views
 from service.dashboard.run_views import Compared, comparison
 from tests.support import dashboard_cases, large_run
@@ -50,7 +50,7 @@ def contents(whole: RunFolder) -> RunContents:
 
 @pytest.fixture(scope="module")
 def view(whole: RunFolder) -> RunView:
-    return known_runs.read_run(whole)
+    return run_cache.read_run(whole)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunFolder]]:
         found.append(folder)
         return read_contents(folder)
 
-    monkeypatch.setattr(known_runs, "read_contents", read)
+    monkeypatch.setattr(run_cache, "read_contents", read)
     yield found
 
 
@@ -92,7 +92,7 @@ def test_a_page_of_twenty_thousand_networks_is_small(view: RunView) -> None:
 
 def test_what_is_left_out_is_told(view: RunView) -> None:
     text = run_views.front_charts(view)
-    drawn, most = len(view.contents.observed), known_runs.most_drawn(view.contents)
+    drawn, most = len(view.contents.observed), run_cache.most_drawn(view.contents)
     assert most == 150 <= drawn <= most + len(view.contents.retrained) + len(view.contents.views)
     assert f"Of the 20,000 that were observed {drawn} are drawn." in text
     assert f"Of the {len(view.found.entries):,} networks of the front each chart shows" in text
@@ -132,7 +132,7 @@ def test_what_the_request_picks_stays_picked(view: RunView) -> None:
 
 def test_a_small_run_is_drawn_as_a_whole(tmp_path: Path) -> None:
     folder = large_run.large_run(tmp_path / "run", 100)
-    view = known_runs.read_run(folder)
+    view = run_cache.read_run(folder)
     assert len(view.contents.observed) == view.observed == 100
     assert "are drawn" not in run_views.front_charts(view)
     assert "All of them" not in run_views.choice_table(view, "0" * 20)
@@ -160,18 +160,18 @@ def test_a_sample_is_even_and_has_both_ends(contents: RunContents, count: int, m
 
 def test_a_run_is_read_once_for_every_change(tmp_path: Path, reads: list[RunFolder]) -> None:
     folder = large_run.large_run(tmp_path / "run", FEWER)
-    first = known_run(folder)
-    assert known_run(RunFolder.open(folder.path)) is first
+    first = cached_run(folder)
+    assert cached_run(RunFolder.open(folder.path)) is first
     folder.log(dashboard_event())
     (folder.path / "weights.pt").write_bytes(b"x")
-    assert known_run(folder) is first
+    assert cached_run(folder) is first
     assert len(reads) == 1
     line = folder.read_journal("observations.jsonl")[0]
     folder.append("observations.jsonl", [line])
-    assert known_run(folder).observed == FEWER + 1
+    assert cached_run(folder).observed == FEWER + 1
     assert len(reads) == 2
     (folder.path / "pareto.json").unlink()
-    assert not known_run(folder).final
+    assert not cached_run(folder).final
     assert len(reads) == 3
 
 
@@ -183,15 +183,15 @@ def dashboard_event() -> Any:
 
 def test_a_network_that_is_not_drawn_is_found(tmp_path: Path, reads: list[RunFolder]) -> None:
     whole = large_run.large_run(tmp_path / "run", FEWER)
-    view = known_run(whole)
+    view = cached_run(whole)
     lines = whole.read_journal("observations.jsonl")
     known = {one.id for one in (*view.contents.observed, *view.found.entries)}
     other = next(line["id"] for line in lines if line["id"] not in known)
     before = len(reads)
-    found = known_networks(whole, [other, "no such network"]).contents
+    found = cached_networks(whole, [other, "no such network"]).contents
     assert other in {one.id for one in found.observed}
     assert len(reads) == before + 1
-    assert known_networks(whole, [view.found.entries[0].id]) == view
+    assert cached_networks(whole, [view.found.entries[0].id]) == view
     assert len(reads) == before + 1
 
 

@@ -13,7 +13,7 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError
-from service.api.known_runs import read_run
+from service.api.run_cache import read_run
 from service.dashboard.run_views import choice_table, front_charts, growth_chart
 from tests.support.run_fixture import OBSERVED, TIMED, finished_run
 

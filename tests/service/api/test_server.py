@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from latency.profile import ProfileHeader, open_profile
+from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
 from search_spaces import load_space
 from search_spaces.loading import dump_space
@@ -63,7 +63,7 @@ def test_data_sets_are_listed(alice: httpx.Client) -> None:
 def profile_text(folder: Path) -> str:
     space = load_space("digits")
     networks = space.decode(smallest(space)) + space.decode(largest(space))
-    profile = open_profile(folder / "p", ProfileHeader(DEVICE, Workload(32, 16), "settings"))
+    profile = open_timings(folder / "p", TimingHeader(DEVICE, Workload(32, 16), "settings"))
     profile.record([(n, Measurement("latency_ms", 1.5, unit="ms")) for n in networks])
     return (folder / "p").read_text()
 

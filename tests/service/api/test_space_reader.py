@@ -17,11 +17,11 @@ from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.api import space_reader
 from service.api.catalog import Catalog
-from service.api.lanes import Lane, Lanes
 from service.api.problems import ProblemError
 from service.api.schemas import JobRequest
 from service.api.space_reader import SpaceReader, answer
 from service.api.specs import read_search
+from service.api.thread_pools import ThreadPool, ThreadPools
 from service.settings import Settings
 from tests.support import service_api_cases
 from tests.support.service_cases import SMOKE, Server, problem
@@ -78,7 +78,9 @@ def test_its_mistakes_are_named_as_ever(alice: httpx.Client) -> None:
 def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         state: Any = server._server.config.app.state  # type: ignore[union-attr]
-        state.context = replace(state.context, lanes=Lanes(spaces=Lane(1, 0, 0.0)))
+        state.context = replace(
+            state.context, thread_pools=ThreadPools(spaces=ThreadPool(1, 0, 0.0))
+        )
         alice = server.client("alice")
         answer = alice.post("/spaces/check", json={"space_toml": DIGITS})
         assert "busy" in problem(answer, 503) and answer.headers["retry-after"] == "2"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.api.lanes import READING
+from service.api.thread_pools import READING
 from service.jobs.states import Job, new_id
 from service.jobs.submissions import Quotas, Submission
 from tests.support.service_cases import SMOKE, Server

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from nas.cli.app import app
-from nas.stages.declare import training_told
+from nas.stages.declare import training_text
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.operators import largest
@@ -176,6 +176,6 @@ def test_positions_of_a_batch() -> None:
 
 
 def test_a_search_on_a_gpu_is_told_before_it_starts() -> None:
-    told = training_told(small(), SETTINGS)
+    told = training_text(small(), SETTINGS)
     assert "needs about 0." in told and "hours of one A100" in told
-    assert "hours" not in training_told(load_space("digits"), TrainingSettings())
+    assert "hours" not in training_text(load_space("digits"), TrainingSettings())

@@ -157,7 +157,7 @@ def test_wanting_what_is_not_there_is_refused(keep):
         run(keep=keep)
 
 
-def test_all_vetoes_undo_every_cut_and_keep_the_evidence():
+def test_protecting_all_undoes_every_cut_and_keep_the_evidence():
     pruned = run(keep=everything(SPACE))
     assert pruned.space is SPACE and pruned.cuts == ()
     assert names(pruned.kept) >= names(run().cuts)

@@ -16,9 +16,9 @@ import pytest
 
 from service.api import health
 from service.api.health import LEAST_FREE, Readiness
-from service.api.lanes import READING, Lane
 from service.api.problems import ProblemError
 from service.api.routes import jobs
+from service.api.thread_pools import READING, ThreadPool
 from service.dashboard.static import address_of
 from service.jobs.database import DatabaseAwayError
 from tests.support.service_cases import SMOKE, Server, problem
@@ -115,16 +115,16 @@ def test_looking_up_tokens_takes_no_readers_thread(
         assert {one.result().status_code for one in asked} == {503}
 
 
-# -- a lane ---------------------------------------------------------------------------------------
+# -- a pool ---------------------------------------------------------------------------------------
 
 
 def test_a_lane_lets_so_many_work_and_so_many_wait() -> None:
     async def crowd() -> list[str]:
-        lane, go, told = Lane(1, 2, 30.0), threading.Event(), []
+        pool, go, told = ThreadPool(1, 2, 30.0), threading.Event(), []
 
         async def one(name: str) -> None:
             try:
-                await lane.run(go.wait)
+                await pool.run(go.wait)
                 told.append(f"{name} done")
             except ProblemError as error:
                 told.append(f"{name} {error.status}")
@@ -141,15 +141,15 @@ def test_a_lane_lets_so_many_work_and_so_many_wait() -> None:
 
 def test_who_has_waited_too_long_is_told_to_come_again() -> None:
     async def two() -> None:
-        lane, go = Lane(1, 2, 0.1), threading.Event()
+        pool, go = ThreadPool(1, 2, 0.1), threading.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(lane.run, go.wait)
+            group.start_soon(pool.run, go.wait)
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(ProblemError) as caught:
-                await lane.run(go.wait)
+                await pool.run(go.wait)
             assert caught.value.headers == {"Retry-After": "2"}
             go.set()
-        assert await lane.run(lambda: 3) == 3  # and the place is free again
+        assert await pool.run(lambda: 3) == 3  # and the place is free again
 
     anyio.run(two)
 

@@ -42,7 +42,7 @@ SIBLINGS: tuple[Sibling, ...] = get_args(Sibling)
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileHeader:
+class TimingHeader:
     """What the measurements of a profile have in common.
 
     Attributes:
@@ -86,7 +86,7 @@ class ProfileHeader:
         device = DeviceFingerprint.from_json(data["device"])
         return cls(device, Workload.from_json(data["workload"]), str(data["settings"]))
 
-    def difference(self, other: ProfileHeader) -> str | None:
+    def difference(self, other: TimingHeader) -> str | None:
         """The first thing in which two headers differ, in words; None for equal ones."""
         for name, mine in self.to_json().items():
             theirs = other.to_json()[name]
@@ -95,18 +95,18 @@ class ProfileHeader:
         return None
 
 
-class DeviceProfile:
+class TimingJournal:
     """An open profile: the measurements known so far, and the file that new ones are added to.
 
-    Several processes may hold the same file open; see `measure`. Made by `open_profile` and
-    `read_profile`.
+    Several processes may hold the same file open; see `measure`. Made by `open_timings` and
+    `read_timings`.
 
     Attributes:
         path: the file.
         header: its first line.
     """
 
-    def __init__(self, path: Path, header: ProfileHeader) -> None:
+    def __init__(self, path: Path, header: TimingHeader) -> None:
         self.path = path
         self.header = header
         self._entries: dict[str, tuple[Architecture, Measurement]] = {}
@@ -135,7 +135,7 @@ class DeviceProfile:
         Raises:
             DataError: for a damaged line, by its number, or a file replaced by another profile.
         """
-        fresh = read_profile(self.path)
+        fresh = read_timings(self.path)
         _refuse_other(self.path, fresh.header, self.header)
         self._entries, self._readings = fresh._entries, fresh._readings
 
@@ -227,7 +227,7 @@ class DeviceProfile:
             yield
 
 
-def open_profile(path: Path, header: ProfileHeader) -> DeviceProfile:
+def open_timings(path: Path, header: TimingHeader) -> TimingJournal:
     """Open the profile at `path` for that device, workload and settings; make it if needed.
 
     Raises:
@@ -237,12 +237,12 @@ def open_profile(path: Path, header: ProfileHeader) -> DeviceProfile:
     with file_lock(write_lock(path)):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
             append_lines(path, [_line(header.to_json())])
-    profile = read_profile(path)
+    profile = read_timings(path)
     _refuse_other(path, profile.header, header)
     return profile
 
 
-def read_profile(path: Path) -> DeviceProfile:
+def read_timings(path: Path) -> TimingJournal:
     """Read a profile, for example one carried here from another machine.
 
     A last line that was cut while it was being written is dropped.
@@ -254,14 +254,14 @@ def read_profile(path: Path) -> DeviceProfile:
         lines = whole_lines(path.read_bytes()).splitlines()
     except OSError as error:
         raise DataError(f"cannot read the device profile {path}: {error.strerror}") from error
-    profile: DeviceProfile | None = None
+    profile: TimingJournal | None = None
     for number, line in enumerate(lines or [b""], start=1):
         if not line.strip() and number > 1:
             continue
         try:
             data = json.loads(line.decode())
             if profile is None:
-                profile = DeviceProfile(path, ProfileHeader.from_json(data))
+                profile = TimingJournal(path, TimingHeader.from_json(data))
             else:
                 architecture, measurement, readings = _entry(data)
                 if architecture.id not in profile._entries:
@@ -276,12 +276,12 @@ def read_profile(path: Path) -> DeviceProfile:
     return profile
 
 
-def default_profile_path(header: ProfileHeader) -> Path:
+def default_timings_path(header: TimingHeader) -> Path:
     """Where that profile lives when the user names no file: in the user's cache folder."""
-    return profiles_dir() / f"{header.digest[:16]}{ENDING}"
+    return timings_dir() / f"{header.digest[:16]}{ENDING}"
 
 
-def profiles_dir() -> Path:
+def timings_dir() -> Path:
     """The folder of all profiles in the user's cache."""
     return cache_dir() / "profiles"
 
@@ -291,7 +291,7 @@ def sibling(path: Path, kind: Sibling) -> Path:
     return path.with_suffix(f".{kind}{ENDING}")
 
 
-def profile_id(path: Path) -> str:
+def timings_id(path: Path) -> str:
     """What the files of one device, workload and space have in common in their names."""
     name = path.name.removesuffix(ENDING)
     for kind in SIBLINGS:
@@ -309,7 +309,7 @@ def timing_lock(path: Path) -> Path:
     return path.with_name(path.name + ".timing")
 
 
-def _refuse_other(path: Path, found: ProfileHeader, wanted: ProfileHeader) -> None:
+def _refuse_other(path: Path, found: TimingHeader, wanted: TimingHeader) -> None:
     difference = found.difference(wanted)
     if difference is not None:
         raise DataError(f"the device profile {path} has {difference}; name another file")

@@ -26,7 +26,7 @@ from nas.search.front import Front, FrontEntry
 from search_spaces.errors import DamagedRunError
 from search_spaces.json_text import UNREADABLE
 
-log = logging.getLogger("service.api.known_runs")
+log = logging.getLogger("service.api.run_cache")
 
 T = TypeVar("T")
 
@@ -111,15 +111,15 @@ class Kept(Generic[T]):
 _RUNS: Kept[RunView] = Kept(MOST_KEPT)
 
 
-def known_run(folder: RunFolder) -> RunView:
+def cached_run(folder: RunFolder) -> RunView:
     """A run, finished or not, as it is now."""
     version = version_of(folder.path)
     return _RUNS.get(str(folder.path), version, lambda: read_run(folder), lambda v: v.weight + 1)
 
 
-def known_networks(folder: RunFolder, wanted: Sequence[str]) -> RunView:
+def cached_networks(folder: RunFolder, wanted: Sequence[str]) -> RunView:
     """The same with networks, as far as the run knows them, that are not in the sample."""
-    view = known_run(folder)
+    view = cached_run(folder)
     missing = [one for one in wanted if view.contents.network(one) is None]
     if not missing or view.observed <= len(view.contents.observed):
         return view

@@ -28,7 +28,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 T = TypeVar("T")
 
 
-class Lane:
+class ThreadPool:
     """Threads for one kind of work.
 
     Args:
@@ -72,7 +72,7 @@ def _busy() -> ProblemError:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class ThreadPools:
     """The threads of an application, beside those that read.
 
     Attributes:
@@ -81,25 +81,25 @@ class Lanes:
         tokens: for looking tokens up, so that guessing takes no thread from anybody who was let in.
     """
 
-    changes: Lane = field(default_factory=lambda: Lane(16, 200, 10.0))
-    spaces: Lane = field(default_factory=lambda: Lane(2, 16, 10.0))
-    tokens: Lane = field(default_factory=lambda: Lane(2, 2000, 10.0))
+    changes: ThreadPool = field(default_factory=lambda: ThreadPool(16, 200, 10.0))
+    spaces: ThreadPool = field(default_factory=lambda: ThreadPool(2, 16, 10.0))
+    tokens: ThreadPool = field(default_factory=lambda: ThreadPool(2, 2000, 10.0))
 
 
 class Route(APIRoute):
-    """A route; if it changes something and is no coroutine, it runs in the lane for changes."""
+    """A route; if it changes something and is no coroutine, it runs in the pool for changes."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **values: Any) -> None:
         changes = not SAFE.issuperset(values.get("methods") or SAFE)
         if changes and not inspect.iscoroutinefunction(endpoint):
-            endpoint = _in_lane(endpoint)
+            endpoint = _in_pool(endpoint)
         super().__init__(path, endpoint, **values)
 
 
-def _in_lane(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _in_pool(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(endpoint)
     async def waiting(**given: Any) -> Any:
-        lanes: Lanes = given["context"].lanes
-        return await lanes.changes.run(functools.partial(endpoint, **given))
+        thread_pools: ThreadPools = given["context"].thread_pools
+        return await thread_pools.changes.run(functools.partial(endpoint, **given))
 
     return waiting

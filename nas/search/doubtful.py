@@ -26,7 +26,7 @@ WHAT_TO_DO_THERE = (
     "keep other work away from the profiled device and make the profile anew with nas profile "
     "--retime; if it stays so, time more networks with its --samples"
 )
-# Stands behind a doubtful value; `doubts` says below what it means.
+# Stands behind a doubtful value; `doubtful_sentence` says below what it means.
 MARK = " ?"
 
 
@@ -92,7 +92,7 @@ def predictions_off(entries: Iterable[FrontEntry]) -> str | None:
     return None
 
 
-def doubts(entries: Sequence[FrontEntry]) -> str | None:
+def doubtful_sentence(entries: Sequence[FrontEntry]) -> str | None:
     """A sentence on those of the networks that have doubtful values; None where none has."""
     found = [entry for entry in entries if entry.doubtful]
     if not found:
@@ -111,8 +111,8 @@ def marked(text: str, name: str, doubtful: Collection[str]) -> str:
 
 def key(entries: Sequence[FrontEntry]) -> str | None:
     """What stands below values of which some may be marked: what the mark means, and why."""
-    told = doubts(entries)
-    return None if told is None else f"{MARK.strip()} doubtful: {told}"
+    sentence = doubtful_sentence(entries)
+    return None if sentence is None else f"{MARK.strip()} doubtful: {sentence}"
 
 
 def reason(doubtful: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 import nas.stages.prune
 from nas.cli.app import app
 from nas.run.folder import RunFolder
-from nas.run.layout import VETOES_FILE
+from nas.run.layout import PROTECTED_FILE
 from nas.search.pruning.prune import PruningSettings
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -34,7 +34,7 @@ def _impatient() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished(tmp_path_factory.mktemp("vetoes") / "run").path
+    return finished(tmp_path_factory.mktemp("protected") / "run").path
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_all_undoes_every_cut_and_none_brings_them_back(run: RunFolder) -> None:
     assert [s for s in ended(run)[done:] if not s.startswith("re")] == AGAIN
     assert shown(run)["keep"] == ["all"] and shown(run)["state"] == "finished"
     assert resume(run, "none").exit_code == 0
-    assert not (run.path / VETOES_FILE).exists() and shown(run)["keep"] == []
+    assert not (run.path / PROTECTED_FILE).exists() and shown(run)["keep"] == []
     assert pruned(run).size == cut.size and results(run)["pareto.json"] == before
 
 
@@ -89,7 +89,7 @@ def test_one_choice_is_kept_and_the_run_says_so(run: RunFolder) -> None:
     assert shown(run)["keep"] == [gone]
 
 
-def test_the_same_vetoes_again_do_nothing(run: RunFolder) -> None:
+def test_the_same_protected_choices_again_do_nothing(run: RunFolder) -> None:
     resume(run, "encoder.attention=omni")
     done = len(ended(run))
     resume(run, "encoder.attention=omni")
@@ -99,49 +99,49 @@ def test_the_same_vetoes_again_do_nothing(run: RunFolder) -> None:
 def test_undoing_is_resumed_where_it_was_cut_off(run: RunFolder) -> None:
     from nas.stages.pipeline import run_search
 
-    run.veto({"encoder.attention": ("omni",)})
+    run.protect({"encoder.attention": ("omni",)})
     assert shown(run)["state"] == "stopped at prune"
     for count in range(1, 60):
         with closing(run_search(RunFolder.open(run.path))) as stream:  # type: ignore[type-var]
             if all(number < count for number, _ in enumerate(stream, start=1)):
                 break
     other = tiny(run.path.parent / "other")
-    other.veto({"encoder.attention": ("omni",)})
+    other.protect({"encoder.attention": ("omni",)})
     work(other)
     assert results(run)["pareto.json"] == results(other)["pareto.json"]
     assert shown(run)["state"] == "finished"
 
 
-def test_vetoes_of_the_request_are_in_force_until_others_are(tmp_path: Path) -> None:
+def test_protected_choices_of_the_request_are_in_force_until_others_are(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "run", keep={"encoder.attention": ("omni",)})
     work(folder)
     kinds = [s.choices for s in pruned(folder).slots if s.gene == "attention"]
     assert all("omni" in choices for choices in kinds)
     assert spec_of(tmp_path / "b").digest != folder.spec.digest
     resume(folder, "none")
-    assert shown(folder)["keep"] == [] and (folder.path / VETOES_FILE).exists()
+    assert shown(folder)["keep"] == [] and (folder.path / PROTECTED_FILE).exists()
     resume(folder, "encoder.attention=omni")
-    assert not (folder.path / VETOES_FILE).exists()
+    assert not (folder.path / PROTECTED_FILE).exists()
 
 
 def test_a_choice_that_is_not_there_changes_nothing(run: RunFolder) -> None:
     done = resume(run, "encoder.attention=omny")
     assert done.exit_code == 2 and "did you mean 'omni'" in done.stderr
-    assert not (run.path / VETOES_FILE).exists() and shown(run)["state"] == "finished"
+    assert not (run.path / PROTECTED_FILE).exists() and shown(run)["state"] == "finished"
 
 
-def test_a_run_that_another_process_works_on_keeps_its_vetoes(run: RunFolder) -> None:
+def test_a_run_that_another_process_works_on_keeps_its_protected_choices(run: RunFolder) -> None:
     with run.locked():
         done = resume(run, "all")
     assert done.exit_code == 2 and "another process is working" in done.stderr
-    assert not (run.path / VETOES_FILE).exists()
+    assert not (run.path / PROTECTED_FILE).exists()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"keep": {"encoder.colour": [1]}}'])
-def test_a_damaged_list_of_vetoes_is_named_and_can_be_written_anew(
+def test_a_damaged_list_of_protected_choices_is_named_and_can_be_written_anew(
     run: RunFolder, content: str
 ) -> None:
-    (run.path / VETOES_FILE).write_text(content)
+    (run.path / PROTECTED_FILE).write_text(content)
     done = resume(run)
     assert done.exit_code == 1 and "vetoes.json is damaged" in done.stderr
     assert "damaged at prune" in str(shown(run)["state"])
