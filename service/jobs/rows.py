@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, insert, update
 
 from service.jobs.states import TRANSITIONS, Action, Job, JobEvent, Kind, State, Summary
-from service.jobs.tables import jobs
+from service.jobs.tables import events, jobs
 
 JOB_COLUMNS = [jobs.c[field.name] for field in fields(Job)]
 # What was requested is listed of exports alone, whose format is shown: a search's may be as long as
