@@ -21,7 +21,7 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
-from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError
+from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import read_text
@@ -157,6 +157,17 @@ class Catalog:
             raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
+
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """Nothing: how fast networks are trained is not found out while a request waits.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "no space is given: name one, or bring one along as space_toml; nas space new --data "
+            "makes one for data, on the machine that has them"
+        )
 
     def texts(self, path: Path, begun: StartingPoint) -> Path:
         """Data as they are: on a server they are prepared before they are put there."""
