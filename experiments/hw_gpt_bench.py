@@ -563,7 +563,8 @@ def measure(options: Options) -> dict[str, Any]:
                 f"{broken} measurements are broken"
             )
             found["latency"][device] = timed(bench, device, options.seeds)
-            found["search"][device] = searched(bench, device, options, Path(options.work))
+            if options.searcher:
+                found["search"][device] = searched(bench, device, options, Path(options.work))
     return found
 
 
@@ -598,7 +599,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scale", default="s", help="of the networks, as in the files' names")
     parser.add_argument("--device", nargs="+", metavar="NAME", help="default: all of the table")
-    parser.add_argument("--searcher", nargs="+", choices=list(SEARCHERS), default=list(SEARCHERS))
+    parser.add_argument(
+        "--searcher",
+        nargs="*",
+        choices=list(SEARCHERS),
+        default=list(SEARCHERS),
+        help="those to compare (default: all); without a name latency is predicted alone",
+    )
     parser.add_argument("--seeds", type=int, default=10, metavar="N")
     parser.add_argument(
         "--evaluations",
