@@ -184,14 +184,8 @@ OWN_NETWORKS = (
 
 
 def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
-    """The spec of a search whose networks an evaluator knows."""
-    for name in OWN_NETWORKS:
-        if getattr(request, name) != SearchRequest.model_fields[name].default:
-            with blaming(name):
-                raise UsageError(
-                    f"{option_of(SearchRequest, name)} is for networks that are trained here, and "
-                    "those of this search are known to --evaluator alone: leave one of them out"
-                )
+    """A search whose networks an evaluator knows."""
+    _check_told(request)
     if request.space_toml is not None:
         with blaming("space_toml"):
             space = parse_genes(request.space_toml, "space_toml")
@@ -200,20 +194,44 @@ def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
             space = site.genes(request.space or "")
     with blaming("evaluator"):
         whole = site.evaluator(evaluator)
+    return Resolved(told_spec(request, space, whole), space, None)
+
+
+def _check_told(request: SearchRequest) -> None:
+    for name in OWN_NETWORKS:
+        if getattr(request, name) != SearchRequest.model_fields[name].default:
+            with blaming(name):
+                raise UsageError(
+                    f"{option_of(SearchRequest, name)} is for networks that are trained here, and "
+                    "those of this search are known to --evaluator alone: leave one of them out"
+                )
+
+
+def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
+    """The spec of a search whose networks an evaluator knows.
+
+    Args:
+        request: what is asked for.
+        space: the networks.
+        evaluator: its whole name.
+
+    Raises:
+        UsageError: for what only networks of this project have.
+    """
+    _check_told(request)
     with blaming("settings"):
         budget = budget_for(None, request.preset, request.overrides)
         if budget.rounds.prune:
             raise UsageError("rounds.prune is for networks that are trained here: leave it out")
     with blaming("space"):
         text = dump_genes(space)
-    spec = build_spec(
-        **{**_terms(request), "evaluator": whole},
+    return build_spec(
+        **{**_terms(request), "evaluator": evaluator},
         space_toml=text,
         dataset="",
         budget=budget,
         pick=request.pick or picks.BEST,
     )
-    return Resolved(spec, space, None)
 
 
 def _terms(request: SearchRequest) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import GenotypeSpace, Network
 from search_spaces.json_text import UNREADABLE, finite_number
 
@@ -36,6 +37,7 @@ ReadNetwork = Callable[[Any], Network]
 
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
+TOLD_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 
 
 @dataclass(frozen=True)
@@ -147,15 +149,18 @@ class Front:
             {**objective.to_json(), "reference": reference}
             for objective, reference in zip(self.objectives, self.reference, strict=True)
         ]
-        if self.origin:
-            objectives[0]["origin"] = self.origin
-        foreign = {"predicted_for": dict(self.predicted_for)} if self.predicted_for else {}
+        more: dict[str, Any] = {}
+        schema = SCHEMA
+        if self.predicted_for:
+            schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
+        if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
+            schema, more = TOLD_SCHEMA, {"origin": self.origin}
         return {
-            "schema": FOREIGN_SCHEMA if foreign else SCHEMA,
+            "schema": schema,
             "objectives": objectives,
             "front": [entry.to_json() for entry in self.entries],
             "hypervolume": self.hypervolume,
-            **foreign,
+            **more,
         }
 
     @classmethod
@@ -170,10 +175,10 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA):
+            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA, TOLD_SCHEMA):
                 raise DamagedRunError(
-                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} and "
-                    f"{FOREIGN_SCHEMA}"
+                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
+                    f"{TOLD_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
@@ -186,7 +191,7 @@ class Front:
                 entries=entries,
                 hypervolume=finite_number(data["hypervolume"]),
                 predicted_for=foreign,
-                origin=finite_number(data["objectives"][0].get("origin", 0.0)),
+                origin=finite_number(data.get("origin", 0.0)),
             )
         except (*UNREADABLE, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
