@@ -17,7 +17,7 @@ from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
-PRIVATE = ("runs", "logs", "cache", "trash")  # folders of the home
+PRIVATE = ("runs", "logs", "cache", "trash", "uploads")  # folders of the home
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077
 MIB, GIB = 2**20, 2**30
@@ -60,6 +60,8 @@ class Settings(BaseModel):
         quota_gib_per_owner: disk space of one owner's runs; only that of all is limited unless
             given.
         queued_per_owner: jobs of one owner that may wait at once.
+        upload_gib_per_owner: checkpoints that one owner has uploaded, and those on their way.
+        upload_file_gib: largest file with weights of one.
         database_mib_per_owner: what the requests and events of one owner's jobs may take.
         max_body_bytes: largest body of a request.
         requests_per_minute: of one token; others wait.
@@ -94,6 +96,8 @@ class Settings(BaseModel):
     quota_gib_per_owner: Annotated[float, Field(gt=0)] | None = None
     queued_per_owner: Annotated[int, Field(ge=1)] = 100
     database_mib_per_owner: Annotated[float, Field(gt=0)] = 256.0
+    upload_gib_per_owner: Annotated[float, Field(ge=0)] = 20.0
+    upload_file_gib: Annotated[float, Field(gt=0)] = 5.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
@@ -145,6 +149,11 @@ class Settings(BaseModel):
         return self.home / "runs"
 
     @property
+    def uploads(self) -> Path:
+        """Where the checkpoints are that were uploaded, by owner."""
+        return self.home / "uploads"
+
+    @property
     def logs(self) -> Path:
         """Where the processes of jobs write."""
         return self.home / "logs"
@@ -169,6 +178,16 @@ class Settings(BaseModel):
         """The quota of one owner in bytes, if there is one."""
         given = self.quota_gib_per_owner
         return None if given is None else int(given * GIB)
+
+    @property
+    def upload_owner_bytes(self) -> int:
+        """What one owner's uploaded checkpoints may take, in bytes."""
+        return int(self.upload_gib_per_owner * GIB)
+
+    @property
+    def upload_file_bytes(self) -> int:
+        """The largest file with weights that may be uploaded, in bytes."""
+        return int(self.upload_file_gib * GIB)
 
     @property
     def database_bytes_per_owner(self) -> int:

@@ -34,6 +34,7 @@ JOINTS = (
     "nas.run.supernet_training",
     "nas.run.network_training",
     "nas.run.evaluator*",
+    "nas.run.pace",
     "nas.run.checkpoint",
     "nas.profiling.timed_work",
     "nas.profiling.onnx_timing",

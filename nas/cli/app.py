@@ -165,6 +165,13 @@ _add(
 _add(space_app, "list", spaces.list_spaces, None, "nas space list --json")
 _add(space_app, "show", spaces.show_space, None, "nas space show digits")
 _add(space_app, "check", spaces.check_space, None, "nas space check ./mine.toml")
+_add(
+    space_app,
+    "new",
+    spaces.new_space,
+    None,
+    "nas space new --data data/pets > pets.toml",
+)
 _add(space_app, "from", spaces.space_from, None, "nas space from ./my-llama > mine.toml")
 _add(
     space_app,

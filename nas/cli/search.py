@@ -15,6 +15,7 @@ from nas.cli.data import shown_on
 from nas.cli.listeners.targets import LOG, Target, read_logs
 from nas.cli.results import finish, follow
 from nas.cli.settings import list_settings as list_settings_then_exit
+from nas.cli.spaces import made_space
 from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import tell
@@ -23,13 +24,14 @@ from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
-from nas.request.spec import SYNTHETIC, SearchRequest
+from nas.request.spec import DEFAULT_HOURS, SYNTHETIC, SearchRequest
 from nas.results.state import RUNS, open_run
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
+from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, load_genes
 from search_spaces.loading import space_names
 from search_spaces.space import SearchSpace
@@ -99,6 +101,18 @@ class Here:
         from nas.run.checkpoint import starting_point  # imports torch
 
         return starting_point(Path(name).expanduser())
+
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """A space that is made once, and then lies beside the data."""
+        folder = self.data(data)
+        hours = DEFAULT_HOURS if hours is None else hours
+        file = folder / f"space-{device}-{hours:g}h.toml"
+        if not file.exists():
+            made = made_space(folder, hours, device, self._quiet)
+            write_atomically(file, made.text)
+            if not self._quiet:
+                tell(f"made a space of {made.size} networks: {file}, to be edited or made anew")
+        return self.space(str(file))
 
     def data(self, name: str) -> Path:
         """A folder or file of data."""

@@ -78,6 +78,9 @@ class Site(Protocol):
     def space(self, name: str) -> SearchSpace:
         """The space of that name, or in that file."""
 
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """The space that is made for data of that name, to be searched for so many hours."""
+
     def data(self, name: str) -> Path:
         """The folder or file of that name."""
 
@@ -122,11 +125,20 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
     """
     if request.evaluator is not None:
         return _told(request, site, request.evaluator)
+    return _own(request, site)
+
+
+def _own(request: SearchRequest, site: Site) -> Resolved:
+    """A search whose networks are trained here."""
     begun = None
     with blaming("start"):
         if request.start is not None:
             begun = site.start(request.start)
-    space = find_space(request, site, begun)
+    fitted = None
+    if begun is None and request.space is None and request.space_toml is None:
+        with blaming("data"):
+            fitted = site.made(str(request.data), request.hours, request.device)
+    space = find_space(request, site, begun, fitted)
     profile = None
     with blaming("workload"):
         given = request.workload
@@ -262,7 +274,12 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
             )
 
 
-def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = None) -> SearchSpace:
+def find_space(
+    source: SpaceSource,
+    site: Site,
+    begun: StartingPoint | None = None,
+    made: SearchSpace | None = None,
+) -> SearchSpace:
     """The space that a request names or brings along, with the choices that it leaves.
 
     Args:
@@ -270,6 +287,7 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
         site: where it is given.
         begun: the checkpoint that the search begins with; where no space is named, the one around
             it is meant.
+        made: the space that was made for the data of the request.
 
     Raises:
         NasError: when there is none, it cannot be read or not be restricted so, or its networks
@@ -278,6 +296,8 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
     if source.space_toml is not None:
         with blaming("space_toml"):
             space = parse_space(source.space_toml, "space_toml")
+    elif made is not None:
+        space = made
     elif source.space is None and begun is not None:
         space = begun.space
     else:

@@ -58,6 +58,8 @@ from search_spaces.space import Choice, SearchSpace
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 PresetName = Literal["smoke", "quick", "standard", "paper"]
 Device = Literal["cpu", "cuda"]
+DEFAULT_HOURS = 1.0
+"""For which a space is made where nothing is said."""
 MAX_TOML = 100_000
 SYNTHETIC = "synthetic"
 Name = Annotated[str, Field(max_length=100)]
@@ -298,16 +300,17 @@ class SpaceSource(BaseModel):
     def _one(self) -> Self:
         if self.space is not None and self.space_toml is not None:
             raise ValueError("give one of space and space_toml")
-        if self.space is None and self.space_toml is None and not self.begins_with_checkpoint:
+        if self.space is None and self.space_toml is None and not self.makes_space:
             raise ValueError(
                 "no space is given: name one with --space (nas space list), bring one along as "
-                "space_toml, or begin with a checkpoint, with --from"
+                "space_toml, have one made for a folder of nas data prepare, with --data, or begin "
+                "with a checkpoint, with --from"
             )
         return self
 
     @property
-    def begins_with_checkpoint(self) -> bool:
-        """Whether there is a checkpoint, around which there is a space."""
+    def makes_space(self) -> bool:
+        """Whether there is something else that a space is made from."""
         return False
 
 
@@ -357,12 +360,29 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             max_length=1000,
             pattern=LINE,
-            description="A folder made by nas data prepare, the file of a data set that is not "
-            "built in, or the word synthetic: a generated corpus, to try a space with. On a server "
+            description="A folder made by nas data prepare (a space is made for it where none is "
+            "named), the file of a data set that is not built in, or the word synthetic: a "
+            "generated corpus, to try a space with. On a server "
             "the name of one in its data folder.",
             examples=[SYNTHETIC],
         ),
         Shown("Data", metavar="DIR|FILE|synthetic"),
+    ] = None
+    hours: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            le=10_000.0,
+            description="Where no space is named: for about how long the space that is made for "
+            "--data is to be searched on this machine with the preset quick. Sizes of networks and "
+            "lengths of trainings follow from it (nas space new).",
+            examples=[2],
+        ),
+        Shown(
+            metavar="HOURS",
+            usual=f"{DEFAULT_HOURS:g}",
+            apart="a space is made for data on the machine that has them, by the command",
+        ),
     ] = None
     keep: Annotated[
         Choices | Literal["all"],
@@ -419,10 +439,20 @@ class SearchRequest(SearchTerms, SpaceSource):
             raise ValueError("threads is given twice: by itself and among the settings")
         return self
 
+    @model_validator(mode="after")
+    def _hours_for_a_made_space(self) -> Self:
+        named = self.space is not None or self.space_toml is not None or self.start is not None
+        if self.hours is not None and named:
+            raise ValueError(
+                "hours is for a space that is made for data, and one is named here, or made around "
+                "a checkpoint: leave hours out, and choose a preset"
+            )
+        return self
+
     @property
-    def begins_with_checkpoint(self) -> bool:
-        """See `SpaceSource.begins_with_checkpoint`."""
-        return self.start is not None
+    def makes_space(self) -> bool:
+        """See `SpaceSource.makes_space`."""
+        return self.start is not None or self.data not in (None, SYNTHETIC)
 
     @property
     def overrides(self) -> dict[str, str]:

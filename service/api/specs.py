@@ -55,7 +55,7 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     Raises:
         ProblemError: naming the field at fault.
     """
-    with refusing(catalog.hidden):
+    with refusing(*catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
         if spec.evaluator is None and (given.limits or given.quality != "loss"):
@@ -70,15 +70,17 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
 
 
 @contextmanager
-def refusing(hidden: str = "/") -> Iterator[None]:
+def refusing(*hidden: str) -> Iterator[None]:
     """Tell what is wrong with a request as a problem of its field.
 
     Args:
-        hidden: the beginning of paths that is left out of what is told.
+        hidden: beginnings of paths that are left out of what is told.
     """
     try:
         yield
     except NasError as error:
         field = None if error.field is None else f"/{error.field}"
-        message = str(error) if hidden == "/" else str(error).replace(hidden, "")
+        message = str(error)
+        for place in hidden:
+            message = message.replace(place, "")
         raise ProblemError(422, message, field) from error

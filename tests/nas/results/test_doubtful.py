@@ -21,7 +21,7 @@ from nas.results.contents import RunContents
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.search.doubtful import doubts, key, predictions_off, predictor_off
+from nas.search.doubtful import doubtful_sentence, key, predictions_off, predictor_off
 from nas.search.front import FrontEntry, read_front
 from service.api.run_cache import read_run
 from service.client_commands import _show
@@ -160,7 +160,7 @@ def test_predictions_that_do_not_hold_warn_on_pages(run: RunFolder) -> None:
 
 
 def test_the_sentences() -> None:
-    assert doubts([]) is None and key([]) is None and predictions_off([]) is None
+    assert doubtful_sentence([]) is None and key([]) is None and predictions_off([]) is None
     assert "nas profile --retime" in str(predictor_off(0.9, "see nas profile --retime"))
 
 
