@@ -17,14 +17,16 @@ from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
 from service.api.middleware import RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
-from service.api.routes import catalog, health, jobs, networks, results
+from service.api.routes import catalog, health, jobs, networks, results, uploads
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
 from service.jobs.store import Store, open_store
 from service.settings import Settings
+from service.uploads import Uploads
 
 PREFIX = "/api/v1"
+FILES_AT_ONCE = 2  # of checkpoints, that one owner may send
 
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
@@ -53,12 +55,14 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         requests=RateLimit(settings.requests_per_minute),
         failures=RateLimit(settings.failed_logins_per_minute),
         streams=Streams(settings.streams_per_token),
+        receiving=Streams(FILES_AT_ONCE),
+        uploads=Uploads(settings),
         thread_pools=ThreadPools(),
         spaces=reader,
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, results, catalog):
+    for module in (jobs, networks, results, catalog, uploads):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)

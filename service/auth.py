@@ -79,6 +79,11 @@ def new_token(name: str, role: Role, expires_at: float | None = None) -> tuple[T
     return Token(secrets.token_hex(4), name, role, time.time(), expires_at), secret
 
 
+def is_owner(text: str) -> bool:
+    """Whether a text has the form of a token's name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def is_secret(text: str) -> bool:
     """Whether a text has the form of a secret; nobody needs to be asked about any other."""
     return _SECRET.fullmatch(text) is not None

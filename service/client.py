@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -14,6 +18,8 @@ from search_spaces.errors import NasError, UsageError
 PREFIX = "/api/v1"
 TIMEOUT_S = 30.0
 SILENCE_S = 60.0  # a stream says at least that often that it is still there
+CHECK_S = 300.0  # for a checkpoint to be read by the service
+PIECE = 2**20  # bytes
 AGAIN_S = 1.0
 TRIES = 30
 
@@ -67,6 +73,42 @@ class Client:
             raise _refusal(answer)
         return answer
 
+    def upload(self, name: str, files: Mapping[str, Path]) -> dict[str, Any]:
+        """Upload a checkpoint; of one that is refused, or not sent to its end, nothing stays.
+
+        Args:
+            name: for the checkpoint.
+            files: name in the checkpoint → the file.
+
+        Returns:
+            What the service tells of the checkpoint.
+
+        Raises:
+            UsageError: when the service refuses it, with its words.
+            NasError: when it does not answer, or a file was changed meanwhile.
+        """
+        sizes = {one: file.stat().st_size for one, file in files.items()}
+        begun = self.ask("POST", "/uploads", json={"name": name, "files": sizes})
+        place = f"/uploads/{begun['id']}"
+        try:
+            for one, file in files.items():
+                self._send(f"{place}/files/{quote(one)}", file, sizes[one])
+            made: dict[str, Any] = self.ask("POST", f"{place}/finish", timeout=CHECK_S)
+        except BaseException:
+            with suppress(NasError):
+                self.ask("DELETE", place)
+            raise
+        return made
+
+    def _send(self, path: str, file: Path, size: int) -> None:
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+            content = _pieces(stream, size, digest.update)
+            sent = self.ask("PUT", path, content=content, headers=headers)
+        if sent["sha256"] != digest.hexdigest():
+            raise NasError(f"{file} arrived as something else; send it again")
+
     def follow(self, job: str) -> Iterator[dict[str, Any]]:
         """Everything that happens to a job until it ends, also over lost connections.
 
@@ -104,6 +146,17 @@ class Client:
             f"{self._server} does not answer ({error}); is the service running there? "
             "nas serve starts one here"
         )
+
+
+def _pieces(stream: BinaryIO, size: int, note: Callable[[bytes], None]) -> Iterator[bytes]:
+    """So many bytes of a file, piece by piece."""
+    while size:
+        piece = stream.read(min(PIECE, size))
+        if not piece:
+            raise NasError(f"{stream.name} was cut while it was sent; begin anew")
+        note(piece)
+        size -= len(piece)
+        yield piece
 
 
 def _messages(lines: Iterator[str]) -> Iterator[tuple[int | None, dict[str, Any]]]:

@@ -58,7 +58,7 @@ def submit(
     name = str(request.space)
     if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
         asked |= {"space": None, "space_toml": read_text(Path(name))}
-    with _client(server, token) as client:
+    with connected(server, token) as client:
         job = str(client.ask("POST", "/jobs", json=asked)["id"])
         if follow:
             tell(f"job {job}")
@@ -81,7 +81,7 @@ def jobs(
     """
     given = {"state": state, "space": space, "text": text, "limit": limit}
     params = {name: value for name, value in given.items() if value}
-    with _client(server, token) as client:
+    with connected(server, token) as client:
         page = client.ask("GET", "/jobs", params=params)
     if as_json:
         print_json(page["jobs"])
@@ -106,7 +106,7 @@ def watch(
 
     Example: nas watch 01a1fea91e56c8caa9ec
     """
-    with _client(server, token) as client:
+    with connected(server, token) as client:
         _watch(client, _checked(job), quiet, json_lines)
 
 
@@ -115,7 +115,7 @@ def cancel(job: str = JOB, server: str = SERVER, token: str = TOKEN) -> None:
 
     Example: nas cancel 01a1fea91e56c8caa9ec
     """
-    with _client(server, token) as client:
+    with connected(server, token) as client:
         answer = client.ask("POST", f"/jobs/{_checked(job)}/cancel")
     stopping = answer["state"] == "running"
     say(f"{answer['id']} {'is being cancelled' if stopping else answer['state']}")
@@ -133,7 +133,7 @@ def front(
     Example: nas front 01a1fea91e56c8caa9ec --csv
     """
     form = "csv" if as_csv else "json"
-    with _client(server, token) as client:
+    with connected(server, token) as client:
         path = f"/jobs/{_checked(job)}/front"
         answer = client.answer("GET", path, params={"format": form})
     if as_csv:
@@ -144,7 +144,8 @@ def front(
         _show(answer.json())
 
 
-def _client(server: str, token: str | None) -> Client:
+def connected(server: str, token: str | None) -> Client:
+    """The service at an address."""
     with installed():
         from service.client import Client
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError
 
+from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
-PRIVATE = ("runs", "logs", "cache", "trash")  # folders of the home
+PRIVATE = ("runs", "logs", "cache", "trash", "uploads")  # folders of the home
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077
 MIB, GIB = 2**20, 2**30
@@ -59,6 +60,8 @@ class Settings(BaseModel):
         quota_gib_per_owner: disk space of one owner's runs; only that of all is limited unless
             given.
         queued_per_owner: jobs of one owner that may wait at once.
+        upload_gib_per_owner: checkpoints that one owner has uploaded, and those on their way.
+        upload_file_gib: largest file with weights of one.
         database_mib_per_owner: what the requests and events of one owner's jobs may take.
         max_body_bytes: largest body of a request.
         requests_per_minute: of one token; others wait.
@@ -66,6 +69,8 @@ class Settings(BaseModel):
         streams_per_token: event streams that one token may hold open.
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
+        evaluators: what searches of genes may name to know their networks, as
+            ``NAME=package.module:Name``, see `nas.evaluators.opening`.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
         runner: module that does a job in a process of its own, run as ``python -m``.
@@ -91,13 +96,34 @@ class Settings(BaseModel):
     quota_gib_per_owner: Annotated[float, Field(gt=0)] | None = None
     queued_per_owner: Annotated[int, Field(ge=1)] = 100
     database_mib_per_owner: Annotated[float, Field(gt=0)] = 256.0
+    upload_gib_per_owner: Annotated[float, Field(ge=0)] = 20.0
+    upload_file_gib: Annotated[float, Field(gt=0)] = 5.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
     streams_per_token: Annotated[int, Field(ge=1)] = 16
     executor: ExecutorKind = "local"
     ray_address: str | None = None
+    evaluators: tuple[str, ...] = ()
     runner: str = "service.worker.job_process"
+
+    @property
+    def registered(self) -> dict[str, str]:
+        """Name of an evaluator → what it stands for, with whole paths.
+
+        Raises:
+            UsageError: for an entry of another form, or one that is not there.
+        """
+        found = {}
+        for text in self.evaluators:
+            name, equals, place = text.partition("=")
+            if not (name.strip() and equals and place.strip()):
+                raise UsageError(
+                    f"{PREFIX}EVALUATORS takes NAME=package.module:Name, with commas between "
+                    f"several; given {text!r}"
+                )
+            found[name.strip()] = EvaluatorName.read(place.strip()).here()
+        return found
 
     @property
     def searching(self) -> ExecutorSettings:
@@ -121,6 +147,11 @@ class Settings(BaseModel):
     def runs(self) -> Path:
         """Where the run folders are."""
         return self.home / "runs"
+
+    @property
+    def uploads(self) -> Path:
+        """Where the checkpoints are that were uploaded, by owner."""
+        return self.home / "uploads"
 
     @property
     def logs(self) -> Path:
@@ -149,6 +180,16 @@ class Settings(BaseModel):
         return None if given is None else int(given * GIB)
 
     @property
+    def upload_owner_bytes(self) -> int:
+        """What one owner's uploaded checkpoints may take, in bytes."""
+        return int(self.upload_gib_per_owner * GIB)
+
+    @property
+    def upload_file_bytes(self) -> int:
+        """The largest file with weights that may be uploaded, in bytes."""
+        return int(self.upload_file_gib * GIB)
+
+    @property
     def database_bytes_per_owner(self) -> int:
         """What one owner's jobs may take of the database, in bytes."""
         return int(self.database_mib_per_owner * MIB)
@@ -171,7 +212,7 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
     values: dict[str, Any] = {
         name: environment[variable] for name, variable in names.items() if environment.get(variable)
     }
-    for name in ("allowed_hosts", "trusted_proxies"):
+    for name in ("allowed_hosts", "trusted_proxies", "evaluators"):
         if name in values:
             values[name] = tuple(one.strip() for one in values[name].split(","))
     values |= {name: value for name, value in given.items() if value is not None}

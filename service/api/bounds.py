@@ -10,8 +10,9 @@ import re
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
@@ -27,7 +28,14 @@ AGAIN_S = 2
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
+# The route that takes a file as it comes, within bounds of its own; see `service.uploads`.
+_BRINGS_FILE = re.compile(r"/api/v1/uploads/[0-9a-f]{20}/files/.+")
 _NO_JSON = ("text/plain", "application/x-www-form-urlencoded")
+
+
+def brings_file(scope: Mapping[str, Any]) -> bool:
+    """Whether a request's body is a file, which is written as it comes and not held."""
+    return scope["method"] == "PUT" and _BRINGS_FILE.fullmatch(scope["path"]) is not None
 
 
 def network_of(address: str) -> str:

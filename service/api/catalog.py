@@ -3,13 +3,14 @@
 Requests name these, never paths. Spaces are the shipped ones and the TOML files in ``HOME/spaces``;
 data sets are the built-in ones and the folders that ``nas data prepare`` made in ``HOME/data``,
 where the files of data sets that need one are as well; device profiles are the files that ``nas
-profile`` made in ``HOME/profiles``; checkpoints are folders in ``HOME/checkpoints``.
+profile`` made in ``HOME/profiles``; checkpoints are folders in ``HOME/checkpoints``, and those that
+somebody has uploaded (`service.uploads`), of which each sees his own.
 """
 
 from __future__ import annotations
 
+import copy
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,16 +22,17 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
-from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError
+from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
+from search_spaces.genes import GeneSpace, parse_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import read_text
+from service.auth import Token
 from service.settings import Settings
+from service.uploads import NAME, Uploads
 from supernet.data.manifest import FILE_NAME, read_manifest
 from supernet.data.recall import NAME as RECALL
 from supernet.data.sources import SOURCES
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that searches may begin with.
+    """A checkpoint that the server's owner put there for searches.
 
     Attributes:
         name: of its folder.
@@ -72,13 +74,27 @@ class Checkpoint:
 
 
 class Catalog:
-    """The spaces and data sets of a service."""
+    """The spaces, data sets and checkpoints of a service, as somebody sees them.
+
+    Args:
+        settings: of the service.
+    """
 
     def __init__(self, settings: Settings) -> None:
+        self._uploads = Uploads(settings)
+        self._uploads_root = settings.uploads
+        self._viewer: Token | None = None
         self._spaces = settings.home / "spaces"
         self._data = settings.home / "data"
         self._profiles = settings.home / "profiles"
         self._checkpoints = settings.home / "checkpoints"
+        self._evaluators = settings.registered
+
+    def seen_by(self, viewer: Token) -> Catalog:
+        """The same with the checkpoints that somebody has uploaded."""
+        found = copy.copy(self)
+        found._viewer = viewer
+        return found
 
     def space_names(self) -> list[str]:
         """Names of all spaces."""
@@ -98,6 +114,28 @@ class Catalog:
         if name not in space_names():
             raise _unknown("space", name, self.space_names())
         return _shipped(name)
+
+    def genes(self, name: str) -> GeneSpace:
+        """A space of genes among the server's own.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            SpaceFileError: when it cannot be read.
+        """
+        files = {file.stem: file for file in self._own_spaces()}
+        if name not in files:
+            raise _unknown("space of genes", name, files)
+        return parse_genes(read_text(files[name]), name)
+
+    def evaluator(self, name: str) -> str:
+        """What is registered under that name: nobody else says what code is run here.
+
+        Raises:
+            UnknownNameError: when nothing is.
+        """
+        if name not in self._evaluators:
+            raise _unknown("evaluator", name, self._evaluators)
+        return self._evaluators[name]
 
     def readable_spaces(self) -> list[SearchSpace]:
         """All spaces that can be read, by name."""
@@ -158,21 +196,40 @@ class Catalog:
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
 
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """Nothing: how fast networks are trained is not found out while a request waits.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "no space is given: name one, or bring one along as space_toml; nas space new --data "
+            "makes one for data, on the machine that has them"
+        )
+
     def texts(self, path: Path, begun: StartingPoint) -> Path:
         """Data as they are: on a server they are prepared before they are put there."""
         return path
 
     @property
-    def hidden(self) -> str:
-        """The beginning of paths that clients are not told."""
-        return f"{self._checkpoints.resolve()}/"
+    def hidden(self) -> tuple[str, ...]:
+        """Beginnings of paths that clients are not told."""
+        owner = "" if self._viewer is None else f"{self._viewer.name}/"
+        places = f"{self._uploads_root.resolve()}/"
+        return f"{self._checkpoints.resolve()}/", f"{places}{owner}", places
 
     def checkpoint_names(self) -> list[str]:
-        """The checkpoints that searches may begin with."""
-        return _names(self._checkpoints)
+        """The checkpoints that the viewer's searches may begin with; others' as OWNER/NAME."""
+        own: list[str] = []
+        others: list[str] = []
+        seen = [] if self._viewer is None else self._uploads.seen_by(self._viewer)
+        for one in seen:
+            mine = self._viewer is not None and one.owner == self._viewer.name
+            (own if mine else others).append(one.name if mine else one.address)
+        return [*sorted({*_names(self._checkpoints), *own}), *others]
 
     def start(self, name: str) -> StartingPoint:
-        """The checkpoint of that name.
+        """The checkpoint of that name; one's own hides one of the server's.
 
         Raises:
             UnknownNameError: when there is none.
@@ -187,11 +244,11 @@ class Catalog:
             raise DataError(self._problem(name, folder, error)) from error
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All checkpoints, by name, with what their files say of them; weights are not read."""
+        """The server's checkpoints, by name, with what their files say; weights are not read."""
         from supernet.pretrained.checkpoint import read_checkpoint  # brings along torch
 
         found = []
-        for name in self.checkpoint_names():
+        for name in _names(self._checkpoints):
             try:
                 folder = self._checkpoint(name)
                 one = read_checkpoint(folder)
@@ -209,7 +266,11 @@ class Catalog:
             UnknownNameError: when there is none of that name.
             DataError: when a file lies elsewhere.
         """
-        if name not in self.checkpoint_names():
+        viewer = self._viewer
+        mine = None if viewer is None else self._uploads.find(viewer, name)
+        if mine is not None:
+            return mine.folder
+        if name not in _names(self._checkpoints):
             raise _unknown("checkpoint", name, self.checkpoint_names())
         folder, root = (self._checkpoints / name).resolve(), self._checkpoints.resolve()
         for file in folder.rglob("*"):

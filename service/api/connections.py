@@ -21,14 +21,14 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.api.bounds import network_of
+from service.api.bounds import brings_file, network_of
 from service.api.problems import problem_response
 from service.settings import Settings
 
 HEAD_BYTES = 32_768
 HEADERS = 100
 HEAD_S = 10.0  # from the first byte of a head, or the connection, to the head's end
-BODY_S = 30.0  # from a head's end to its body's, for each `BODY_BYTES` that a body may have
+BODY_S = 30.0  # from a head's end to its body's, for each `BODY_BYTES` that a body may have, or has
 BODY_BYTES = 1_000_000
 ANSWER_S = 60.0  # without taking anything of an answer
 PIPELINED = 16  # requests that are sent without waiting for answers
@@ -64,6 +64,8 @@ class Connection(HttpToolsProtocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._unread = self._head = self._count = 0  # bytes not used yet; of this head; headers
         self._begun = False  # whether some of a head has come
+        self._brings_file = False  # whether its body may be of any size
+        self._since = 0  # bytes of that which have come since its deadline was set
         self._problem: tuple[int, str] | None = None
 
     # -- opened and closed --------------------------------------------------------------------
@@ -174,6 +176,7 @@ class Connection(HttpToolsProtocol):
         self._unread, self._begun = 0, False
         self._within(BODY_S * self._patience, 408, "no whole request body came in time")
         super().on_headers_complete()
+        self._brings_file, self._since = brings_file(dict(self.scope)), 0
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._served = cycle
@@ -183,6 +186,10 @@ class Connection(HttpToolsProtocol):
         """Take in some of its body."""
         self._unread = 0
         super().on_body(body)
+        self._since += len(body)
+        if self._brings_file and self._since >= BODY_BYTES and not self.cycle.response_complete:
+            self._since = 0
+            self._within(BODY_S, 408, "a file came too slowly")
 
     def on_message_complete(self) -> None:
         """It is whole: the client has done its part."""

@@ -20,6 +20,7 @@ from service.auth import ANYBODY, Role, Token, digest_of, is_secret
 from service.jobs.states import Job
 from service.jobs.store import Store
 from service.settings import Settings
+from service.uploads import Uploads
 
 COOKIE = "nas_session"  # the token's secret, for the dashboard's pages
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
@@ -38,6 +39,8 @@ class Context:
         requests: how often a token may ask.
         failures: how often an address may be wrong about its token.
         streams: open event streams.
+        receiving: files of checkpoints that are just being sent, by owner.
+        uploads: checkpoints that were uploaded.
         thread_pools: threads for what may take long, so that no reader waits for one because of it.
         spaces: checks the spaces that requests bring along.
         readiness: whether requests can be taken.
@@ -50,6 +53,8 @@ class Context:
     requests: RateLimit
     failures: RateLimit
     streams: Streams
+    receiving: Streams
+    uploads: Uploads
     thread_pools: ThreadPools
     spaces: SpaceReader
     readiness: Readiness

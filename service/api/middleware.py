@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.bounds import Bodies, GoneError, network_of
+from service.api.bounds import Bodies, GoneError, brings_file, network_of
 from service.api.health import Metrics
 from service.api.problems import ProblemError, problem_response, unexpected
 from service.api.thread_pools import SAFE
@@ -77,7 +77,7 @@ class RequestMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer what it is to hear of."""
         refusal = self._refusal(scope)
-        if refusal is not None or scope["method"] in SAFE:
+        if refusal is not None or scope["method"] in SAFE or brings_file(scope):
             await (refusal or self._app)(scope, receive, send)
             return
         with self._bodies.holding(network_of(_client(scope))) as body:
@@ -99,7 +99,7 @@ class RequestMiddleware:
             detail = f"this service is not known as {host[:100]!r}; NAS_ALLOWED_HOSTS names others"
             return problem_response(421, detail)
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._most:
+        if length.isdecimal() and int(length) > self._most and not brings_file(scope):
             return problem_response(413, f"the body is larger than {self._most} bytes")
         origin = headers.get("origin")
         if scope["method"] in SAFE or origin is None:

@@ -23,6 +23,7 @@ from search_spaces.errors import DamagedRunError, NasError, UsageError
 from service.jobs.database import DatabaseAwayError
 from service.jobs.states import JobStateError
 from service.jobs.submissions import IdempotencyError
+from service.uploads import UploadError
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80
@@ -176,6 +177,9 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
     match error:
         case JobStateError():
             return problem_response(409, str(error))
+        case UploadError():
+            told = ProblemError(error.status, str(error), error.field and f"/{error.field}")
+            return problem_response(told.status, told.detail, told.errors)
         case UsageError():
             return problem_response(422, str(error))
         case DatabaseAwayError():

@@ -14,6 +14,7 @@ from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
 from service.api.catalog import Checkpoint
 from service.jobs.states import Job, Kind, State
+from service.uploads import MOST_FILES, Upload, Uploaded
 from supernet.export.formats import FORMATS
 
 Choice = int | str
@@ -203,15 +204,71 @@ class DatasetOut(BaseModel):
 class CheckpointOut(BaseModel):
     """A checkpoint that searches may begin with."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     name: str
     family: str | None
     task: str | None
     problem: str | None
+    owner: str | None = None
+    bytes: int | None = None
 
     @classmethod
     def of(cls, one: Checkpoint) -> Self:
-        """As it is known."""
-        return cls(name=one.name, family=one.family, task=one.task, problem=one.problem)
+        """One that the server's owner put there."""
+        return cls.model_validate(one)
+
+    @classmethod
+    def uploaded(cls, one: Uploaded) -> Self:
+        """One that somebody has uploaded, which was read then."""
+        return cls(
+            name=one.name,
+            family=one.family,
+            task=one.task,
+            problem=None,
+            owner=one.owner,
+            bytes=one.bytes,
+        )
+
+
+class UploadRequest(BaseModel):
+    """A checkpoint that is to be uploaded."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"name": "minilm", "files": {"config.json": 612, "model.safetensors": 90868376}}
+            ]
+        },
+    )
+
+    name: Word
+    files: Annotated[
+        dict[Annotated[str, Field(max_length=200, pattern=LINE)], Annotated[int, Field(ge=0)]],
+        Field(max_length=MOST_FILES, description="Name of each file in the folder, and its bytes."),
+    ]
+
+
+class UploadOut(BaseModel):
+    """An upload whose files may come."""
+
+    id: str
+    name: str
+    files: dict[str, int]
+
+    @classmethod
+    def of(cls, one: Upload) -> Self:
+        """As it was announced."""
+        return cls(id=one.id, name=one.name, files=dict(one.files))
+
+
+class UploadedFileOut(BaseModel):
+    """A file of an upload that has come as a whole."""
+
+    name: str
+    bytes: int
+    sha256: str
 
 
 class ProfileOut(BaseModel):

@@ -5,7 +5,8 @@ text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
 Checkpoints are read there as well, because that takes libraries that the service does without.
-These were put on the server by its owner, and may take their time.
+Those that were put on the server by its owner may take their time; what was uploaded is read for
+the first time within `CHECK_CPU_S` and `CHECK_MEMORY_MB`.
 
 Such a process reads the service's settings from stdin, then one request a line, and writes an
 answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
@@ -14,6 +15,7 @@ system ends the process that does. It ends when its stdin closes as well.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +39,16 @@ from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import CheckpointOut, JobRequest, SpaceOut
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
-from service.settings import Settings, environment_of_process
+from service.auth import Role, Token
+from service.settings import MIB, Settings, environment_of_process
 
 MODULE = "service.api.space_reader"
 START_S = 60.0  # libraries have to be loaded
 WALL_S = 10.0  # for a process that gets no processor
 START_WALL_S = 300.0  # for the checksum of a large checkpoint, which the server's owner put there
 CPU_S, MEMORY_MB = 2, 256  # for one request
+CHECK_CPU_S, CHECK_MEMORY_MB = 20, 1024  # for reading an upload, beside its weights
+CHECK_WALL_S = 120.0
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
@@ -70,8 +76,12 @@ class SpaceReader:
         self._guard = threading.Lock()
         self._idle: list[_Process] = []
 
-    def search(self, given: JobRequest) -> Search:
+    def search(self, given: JobRequest, viewer: Token) -> Search:
         """What a search needs.
+
+        Args:
+            given: the request.
+            viewer: who asks, who sees his own checkpoints.
 
         Raises:
             ProblemError: naming the field at fault.
@@ -79,7 +89,8 @@ class SpaceReader:
         if given.start is not None:
             if given.space_toml is not None:  # within bounds, unlike what follows
                 self.check(SpaceSource(space_toml=given.space_toml, restrict=given.restrict))
-            return Search(**self._ask("search", given.model_dump(mode="json"), START_WALL_S))
+            asked = given.model_dump(mode="json")
+            return Search(**self._ask("search", asked, START_WALL_S, viewer))
         if given.space_toml is None:
             return read_search(given, self._catalog)
         return Search(**self._bounded("search", given, given.space_toml))
@@ -94,9 +105,31 @@ class SpaceReader:
         return SpaceOut(**self._bounded("space", given, given.space_toml))
 
     def checkpoints(self) -> list[CheckpointOut]:
-        """The checkpoints of the server."""
+        """The checkpoints that the server's owner put there."""
         answered = self._ask("checkpoints", {}, START_WALL_S)
         return [CheckpointOut(**one) for one in answered["checkpoints"]]
+
+    def check_upload(self, folder: Path, size: int) -> tuple[str, str]:
+        """Family and task of a checkpoint that somebody has uploaded.
+
+        Args:
+            folder: with all its files.
+            size: bytes of them.
+
+        Raises:
+            ProblemError: 422 with what is wrong with it.
+        """
+        try:
+            found = self._ask("upload", {"folder": str(folder), "size": size}, CHECK_WALL_S)
+        except LostError as error:
+            if error.code is not None and 0 < error.code != TOO_MUCH:
+                raise  # our own mistake
+            raise ProblemError(
+                422,
+                f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
+                "beside its weights, which none needs",
+            ) from error
+        return found["family"], found["task"]
 
     def close(self) -> None:
         """End the processes."""
@@ -121,7 +154,9 @@ class SpaceReader:
                 "/space_toml",
             ) from error
 
-    def _ask(self, kind: str, given: dict[str, Any], wait_s: float) -> dict[str, Any]:
+    def _ask(
+        self, kind: str, given: dict[str, Any], wait_s: float, viewer: Token | None = None
+    ) -> dict[str, Any]:
         """What another process finds.
 
         Raises:
@@ -130,7 +165,7 @@ class SpaceReader:
         """
         process = self._take()
         try:
-            request = {"kind": kind, "given": given}
+            request = {"kind": kind, "given": given, "viewer": viewer and asdict(viewer)}
             answer = process.ask(json.dumps(request).encode() + b"\n", wait_s)
         except LostError:
             process.end()
@@ -224,8 +259,8 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
     """What comes of a request.
 
     Args:
-        kind: ``space``, which is described, ``search``, whose spec is made, or ``checkpoints``,
-            which are listed.
+        kind: ``space``, which is described, ``search``, whose spec is made, ``checkpoints``,
+            which are listed, or ``upload``, which is read.
         given: the request as JSON.
         catalog: spaces and data sets of the server.
 
@@ -236,6 +271,8 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
         if kind == "checkpoints":
             listed = [CheckpointOut.of(one).model_dump() for one in catalog.checkpoints()]
             return {"found": {"checkpoints": listed}}
+        if kind == "upload":
+            return {"found": _read_upload(Path(given["folder"]))}
         if kind == "space":
             space = read_space(SpaceSource(**given), catalog)
             return {"found": SpaceOut.of(space).model_dump(mode="json")}
@@ -247,6 +284,23 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
         return {"problem": [422, str(error), None]}
 
 
+def _seen(catalog: Catalog, viewer: dict[str, Any] | None) -> Catalog:
+    if viewer is None:
+        return catalog
+    return catalog.seen_by(Token(**{**viewer, "role": Role(viewer["role"])}))
+
+
+def _read_upload(folder: Path) -> dict[str, str]:
+    from supernet.pretrained.checkpoint import read_checkpoint  # brings along torch
+
+    try:
+        found = read_checkpoint(folder)
+    except NasError as error:
+        text = str(error).replace(f"{folder}/", "").replace(str(folder), "the upload")
+        raise ProblemError(422, f"this checkpoint cannot be used: {text}") from error
+    return {"family": found.family, "task": found.task}
+
+
 def mapped_bytes() -> int:
     """Address space of this process; 0 where the system does not tell."""
     if not _STATM.exists():
@@ -255,12 +309,12 @@ def mapped_bytes() -> int:
 
 
 @contextmanager
-def limited() -> Iterator[None]:
-    """Use no more than `CPU_S` and `MEMORY_MB`, where the system can tell."""
+def limited(cpu_s: int, memory_mb: int) -> Iterator[None]:
+    """Use no more processor time and memory than that, where the system can tell."""
     mapped = mapped_bytes()
-    wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + CPU_S}
+    wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + cpu_s}
     if mapped:
-        wanted[resource.RLIMIT_AS] = mapped + MEMORY_MB * 2**20
+        wanted[resource.RLIMIT_AS] = mapped + memory_mb * MIB
     before = {what: resource.getrlimit(what) for what in wanted}
     for what, most in wanted.items():
         hard = before[what][1]
@@ -285,18 +339,28 @@ def main() -> None:
         request = json.loads(line)
         own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
         if own:  # what the server's owner put there, which may take its time
-            answered = answer(request["kind"], request["given"], catalog) | {"spent": False}
+            seen = _seen(catalog, request["viewer"])
+            answered = answer(request["kind"], request["given"], seen) | {"spent": False}
             began = max(began, mapped_bytes())
             output.write(json.dumps(answered).encode() + b"\n")
             output.flush()
             continue
-        if needs_limits(request["given"]):
-            import nas.stages.feasibility  # noqa: F401  # what it takes is not the request's
+        bounds = CPU_S, MEMORY_MB
+        # What libraries take is not the request's.
+        if request["kind"] == "upload":
+            importlib.import_module("supernet.pretrained.checkpoint")
+            importlib.import_module("safetensors.torch")
+            weights_mb = request["given"]["size"] // MIB  # which are mapped, not read
+            bounds = CHECK_CPU_S, CHECK_MEMORY_MB + weights_mb
+        elif needs_limits(request["given"]):
+            importlib.import_module("nas.stages.feasibility")
         try:
-            with limited():
+            with limited(*bounds):
                 answered = answer(request["kind"], request["given"], catalog)
         except MemoryError:
             os._exit(TOO_MUCH)
+        if request["kind"] == "upload":
+            began = max(began, mapped_bytes())  # libraries, and tables that they keep
         answered["spent"] = mapped_bytes() > began + KEPT_BYTES
         output.write(json.dumps(answered).encode() + b"\n")
         output.flush()

@@ -55,30 +55,32 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     Raises:
         ProblemError: naming the field at fault.
     """
-    with refusing(catalog.hidden):
+    with refusing(*catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
-        if given.limits or given.quality != "loss":
+        if spec.evaluator is None and (given.limits or given.quality != "loss"):
             # Imported late: it brings along what fits rankers, for which most have no use.
             from nas.stages.feasibility import check_costs, check_quality
 
             with blaming("limits"):
-                check_costs(found.space, spec.limits)
+                check_costs(spec.space, spec.limits)
             with blaming("quality"):
                 check_quality(spec)
     return Search(spec.model_dump_json(), found.space.name[:200], spec.dataset[:200], spec.preset)
 
 
 @contextmanager
-def refusing(hidden: str = "/") -> Iterator[None]:
+def refusing(*hidden: str) -> Iterator[None]:
     """Tell what is wrong with a request as a problem of its field.
 
     Args:
-        hidden: the beginning of paths that is left out of what is told.
+        hidden: beginnings of paths that are left out of what is told.
     """
     try:
         yield
     except NasError as error:
         field = None if error.field is None else f"/{error.field}"
-        message = str(error) if hidden == "/" else str(error).replace(hidden, "")
+        message = str(error)
+        for place in hidden:
+            message = message.replace(place, "")
         raise ProblemError(422, message, field) from error

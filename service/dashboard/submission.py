@@ -20,6 +20,7 @@ from service.api.problems import ProblemError
 from service.api.routes import jobs
 from service.api.schemas import JobRequest
 from service.api.specs import read_space
+from service.auth import Token
 from service.dashboard.pages import Form, Page, page
 
 GENE = "gene:"  # before the names of the genes' fields
@@ -80,7 +81,7 @@ class Gene:
 def new(request: Request, token: Submitter, context: InContext) -> Response:
     """The form; choices in the address are taken over, and the networks that remain counted."""
     params = request.query_params
-    return _form_page(request, context, {name: params.getlist(name) for name in params})
+    return _form_page(request, token, context, {name: params.getlist(name) for name in params})
 
 
 @router.post("/new")
@@ -91,18 +92,18 @@ def submit(request: Request, token: Submitter, context: InContext, form: Form) -
         given = JobRequest(**read_form(form, space))
         made, _ = jobs.begin_search(given, token, context)
     except ValidationError as error:
-        return _form_page(request, context, form, first_problem(error))
+        return _form_page(request, token, context, form, first_problem(error))
     except UsageError as error:
-        return _form_page(request, context, form, str(error))
+        return _form_page(request, token, context, form, str(error))
     except ProblemError as error:
         if error.status not in (403, 422):
             raise
-        return _form_page(request, context, form, error.detail)
+        return _form_page(request, token, context, form, error.detail)
     return RedirectResponse(f"/jobs/{made.id}", status_code=303)
 
 
 def _form_page(
-    request: Request, context: Context, form: Fields, problem: str | None = None
+    request: Request, token: Token, context: Context, form: Fields, problem: str | None = None
 ) -> Response:
     space = _space(context, form)
     rows = genes(space, form)
@@ -119,7 +120,7 @@ def _form_page(
         problem=problem,
         space=space,
         spaces=context.catalog.space_names(),
-        controls=controls(context, space, form),
+        controls=controls(context, space, form, token),
         costs=COSTS,
         more=[name for name in COSTS if OBJECTIVES[name].maximise],
         objectives=form.get("objective") or [QUALITY, LATENCY],
@@ -129,14 +130,14 @@ def _form_page(
     )
 
 
-def controls(context: Context, space: SearchSpace, form: Fields) -> list[Control]:
+def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -> list[Control]:
     """What the form asks for besides space, objectives and choices: the fields of a request."""
     catalog, dataset = context.catalog, space.data.get("dataset")
     here: dict[str, list[str]] = {
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
         "data": [SYNTHETIC, *catalog.data_names()],
         "device_profile": catalog.profile_names(),
-        "start": catalog.checkpoint_names(),
+        "start": catalog.seen_by(token).checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }

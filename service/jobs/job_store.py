@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,15 @@ class JobStore:
             quotas.check_queue(connection, job.owner)
             values = {"cancel_requested": False, "error": None, "ended_at": None, "losses": 0}
             return change(connection, self._database.now(), Action.retry, job, values)
+
+    def needing(self, folder: str) -> Sequence[str]:
+        """The ids of jobs that have not ended and whose run began with the checkpoint there."""
+        written = literal(json.dumps(folder, ensure_ascii=False))  # as it stands in a spec
+        begun = self._database.contains(runs.c.spec, written)
+        going = jobs.c.state.in_((State.queued, State.running))
+        query = select(jobs.c.id).join(runs, runs.c.id == jobs.c.run).where(going, begun)
+        with self._database.reading() as connection:
+            return list(connection.execute(query.order_by(jobs.c.id)).scalars())
 
     def on_run(self, run: str) -> Sequence[str]:
         """The ids of all jobs on a run, that of its search among them."""

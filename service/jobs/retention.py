@@ -29,6 +29,7 @@ from service.jobs.database import DatabaseFullError
 from service.jobs.states import NOTHING, RESULTS, Job, Kind
 from service.jobs.store import Store
 from service.settings import Settings
+from service.uploads import drop_unfinished
 
 ORPHAN_S = 3600.0  # a folder that belongs to no run may be one that somebody is about to look at
 
@@ -151,6 +152,7 @@ def _sweep(store: Store, settings: Settings) -> None:
     if settings.trash.is_dir():
         for path in settings.trash.iterdir():
             shutil.rmtree(path, ignore_errors=True)
+    drop_unfinished(settings.uploads)
     if not settings.runs.is_dir():
         return
     found = {path.name: path for path in settings.runs.iterdir() if path.is_dir()}

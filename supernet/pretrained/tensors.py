@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import DataError, UsageError
+from supernet.pretrained.file_names import INDEX_FILE
 from supernet.pretrained.json_files import read_object
 
 WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.msgpack")
 PICKLE_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
 PLAIN_TYPES = frozenset(("F32", "F16", "BF16", "F64"))

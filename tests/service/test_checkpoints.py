@@ -7,14 +7,20 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner, Result
 
+from search_spaces.errors import NasError, UsageError
+from service.checkpoint_commands import app as commands
+from service.checkpoint_commands import checkpoint_files
+from service.client import Client
 from tests.service.test_processes import Service
-from tests.support.dashboard_cases import browser
+from tests.support.dashboard_cases import browser, said
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import change_config
 from tests.support.service_cases import Server, problem
@@ -76,6 +82,8 @@ def test_checkpoints_are_listed_with_what_is_wrong(alice: httpx.Client, home: Pa
         "family": "llama",
         "task": "language_modelling",
         "problem": None,
+        "owner": None,
+        "bytes": None,
     }
     assert "no whole safetensors file" in found["damaged"]["problem"]
     assert "asks for code of its own" in found["code"]["problem"]
@@ -121,6 +129,114 @@ def test_the_form_offers_them(server: Server) -> None:
         made = client.post("/new", data={**form, "start": "llama", "data": "texts"})
     assert made.status_code == 303 or "/jobs/" in str(made.url), made.text
     assert 'name="start"' in page and "<option >llama</option>" in page
+
+
+def test_the_command_uploads_one(
+    server: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nas(*arguments: str) -> Result:
+        return CliRunner().invoke(commands, arguments)
+
+    monkeypatch.setenv("NAS_SERVER", server.url)
+    monkeypatch.setenv("NAS_TOKEN", server.token("carol"))
+    folder = shutil.copytree(home / "checkpoints" / "llama", tmp_path / "mine")
+    for name in ("README.md", "pytorch_model.bin", "modeling.py"):
+        (folder / name).write_text("x")
+    done = nas("upload", str(folder))
+    assert (done.exit_code, done.stdout) == (0, "mine\n"), done.stderr
+    assert "Left out: README.md, modeling.py, pytorch_model.bin." in done.stderr
+    assert "llama, language_modelling" in done.stderr
+    kept = server.settings.uploads / "carol" / "mine"
+    for file in kept.iterdir():
+        assert file.name == "upload.json" or file.read_bytes() == (folder / file.name).read_bytes()
+    assert not (kept / "pytorch_model.bin").exists()
+    listed = json.loads(nas("list", "--json").stdout)
+    assert {"mine", "llama"} <= {one["name"] for one in listed}
+    assert "the server" in nas("list").stdout
+    again = nas("upload", str(folder), "--name", "mine")
+    assert isinstance(again.exception, UsageError) and "already" in str(again.exception)
+    cut = folder / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:1000])
+    damaged = nas("upload", str(folder), "--name", "cut")
+    assert "no whole safetensors file" in str(damaged.exception)
+    assert nas("delete", "mine").stdout == "deleted mine\n"
+    assert "no checkpoint" in str(nas("delete", "mine").exception)
+    assert [path.name for path in kept.parent.iterdir()] == [".lock"]
+    for wrong in (tmp_path, tmp_path / "nowhere"):
+        assert isinstance(nas("upload", str(wrong)).exception, UsageError)
+
+
+def test_a_file_that_is_cut_while_it_is_sent_leaves_nothing(
+    server: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(home / "checkpoints" / "llama", tmp_path / "mine")
+    files, _ = checkpoint_files(folder)
+    real = Client.ask
+
+    def cutting(self: Client, method: str, path: str, **options: Any) -> Any:
+        if path == "/uploads":
+            (folder / "model.safetensors").write_bytes(b"")
+        return real(self, method, path, **options)
+
+    with Client(server.url, server.token("dora")) as client:
+        monkeypatch.setattr(client, "ask", partial(cutting, client))
+        with pytest.raises(NasError, match=r"model.safetensors was cut while it was sent"):
+            client.upload("mine", files)
+    place = server.settings.uploads / "dora"
+    assert [path.name for path in place.iterdir()] == [".lock"]
+
+
+def test_the_page_lists_deletes_and_offers_them(server: Server, home: Path) -> None:
+    files, _ = checkpoint_files(home / "checkpoints" / "llama")
+    with Client(server.url, server.token("erin")) as client:
+        client.upload("mine", files)
+    with browser(server, server.token("erin")) as erin, browser(server, server.token("f")) as other:
+        page = said(erin.get("/checkpoints"))
+        assert "Delete mine" in page and "the server" in page and "webkitdirectory" in page
+        assert "<option >mine</option>" in said(erin.get("/new"))
+        assert "selected>mine</option>" in said(erin.get("/new", params={"start": "mine"}))
+        assert "mine" not in said(other.get("/checkpoints"))
+        assert "<option >mine</option>" not in said(other.get("/new"))
+        named = {"owner": "erin", "name": "mine"}
+        assert other.post("/checkpoints/delete", data=named).status_code == 404
+        foreign = {"Origin": "http://elsewhere.example"}
+        assert erin.post("/checkpoints/delete", data=named, headers=foreign).status_code == 403
+        assert erin.post("/checkpoints/delete", data={"name": "../mine"}).status_code == 422
+        gone = erin.post("/checkpoints/delete", data=named)
+        assert gone.status_code == 303 and "Delete mine" not in said(erin.get("/checkpoints"))
+
+
+def test_a_killed_service_lists_nothing_half(home: Path, tmp_path: Path) -> None:
+    service = Service(tmp_path, "--workers", "0")
+    files, _ = checkpoint_files(home / "checkpoints" / "llama")
+    asked = {"name": "mine", "files": {name: file.stat().st_size for name, file in files.items()}}
+    upload = service.client.post("/uploads", json=asked).json()["id"]
+    place = f"/uploads/{upload}/files"
+    for name, file in files.items():
+        if name != "model.safetensors":
+            service.client.put(f"{place}/{name}", content=file.read_bytes())
+
+    def half() -> Iterator[bytes]:
+        whole = files["model.safetensors"].read_bytes()
+        yield whole[: len(whole) // 2]
+        service.process.kill()
+        service.process.wait()
+        yield whole[len(whole) // 2 :]
+
+    with pytest.raises(httpx.TransportError):
+        service.client.put(f"{place}/model.safetensors", content=half())
+    service.process.communicate()
+    service.client.close()
+    service.start()
+    assert service.client.get("/checkpoints").json() == []
+    assert "have not come yet" in service.client.post(f"/uploads/{upload}/finish").text
+    whole = files["model.safetensors"].read_bytes()  # the upload goes on where it was
+    assert service.client.put(f"{place}/model.safetensors", content=whole).status_code == 200
+    assert service.client.post(f"/uploads/{upload}/finish").status_code == 201
+    assert [one["name"] for one in service.client.get("/checkpoints").json()] == ["mine"]
+    kept = {path.name for path in (tmp_path / "uploads" / "admin" / "mine").iterdir()}
+    assert kept == {*files, "upload.json"}
+    service.kill(signal.SIGTERM)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the server has: search spaces, data sets, device profiles, checkpoints."""
+"""What the server has: search spaces, data sets, device profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from search_spaces.errors import DataError, NasError
 from service.api.catalog import Catalog
 from service.api.dependencies import Admin, AnyRole, InContext
 from service.api.problems import ProblemError
-from service.api.schemas import CheckpointOut, DatasetOut, ProfileOut, SpaceOut
+from service.api.schemas import DatasetOut, ProfileOut, SpaceOut
 from service.api.specs import read_space
 from service.api.thread_pools import Route
 from service.settings import Settings
@@ -68,12 +68,6 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
         )
         for one in context.catalog.datasets()
     ]
-
-
-@router.get("/checkpoints", tags=["checkpoints"], response_model=list[CheckpointOut])
-async def checkpoints(token: AnyRole, context: InContext) -> list[CheckpointOut]:
-    """The checkpoints that a search may begin with."""
-    return await context.thread_pools.spaces.run(context.spaces.checkpoints)
 
 
 def _profile_out(profile: TimingJournal) -> ProfileOut:

@@ -48,7 +48,7 @@ async def submit(
     """Submit a search."""
     found = None
     if given.space_toml is not None or given.start is not None:
-        found = await context.thread_pools.spaces.run(partial(context.spaces.search, given))
+        found = await context.thread_pools.spaces.run(partial(context.spaces.search, given, token))
     begin = partial(begin_search, given, token, context, key, found)
     return job_response(*await context.thread_pools.changes.run(begin))
 
@@ -83,7 +83,7 @@ def begin_search(
             "NAS_EXECUTOR=ray",
             "/executor",
         )
-    found = found or context.spaces.search(given)
+    found = found or context.spaces.search(given, token)
     submission = Submission(
         kind=Kind.search,
         owner=token.name,

@@ -209,6 +209,97 @@
     space.form.querySelector("button").hidden = true;
   }
 
+  // -- a checkpoint that is uploaded ------------------------------------------------------------
+
+  async function ask(method, path, body) {
+    const headers = body ? { "Content-Type": "application/json" } : {};
+    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+    const found = answer.status === 204 ? null : await answer.json();
+    if (!answer.ok) throw new Error(found.detail);
+    return found;
+  }
+
+  // A request whose progress can be seen, which fetch does not tell.
+  function send(path, file, tell) {
+    return new Promise((done, fail) => {
+      const request = new XMLHttpRequest();
+      request.open("PUT", path);
+      request.setRequestHeader("Content-Type", "application/octet-stream");
+      request.upload.onprogress = (event) => tell(event.loaded);
+      request.onerror = () => fail(new Error(`the connection was lost while ${file.name} was sent`));
+      request.onload = () => {
+        if (request.status < 300) return done();
+        const found = JSON.parse(request.responseText || "{}");
+        fail(new Error(found.detail ?? `the service answered ${request.status}`));
+      };
+      request.send(file);
+    });
+  }
+
+  // The files of a checkpoint by their names in the folder, and the names of all others.
+  function chosenFiles(form) {
+    const known = new RegExp(`^(?:${form.dataset.files})$`);
+    const files = {};
+    const others = [];
+    for (const file of form.elements.folder.files) {
+      const name = file.webkitRelativePath.split("/").slice(1).join("/") || file.name;
+      if (known.test(name)) files[name] = file;
+      else others.push(name);
+    }
+    return { files, others };
+  }
+
+  async function upload(form, bar, say) {
+    const { files, others } = chosenFiles(form);
+    const sizes = Object.fromEntries(Object.entries(files).map(([name, file]) => [name, file.size]));
+    const left = others.length ? ` Left out: ${others.length} other files.` : "";
+    const name = form.elements.name.value;
+    const begun = await ask("POST", "/api/v1/uploads", { name, files: sizes });
+    const place = `/api/v1/uploads/${begun.id}`;
+    try {
+      bar.max = Object.values(sizes).reduce((sum, size) => sum + size, 1);
+      let sent = 0;
+      for (const [one, file] of Object.entries(files)) {
+        say(`Sending ${one}.${left}`);
+        await send(`${place}/files/${one}`, file, (bytes) => { bar.value = sent + bytes; });
+        sent += file.size;
+      }
+      say(`The service reads it.${left}`);
+      await ask("POST", `${place}/finish`);
+    } catch (error) {
+      await ask("DELETE", place).catch(() => null);
+      throw error;
+    }
+  }
+
+  const uploading = document.querySelector("form.upload");
+  if (uploading) {
+    const bar = uploading.querySelector("progress");
+    const button = uploading.querySelector("button");
+    const status = uploading.querySelector("[role=status]");
+    const say = (text) => { status.textContent = text; };
+    uploading.elements.folder.addEventListener("change", (event) => {
+      const [first] = event.target.files;
+      const folder = first?.webkitRelativePath.split("/")[0] ?? "";
+      uploading.elements.name.value ||= folder.replace(/[^A-Za-z0-9_.-]/g, "-").slice(0, 100);
+    });
+    uploading.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      bar.hidden = false;
+      status.classList.remove("fault");
+      try {
+        await upload(uploading, bar, say);
+        location.assign("/checkpoints");
+      } catch (error) {
+        status.classList.add("fault");
+        say(error.message);
+        button.disabled = false;
+        bar.hidden = true;
+      }
+    });
+  }
+
   remember();
   bindAll();
   if (document.body.dataset.follow) follow();

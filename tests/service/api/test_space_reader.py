@@ -22,6 +22,7 @@ from service.api.schemas import JobRequest
 from service.api.space_reader import SpaceReader, answer
 from service.api.specs import read_search
 from service.api.thread_pools import ThreadPool, ThreadPools
+from service.auth import ANYBODY
 from service.settings import Settings
 from tests.support import service_api_cases
 from tests.support.service_cases import SMOKE, Server, problem
@@ -93,7 +94,7 @@ def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> No
 
 def test_it_finds_what_is_found_here(reader: SpaceReader) -> None:
     given = JobRequest(space_toml=DIGITS, preset="smoke", seed=3)
-    assert reader.search(given) == read_search(given, Catalog(reader._settings))
+    assert reader.search(given, ANYBODY) == read_search(given, Catalog(reader._settings))
     (pid,) = pids(reader)
     reader.check(SpaceSource(space_toml=DIGITS))
     assert pids(reader) == [pid]  # it is used again

@@ -19,7 +19,15 @@ server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_ca
 
 # -- logging in -----------------------------------------------------------------------------------
 
-PAGES = ["/", "/new", "/compare", "/jobs/ID", "/jobs/ID/networks", "/jobs/ID/curve.svg"]
+PAGES = [
+    "/",
+    "/new",
+    "/checkpoints",
+    "/compare",
+    "/jobs/ID",
+    "/jobs/ID/networks",
+    "/jobs/ID/curve.svg",
+]
 
 
 @pytest.mark.parametrize("path", PAGES)

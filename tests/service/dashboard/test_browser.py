@@ -20,7 +20,9 @@ from service.jobs.states import Job, Kind
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker
 from tests.support import run_fixture
+from tests.support.export_cases import hub_without_net
 from tests.support.service_cases import Server, do_job
+from tests.support.start_cases import write_llama
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 Page, expect = playwright.Page, playwright.expect
@@ -269,6 +271,31 @@ def test_a_chosen_network_is_retrained(
 
 
 # -- whoever looks, and with whatever -------------------------------------------------------------
+
+
+def test_a_folder_is_uploaded_as_a_checkpoint(
+    page: Page, server: Server, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    hubs = hub_without_net(tmp_path_factory)
+    folder = write_llama(next(hubs), tmp_path / "my-llama")
+    hubs.close()
+    (folder / "pytorch_model.bin").write_text("x")
+    page.get_by_role("link", name="Checkpoints").click()
+    page.get_by_label("Folder").set_input_files(folder)
+    expect(page.get_by_label("Name")).to_have_value("my-llama")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("cell", name="my-llama", exact=True)).to_be_visible()
+    kept = server.settings.uploads / "alice" / "my-llama"
+    assert {path.name for path in kept.iterdir()} == (
+        {path.name for path in folder.iterdir()} - {"pytorch_model.bin"} | {"upload.json"}
+    )
+    page.get_by_role("link", name="Search", exact=True).click()
+    expect(page.get_by_label("Checkpoint")).to_have_value("my-llama")
+    page.get_by_role("link", name="upload it").click()
+    page.get_by_text("Delete …").click()
+    page.get_by_role("button", name="Delete my-llama").click()
+    expect(page.get_by_text("There are none yet.")).to_be_visible()
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize("path", ["/", "/new?space=multi30k", "/jobs/ID", "/compare?job=ID"])
