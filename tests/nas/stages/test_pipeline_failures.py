@@ -18,7 +18,15 @@ from nas.stages.base import Run
 from nas.stages.outcomes import too_few_observations, too_many_failures
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
-from tests.support.pipeline_cases import done_twice, finished, logged, results, tiny, work
+from tests.support.pipeline_cases import (
+    done_twice,
+    finished,
+    finished_once,
+    logged,
+    results,
+    tiny,
+    work,
+)
 from tests.support.ray_cases import Poison, misbehave
 
 OBSERVED, VERIFIED = "observations.jsonl", "verification.jsonl"
@@ -27,7 +35,7 @@ OBSERVED, VERIFIED = "observations.jsonl", "verification.jsonl"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run in which nothing fails."""
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture
