@@ -7,6 +7,7 @@ other, for it tells as well who knows whom. Only `loaded` runs an interpreter an
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -35,6 +36,7 @@ JOINTS = (
     "nas.run.network_training",
     "nas.run.evaluator*",
     "nas.run.pace",
+    "nas.results.predictions",
     "nas.run.checkpoint",
     "nas.profiling.timed_work",
     "nas.profiling.onnx_timing",
@@ -99,12 +101,18 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file, read once for all tests of a process."""
+    return ast.parse(path.read_text("utf-8"))
+
+
 def imports(known: dict[str, Path]) -> list[Import]:
     """Every import in the given modules, wherever it stands."""
     found = []
     for name, path in known.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for target in _targets(node, package, known):
                     found.append(Import(name, target, node.lineno))

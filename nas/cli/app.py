@@ -16,6 +16,7 @@ from nas.cli import (
     data,
     evaluate,
     export,
+    predict,
     profile,
     retrain,
     runs,
@@ -109,6 +110,14 @@ _add(
     "nas retrain runs/digits-1a2b3c4d --pick best",
     "nas retrain runs/wmt14-1a2b3c4d --backend fairseq",
     "nas retrain runs/digits-1a2b3c4d --pick front --top 5 --tune 20 --executor ray",
+)
+_add(
+    app,
+    "predict",
+    predict.predict_inputs,
+    USE,
+    "nas predict runs/pets-1a2b3c4d cat.png dog.jpg --json",
+    "nas predict runs/mails-1a2b3c4d new.txt",
 )
 _add(
     app,

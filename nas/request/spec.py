@@ -21,12 +21,26 @@ from pydantic import (
     model_validator,
 )
 
-from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, TIMED, QualityMetric
+from nas.objectives import (
+    COSTS,
+    LATENCY,
+    OBJECTIVES,
+    QUALITIES,
+    QUALITY,
+    TIMED,
+    TOLD,
+    Objective,
+    Quality,
+    QualityMetric,
+    check_told,
+    objective,
+)
 from nas.request import picks
 from nas.request.fields import (
     FROZEN,
     LINE,
     Shown,
+    as_value_error,
     checked,
     first_problem,
     gene_choices,
@@ -36,6 +50,8 @@ from nas.request.fields import (
 from nas.request.presets import Budget, check_setting
 from nas.request.protected_choices import ALL, checked_protected, typed_choices
 from search_spaces.errors import UsageError
+from search_spaces.genes import parse_genes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
 
@@ -52,20 +68,27 @@ Number = float | Whole | Name | bool | None
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
-def _objectives(given: tuple[str, ...]) -> tuple[str, ...]:
+def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...]:
     for name in given:
-        if name not in OBJECTIVES:
+        if evaluator is not None and name != QUALITY:
+            check_told(name)
+        elif name not in OBJECTIVES:
             raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
     if len(set(given)) != len(given):
         raise UsageError(f"an objective is named twice in {','.join(given)}")
     if QUALITY not in given or len(given) < 2:
-        raise UsageError(f"objectives need quality and at least one of {', '.join(COSTS)}")
+        known = "cost that the evaluator tells" if evaluator else f"of {', '.join(COSTS)}"
+        raise UsageError(f"objectives need quality and at least one {known}")
+    if evaluator is not None:
+        return (QUALITY, *(name for name in given if name != QUALITY))
     return tuple(name for name in OBJECTIVES if name in given)  # quality comes first
 
 
-def _limits(limits: dict[str, float]) -> dict[str, float]:
+def _limits(limits: dict[str, float], evaluator: str | None) -> dict[str, float]:
     for name, value in limits.items():
-        if name not in COSTS:
+        if evaluator is not None:
+            check_told(name)
+        elif name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
         if value <= 0:
             raise UsageError(f"the limit {name}={value:g} must be above 0")
@@ -82,15 +105,32 @@ class SearchTerms(BaseModel):
         Field(description="How much to do; every number of it can be overridden."),
         Shown("Preset"),
     ] = "quick"
+    evaluator: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="Who tells what networks of a space of genes are worth: a Python object "
+            "(package.module:Name), a table (table:FILE:COLUMN, with the quality's column; "
+            "-COLUMN where more is better) or a command ('command:PROGRAM ARGUMENT …'). On a "
+            "server the name of one that its administrator registered.",
+            examples=["my_package.supernet:Evaluator", "table:networks.csv:loss"],
+        ),
+        Shown(
+            metavar="NAME",
+            usual="none: networks are trained and measured",
+            apart="spaces of genes are sent by nas submit",
+        ),
+    ] = None
     objectives: Annotated[
         tuple[Name, ...],
         Field(
             max_length=10,
-            description=f"What to optimise: quality, and any of {', '.join(COSTS)}.",
+            description=f"What to optimise: quality, and any of {', '.join(COSTS)}; with an "
+            "evaluator any costs that it tells.",
             examples=[[QUALITY, "flops"]],
         ),
         Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
-        checked(_objectives),
     ] = (QUALITY, LATENCY)
     quality: Annotated[
         QualityMetric,
@@ -117,7 +157,6 @@ class SearchTerms(BaseModel):
             many=True,
             apart="each cost has a field for it",
         ),
-        checked(_limits),
     ] = {}
     searcher: Annotated[
         SearcherName,
@@ -144,6 +183,25 @@ class SearchTerms(BaseModel):
         Shown("Retrain", metavar=picks.METAVAR),
     ] = picks.BEST
 
+    @field_validator("evaluator")
+    @classmethod
+    def _evaluator(cls, name: str | None) -> str | None:
+        if name is not None and not name.strip():
+            raise ValueError("the name of the evaluator is empty")
+        return name
+
+    @field_validator("objectives")
+    @classmethod
+    def _objectives(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        with as_value_error():
+            return _objectives(given, info.data.get("evaluator"))
+
+    @field_validator("limits")
+    @classmethod
+    def _limits(cls, given: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        with as_value_error():
+            return _limits(given, info.data.get("evaluator"))
+
     @field_validator("pick")
     @classmethod
     def _pick(cls, text: str | None, info: ValidationInfo) -> str | None:
@@ -153,17 +211,33 @@ class SearchTerms(BaseModel):
             return text  # what is wrong with these is told instead
         try:
             asked = {*known["objectives"], *known["limits"]}
-            picks.read_pick(text).check_measured(asked, known["quality"])
+            picks.read_pick(text, asked).check_measured(asked, known["quality"])
         except UsageError as error:
             raise ValueError(str(error)) from None
         return text
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """What is asked for beside quality, objectives first."""
+        names = dict.fromkeys((*self.objectives, *self.limits))
+        return tuple(name for name in names if name != QUALITY)
 
     def asks_for(self, name: str) -> bool:
         """Whether something is an objective or limited."""
         return name in self.objectives or name in self.limits
 
+    @property
+    def judged(self) -> Quality:
+        """What quality is."""
+        return QUALITIES[self.quality] if self.evaluator is None else TOLD
+
     def needs(self, name: str) -> bool:
-        """Whether something is asked for, or a rate that follows from it."""
+        """Whether something is asked for that has to be measured, or a rate that follows from it.
+
+        Nothing is where an evaluator tells all costs.
+        """
+        if self.evaluator is not None:
+            return False
         asked = (*self.objectives, *self.limits)
         return any(name in (one, OBJECTIVES[one].rate_of) for one in asked)
 
@@ -450,8 +524,31 @@ class SearchSpec(SearchTerms):
 
     @cached_property
     def space(self) -> SearchSpace:
-        """The parsed space."""
+        """The parsed space, of this project's own networks.
+
+        Raises:
+            UsageError: where the networks are those of an evaluator of others, which can be neither
+                built nor trained.
+        """
+        if self.evaluator is not None:
+            raise UsageError(
+                "the networks of this search are known to its evaluator alone: they cannot be "
+                "trained, exported, timed or counted here"
+            )
         return parse_space(self.space_toml, "the run's space.toml")
+
+    @cached_property
+    def domain(self) -> GenotypeSpace:
+        """The networks that are searched, whatever their genes mean."""
+        if self.evaluator is None:
+            return self.space
+        return parse_genes(self.space_toml, "the run's space.toml")
+
+    def objective(self, name: str) -> Objective:
+        """An objective, quality as it is measured in this search."""
+        if self.evaluator is not None:
+            return self.judged.objective if name == QUALITY else OBJECTIVES[name]
+        return objective(name, self.quality, self.space.task)
 
     @property
     def trains_alone(self) -> bool:
@@ -464,6 +561,8 @@ class SearchSpec(SearchTerms):
         values = self.model_dump(mode="json")
         if not self.keep:
             del values["keep"]
+        if self.evaluator is None:
+            del values["evaluator"]
         if self.device_profile is None:
             del values["device_profile"]
         if self.start is None:

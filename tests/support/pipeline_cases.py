@@ -8,8 +8,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import pytest
 
 from nas.request.presets import budget_for
 from nas.request.spec import SearchSpec, build_spec
@@ -153,6 +158,31 @@ def finished(path: Path, text: str = TINY, **values: Any) -> RunFolder:
     return folder
 
 
+@cache
+def _files() -> dict[str, bytes]:
+    with TemporaryDirectory() as place:
+        return tree(finished(Path(place) / "run").path)
+
+
+def finished_once(path: Path) -> RunFolder:
+    """What `finished` leaves there, made once in a process: to compare with, to read or copy."""
+    for name, content in _files().items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return RunFolder.open(path)
+
+
+@contextmanager
+def few_rankers() -> Iterator[None]:
+    """Searches choose among two rankers, quickly fitted: for tests that do not ask which."""
+    from nas.search.ranking import PairwiseLinear, report_card
+
+    few = [lambda: PairwiseLinear(0.1), lambda: PairwiseLinear(0.01)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_card, "default_candidates", lambda: (few, []))
+        yield
+
+
 def named(events: list[Event], kind: str) -> list[str]:
     """The stages of the events of a kind."""
     return [event.stage for event in events if type(event).__name__ == kind]
@@ -210,11 +240,13 @@ import sys
 from pathlib import Path
 from nas.stages.pipeline import run_search
 from nas.run.folder import RunFolder
+from tests.support.pipeline_cases import few_rankers
 folder = RunFolder.open(Path(sys.argv[1]))
-for event in run_search(folder):
-    print(type(event).__name__, event.stage, flush=True)
-    if len(sys.argv) > 2:
-        sys.stdin.readline()
+with few_rankers():
+    for event in run_search(folder):
+        print(type(event).__name__, event.stage, flush=True)
+        if len(sys.argv) > 2:
+            sys.stdin.readline()
 """
 
 

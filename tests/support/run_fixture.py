@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
-from nas.run.layout import attention_file
+from nas.run.layout import SPEC_FILE, attention_file
 from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
 from nas.search.evolution import Generation
 from nas.search.front import FrontEntry, build_front, pick
@@ -61,8 +62,25 @@ def finished_run(path: Path, **values: Any) -> RunFolder:
     return fill(empty_run(path, **values))
 
 
+_FILES: dict[str, dict[str, bytes]] = {}
+"""What `fill` writes for a spec: rankers and predictors are fitted once in a process."""
+
+
 def fill(folder: RunFolder) -> RunFolder:
     """Write every file that the report reads into a run of the digits that has not begun."""
+    key = folder.spec.model_dump_json()
+    if key not in _FILES:
+        with TemporaryDirectory() as place:
+            made = _made_up(RunFolder.create(Path(place) / "run", folder.spec)).path
+            files = [file for file in made.rglob("*") if file.is_file() and file.name != SPEC_FILE]
+            _FILES[key] = {str(file.relative_to(made)): file.read_bytes() for file in files}
+    for name, content in _FILES[key].items():
+        (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder.path / name).write_bytes(content)
+    return folder
+
+
+def _made_up(folder: RunFolder) -> RunFolder:
     space = folder.spec.space
     rng = np.random.default_rng(folder.spec.seed)
     rows = sample_distinct(space, rng, OBSERVED)

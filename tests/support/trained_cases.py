@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from nas.objectives import OBJECTIVES
@@ -18,6 +20,7 @@ from search_spaces.loading import dump_space, parse_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
 from supernet.building import build_network
+from supernet.data import synthetic
 from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import save
 from tests.support.pipeline_cases import TINY
@@ -71,6 +74,15 @@ ffn_dim = [8, 16]
 dataset = "synthetic"
 """
 SPACES = {"translation": TRANSLATION, "language_modelling": LANGUAGE, "classification": TINY}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_corpus() -> Iterator[None]:
+    """A part of the generated corpus: an epoch of it is eight updates or so."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, count in (("TRAIN", 150), ("VALID", 12), ("TEST", 12)):
+            patch.setattr(synthetic, name, count)
+        yield
 
 
 def networks(space: SearchSpace, count: int) -> list[Architecture]:

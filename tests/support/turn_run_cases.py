@@ -1,7 +1,8 @@
-"""Two searches at once, each in a process, as two workers of the service are; both tell one pipe.
+"""Searches at once, each in a process, as workers of the service are; all tell one pipe.
 
 ``<`` and ``>`` stand around each update of a training, ``(`` and ``)`` around each session of the
-timer. One process writes them in the order in which they come.
+timer, ``!`` before the first; ``x`` is an update of a training that does not ask. They stand in the
+order in which they come.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ def _train(folder: Path, tell: Callable[[str], None], *, asks: bool) -> None:
 
     def telling_update(self: Any, batches: Any) -> Any:
         loss = update(self, batches)
-        tell(">")
+        tell(">" if asks else "x")
         return loss
 
     def telling_rate(*arguments: Any) -> Any:
-        tell("<")  # an update asks for it when it has given way
+        if asks:
+            tell("<")  # an update asks for it when it has given way
         return rate(*arguments)
 
     loop.Trainer._update = telling_update
@@ -69,6 +71,7 @@ def _time(folder: Path, tell: Callable[[str], None]) -> None:
     timed_work.time_beside = telling
     numbers = NUMBERS | {"timing_rounds": "11"}
     spec = spec_of(folder, numbers=numbers, objectives=TIMED)
+    tell("!")
     for event in run_search(RunFolder.create(folder, spec)):
         if isinstance(event, StageFinished) and event.stage == "latency":
             break

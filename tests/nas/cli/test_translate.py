@@ -24,9 +24,11 @@ from supernet.tasks.base import DECODING_TOKENS
 from supernet.tasks.evaluation import score
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
 from supernet.tasks.translation import TranslationTask
-from tests.support import prepare_cases
+from tests.support import prepare_cases, trained_cases
 from tests.support.pipeline_cases import tree
 from tests.support.trained_cases import SPACES, train, trained
+
+small_corpus = trained_cases.small_corpus
 
 LINES = ["the fox sees a bird , a b .", "", "a child loves the dog , c .", "   ", "birds", "¿?"]
 

@@ -14,7 +14,7 @@ from nas.run.folder import RunFolder
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ExecutorError, UsageError
-from tests.support.pipeline_cases import finished, spec_of
+from tests.support.pipeline_cases import finished_once, spec_of
 from tests.support.ray_cases import Poison, PoisonedSource, poisoned_worker
 
 TIMED = ("quality", "latency_ms")
@@ -24,7 +24,7 @@ Made = Callable[..., tuple[Executor, Run]]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run whose supernet is trained."""
-    return finished(tmp_path_factory.mktemp("executors") / "run")
+    return finished_once(tmp_path_factory.mktemp("executors") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ class ExecutorContract:
     def test_an_evaluation_given_up_leaves_the_executor_well(
         self, made: Made, networks: list[Architecture], known: list[Outcome]
     ) -> None:
-        executor, run = made()
+        executor, run = made(one_worker=True)
         with executor:
             outcomes = executor.evaluate(run, networks)
             assert next(outcomes) == known[0]
@@ -101,7 +101,9 @@ class ExecutorContract:
 class TestLocal(ExecutorContract):
     @pytest.fixture
     def made(self, folder: RunFolder) -> Made:
-        def make(poison: Poison | None = None, **settings: float) -> tuple[Executor, Run]:
+        def make(
+            poison: Poison | None = None, one_worker: bool = True, **settings: float
+        ) -> tuple[Executor, Run]:
             run = Run(folder)
             return (
                 LocalExecutor(ExecutorSettings(**settings)),  # type: ignore[arg-type]
@@ -117,8 +119,10 @@ class TestRay(ExecutorContract):
     def made(self, folder: RunFolder, tmp_path: Path, ray_session: None) -> Made:
         from nas.executors.ray import RayExecutor
 
-        def make(poison: Poison | None = None, **settings: float) -> tuple[Executor, Run]:
-            values = {"workers": 2, **settings}
+        def make(
+            poison: Poison | None = None, one_worker: bool = False, **settings: float
+        ) -> tuple[Executor, Run]:
+            values = {"workers": 1 if one_worker else 2, **settings}
             where = ExecutorSettings("ray", **values)  # type: ignore[arg-type]
             return RayExecutor(where, folder, poisoned_worker(poison or {})), Run(folder)
 
@@ -128,7 +132,7 @@ class TestRay(ExecutorContract):
         self, made: Made, networks: list[Architecture], known: list[Outcome], tmp_path: Path
     ) -> None:
         once = {networks[1].id: f"once:die:{tmp_path / 'mark'}", networks[2].id: "die"}
-        executor, run = made(once)
+        executor, run = made(once, one_worker=True)
         with executor:
             found = list(executor.evaluate(run, networks[:5]))
         assert found[2] == Failure("worker died", "its process ended", 2)
@@ -148,7 +152,7 @@ class TestRay(ExecutorContract):
     def test_data_that_are_not_there_end_it(
         self, made: Made, networks: list[Architecture], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        executor, run = made(workers=1)
+        executor, run = made(one_worker=True)
         monkeypatch.setattr(Run, "data_digest", "of other data")
         with executor, pytest.raises(ExecutorError, match="put the same files at the same path"):
             list(executor.evaluate(run, networks))

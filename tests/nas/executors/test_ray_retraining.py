@@ -15,7 +15,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from nas.stages.retrain import retrain
 from tests.nas.search.test_front import RETRAINED, valid
-from tests.support.pipeline_cases import finished, named
+from tests.support.pipeline_cases import finished_once, named
 
 pytestmark = pytest.mark.ray
 ON_RAY = ExecutorSettings("ray")
@@ -23,7 +23,7 @@ ON_RAY = ExecutorSettings("ray")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture

@@ -18,7 +18,15 @@ from nas.run.folder import RunFolder
 from nas.stages.pipeline import run_search
 from search_spaces.errors import ExecutorError
 from tests.nas.stages.test_pipeline_conflicts import small_disk
-from tests.support.pipeline_cases import done_twice, finished, named, results, tiny, work
+from tests.support.pipeline_cases import (
+    done_twice,
+    finished,
+    finished_once,
+    named,
+    results,
+    tiny,
+    work,
+)
 
 __all__ = ["small_disk"]  # a fixture
 
@@ -30,7 +38,7 @@ TWO = ExecutorSettings("ray", workers=2, train_workers=1)
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run in one process."""
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 def events(folder: RunFolder) -> Iterator[Event]:

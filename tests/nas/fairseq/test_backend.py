@@ -27,8 +27,11 @@ from supernet.building import build_network
 from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.export.blueprint import Blueprint
 from supernet.training.checkpoint import load
+from tests.support import trained_cases
 from tests.support.data_bin_cases import small_splits, write_data_bin
 from tests.support.trained_cases import LANGUAGE, TRANSLATION, begun, networks, with_front
+
+small_corpus = trained_cases.small_corpus
 
 
 @pytest.fixture

@@ -19,9 +19,12 @@ from supernet.tasks import translation
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import load, save
+from tests.support import trained_cases
 from tests.support.data_bin_cases import WORDS, small_splits, write_data_bin
 from tests.support.pipeline_cases import work
 from tests.support.trained_cases import SPACES, TRANSLATION, begun, trained
+
+small_corpus = trained_cases.small_corpus
 
 SMALL_SEARCH = (
     TRANSLATION

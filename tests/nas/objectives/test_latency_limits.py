@@ -36,6 +36,9 @@ from tests.support.timing_cases import planted_ms
 # -- arithmetic ---------------------------------------------------------------------------------
 
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
+
 @pytest.mark.parametrize(
     ("count", "rank"), [(1, 1), (4, 4), (5, 5), (7, 7), (8, 7), (11, 9), (100, 59)]
 )

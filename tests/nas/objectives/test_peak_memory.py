@@ -17,6 +17,8 @@ from search_spaces.operators import enumerate_all
 from tests.support.pipeline_cases import finished, results, spec_of, tiny, work
 from tests.support.profile_cases import SPACE, made_profile
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 OBJECTIVES = ("quality", "peak_memory_mb")
 
 

@@ -20,6 +20,8 @@ from tests.support.pipeline_cases import logged, spec_of, tiny, work
 from tests.support.profile_cases import SPACE
 from tests.support.timing_cases import Machine
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 LATENCY = ("quality", "latency_ms")
 
 

@@ -26,7 +26,7 @@ from supernet.tasks.base import DECODING_TOKENS, Task
 from supernet.tasks.evaluation import score
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load, save
-from tests.support import prepare_cases
+from tests.support import prepare_cases, trained_cases
 from tests.support.pipeline_cases import tree
 from tests.support.trained_cases import (
     LANGUAGE,
@@ -37,6 +37,8 @@ from tests.support.trained_cases import (
     trained,
     with_front,
 )
+
+small_corpus = trained_cases.small_corpus
 
 GREEDY = BeamSettings(beam_size=1)
 

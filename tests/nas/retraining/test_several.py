@@ -13,12 +13,12 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from nas.stages.retrain import retrain
 from search_spaces.errors import UsageError
-from tests.support.pipeline_cases import finished, named, work
+from tests.support.pipeline_cases import finished_once, named, work
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture

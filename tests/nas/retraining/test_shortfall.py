@@ -16,7 +16,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import FrontEntry, read_front
 from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
-from tests.support.pipeline_cases import finished
+from tests.support.pipeline_cases import finished_once
 from tests.support.run_fixture import finished_run, rewrite
 from tests.support.service_cases import Server
 
@@ -87,7 +87,7 @@ def test_the_service(tmp_path: Path) -> None:
 
 
 def test_retraining_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = finished(tmp_path / "run")
+    run = finished_once(tmp_path / "run")
     (trained,) = (file.parent.name for file in run.path.glob("retrained/*/result.json"))
     other = next(entry.id for entry in read_front(run).entries if entry.id != trained)
     monkeypatch.setattr(module, "TOLERANCE", 0.0)

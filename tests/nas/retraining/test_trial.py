@@ -36,6 +36,7 @@ from tests.support.pipeline_cases import (
     ROOT,
     SEARCH,
     finished,
+    finished_once,
     logged,
     named,
     results,
@@ -53,7 +54,7 @@ def test_losses_are_told_as_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture
@@ -314,7 +315,7 @@ def test_a_loss_that_is_no_number(
             work(run)
     assert logged(run)[-1]["stage"].startswith(stage)
     work(RunFolder.open(run.path))
-    assert results(run) == results(finished(tmp_path / "other"))
+    assert results(run) == results(finished_once(tmp_path / "other"))
 
 
 def test_wild_learning_rates_end_in_a_sentence_or_a_result(tmp_path: Path) -> None:

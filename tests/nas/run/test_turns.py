@@ -36,7 +36,7 @@ def run_of(tmp_path: Path) -> Run:
     return Run(RunFolder.create(tmp_path / "run", spec_of(tmp_path / "run")))
 
 
-# -- two searches at once ---------------------------------------------------------------------
+# -- searches at once -------------------------------------------------------------------------
 
 
 class Log:
@@ -67,30 +67,27 @@ def test_no_update_is_made_while_another_search_times(tmp_path: Path, log: tuple
     told, pipe = log
     with search("train", tmp_path / "one", pipe) as training:
         told.until("<")
+        training.send_signal(signal.SIGSTOP)
         with search("time", tmp_path / "two", pipe) as timer:
+            told.until("!")
+            training.send_signal(signal.SIGCONT)
             assert timer.stdin is not None
-            timer.stdin.write(100 * "\n")
+            timer.stdin.write(3 * "\n")
             timer.stdin.flush()
             for _ in range(3):
                 told.until(")")
             timed = told.text
+            told.until("(")  # ends with the next line
+            with search("train-unasked", tmp_path / "three", pipe) as other:
+                told.until("x")
+                other.kill()
             timer.kill()
+        disturbed = told.text
         told.until(">")  # it goes on, although the timer was killed
         training.kill()
     assert timed.count("()") == 3
-    assert re.fullmatch(r"(<>|\(\))*", timed)
-
-
-def test_a_search_that_does_not_take_turns_disturbs(tmp_path: Path, log: tuple[Log, int]) -> None:
-    told, pipe = log
-    with search("train-unasked", tmp_path / "one", pipe) as training:
-        told.until("<")
-        with search("time", tmp_path / "two", pipe) as timer:
-            told.until("(")
-            told.until(">")
-            timer.kill()
-        training.kill()
-    assert not re.fullmatch(r"(<>|\(\))*", told.text)
+    assert re.fullmatch(r"(<!?>|!|\(\))*", timed)
+    assert disturbed.endswith("(x")  # who does not take turns disturbs
 
 
 # -- what computes, and what gives way ----------------------------------------------------------

@@ -24,12 +24,12 @@ from search_spaces.architecture import (
     EncoderStack,
 )
 from search_spaces.loading import load_space
-from tests.support.pipeline_cases import finished
+from tests.support.pipeline_cases import finished_once
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("exchange") / "run")
+    return finished_once(tmp_path_factory.mktemp("exchange") / "run")
 
 
 def test_every_layer_gets_every_other_kind_and_nothing_else_changes() -> None:

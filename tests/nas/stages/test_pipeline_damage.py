@@ -18,7 +18,7 @@ from tests.support.pipeline_cases import (
     FILES,
     done_twice,
     files_of,
-    finished,
+    finished_once,
     named,
     results,
     tiny,
@@ -54,7 +54,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture

@@ -18,7 +18,14 @@ from nas.run.layout import PROTECTED_FILE
 from nas.search.pruning.prune import PruningSettings
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
-from tests.support.pipeline_cases import finished, logged, results, spec_of, tiny, work
+from tests.support.pipeline_cases import (
+    finished,
+    logged,
+    results,
+    spec_of,
+    tiny,
+    work,
+)
 
 AGAIN = ["prune", "evolve", "verify", "front", "exchange"]
 

@@ -17,6 +17,7 @@ from tests.support.pipeline_cases import (
     done_twice,
     files_of,
     finished,
+    finished_once,
     logged,
     named,
     results,
@@ -32,7 +33,7 @@ TIMED = ("quality", "latency_ms")
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that nobody interrupted."""
-    return finished(tmp_path_factory.mktemp("whole") / "run")
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
 
 
 def events(folder: RunFolder) -> Iterator[Event]:
@@ -167,7 +168,10 @@ def killed_after(folder: RunFolder, line: str, count: int, *, stepped: bool) -> 
 
 @pytest.mark.parametrize(
     ("line", "count"),
-    [("Progress supernet", 1), ("ArchitectureMeasured observe", 5)],
+    [
+        ("ArchitectureMeasured observe", 5),
+        pytest.param("Progress supernet", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_and_resumed(whole: RunFolder, tmp_path: Path, line: str, count: int) -> None:
     folder = tiny(tmp_path / "run")
@@ -221,7 +225,7 @@ def test_every_searcher_ends_alike_when_cut_short(searcher: str, tmp_path: Path)
 
 
 def test_a_journal_of_another_search_starts_the_stage_anew(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
+    run = finished_once(tmp_path / "run")
     expected = results(run)
     lines = (run.path / "observations.jsonl").read_text("utf-8").splitlines(keepends=True)
     (run.path / "stages" / "observe.json").unlink()

@@ -13,7 +13,17 @@ from nas.search.front import read_front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
 from supernet.data.examples import load_search_data
-from tests.support.pipeline_cases import TINY, edited, finished, logged, named, results, tiny, work
+from tests.support.pipeline_cases import (
+    TINY,
+    edited,
+    finished,
+    finished_once,
+    logged,
+    named,
+    results,
+    tiny,
+    work,
+)
 
 ONE_LAYER = (
     ("embed_dim = [4, 8]", "embed_dim = [4]"),
@@ -61,7 +71,13 @@ def test_a_space_too_small_to_learn_from(tmp_path: Path, text: str, size: str) -
     assert not list(run.path.glob("stages/*.json"))
 
 
-@pytest.mark.parametrize("text", [TOKENS, CLASS_TOKEN], ids=["tokens", "class token"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(TOKENS, id="tokens"),
+        pytest.param(CLASS_TOKEN, id="class token", marks=pytest.mark.slow),
+    ],
+)
 def test_another_kind_of_input(tmp_path: Path, text: str) -> None:
     run = finished(tmp_path / "run", text, numbers={"supernet.epochs": "1", "retrain.epochs": "1"})
     assert read_front(run).entries and len(results(run)) == 2
@@ -120,7 +136,7 @@ def test_another_device_is_no_request(tmp_path: Path, device: str) -> None:
 
 
 def test_data_that_change_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = finished(tmp_path / "run")
+    run = finished_once(tmp_path / "run")
     before = results(run)
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from supernet.building import build_network
-from supernet.data import synthetic
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import load
+from tests.support import trained_cases
 from tests.support.pipeline_cases import (
     NUMBERS,
     ROOT,
@@ -89,13 +89,7 @@ def request(path: Path, name: str, **changes: Any) -> RunFolder:
     return tiny(path, text, numbers=numbers, **(values | changes))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_corpus() -> Iterator[None]:
-    """A part of the generated corpus: an epoch of it is eight updates or so."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, count in (("TRAIN", 150), ("VALID", 12), ("TEST", 12)):
-            patch.setattr(synthetic, name, count)
-        yield
+small_corpus = trained_cases.small_corpus
 
 
 @pytest.fixture(scope="module")
@@ -183,21 +177,12 @@ def test_the_weights_are_those_of_the_network(made: Made, name: str) -> None:
     assert sum(p.numel() for p in network.parameters()) == found["params"]
 
 
-@pytest.mark.parametrize("name", ["by BLEU", "language with a memory"])
-def test_the_same_request_gives_the_same_bytes(made: Made, tmp_path: Path, name: str) -> None:
-    again = request(tmp_path / "run", name)
-    work(again)
-    assert results(again) == results(made(name))
-
-
 @pytest.mark.parametrize(
     ("name", "stage", "count"),
     [
         ("by BLEU", "observe", 6),
-        ("by BLEU", "supernet", 3),
         ("by BLEU", "retrain", 2),
         ("language with a memory", "supernet", 3),
-        ("language with a memory", "retrain", 2),
     ],
 )
 def test_interrupted_in_a_stage_it_ends_the_same(

@@ -165,6 +165,7 @@ def test_it_ends_alike_when_cut_short(run: RunFolder, tmp_path: Path) -> None:
     assert results(cut) == results(run) and done_twice(cut) == []
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_ends_alike_through_ray(run: RunFolder, tmp_path: Path, ray_session: None) -> None:
     far = tiny(tmp_path / "run", numbers=ALONE)

@@ -20,14 +20,14 @@ from service.jobs.states import Kind
 from service.settings import Settings, read_settings
 from service.worker import job_process
 from service.worker.runner import _orders
-from tests.support.pipeline_cases import finished, logged, tiny
+from tests.support.pipeline_cases import finished_once, logged, tiny
 
 LOCAL = {"executor": "local", "ray_address": None}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return finished(tmp_path_factory.mktemp("runs") / "tiny")
+    return finished_once(tmp_path_factory.mktemp("runs") / "tiny")
 
 
 def trained(run: RunFolder) -> str:

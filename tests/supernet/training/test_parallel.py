@@ -23,7 +23,7 @@ from tests.support.parallel_cases import (
     trainer,
     weight_sum,
 )
-from tests.support.task_cases import SPACES, each_kind, supernet_of, task_of
+from tests.support.task_cases import KINDS, SPACES, each_kind, supernet_of, task_of
 
 
 class Rank(Group):
@@ -61,8 +61,7 @@ def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
 
 
 @each_kind
-@pytest.mark.parametrize("size", [2, 3, 40])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("size", "count"), [(2, 3), (3, 2), (40, 1)])
 def test_the_shares_of_all_ranks_make_the_update(kind: str, size: int, count: int) -> None:
     batches = batches_of(kind, count)
     shares = [share for rank in range(size) for share in Rank(rank, size).shares(batches)]
@@ -135,8 +134,7 @@ def test_a_part_of_a_batch_keeps_rows_and_labels_together(kind: str) -> None:
 # -- checkpoints within an epoch --------------------------------------------------------------
 
 
-@each_kind
-@pytest.mark.parametrize("saves", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "saves"), list(zip(KINDS, (1, 2, 3), strict=True)))
 def test_going_on_within_an_epoch_ends_in_the_same_bits(
     tmp_path: Path, kind: str, saves: int
 ) -> None:

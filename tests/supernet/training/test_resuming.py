@@ -29,10 +29,15 @@ each_variant = pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIAN
 
 @each_variant
 def test_the_seed_decides_the_weights(settings: TrainingSettings) -> None:
-    first, again, other = (trainer(settings, seed=s, dropout=0.2) for s in (1, 1, 2))
+    first, again = (trainer(settings, seed=1, dropout=0.2) for _ in range(2))
     assert finished(first)[-1].probe_losses == finished(again)[-1].probe_losses
-    finished(other)
-    assert weights(first) == weights(again) != weights(other)
+    assert weights(first) == weights(again)
+
+
+def test_another_seed_gives_other_weights() -> None:
+    first, other = (trainer(seed=seed, dropout=0.2) for seed in (1, 2))
+    finished(first), finished(other)
+    assert weights(first) != weights(other)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 4, 5])

@@ -112,14 +112,15 @@ def test_who_knows_the_space_cuts_what_is_useless_and_nothing_useful() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "noise", "least"), [(PairwiseTrees, 0.02, 6), (PairwiseLinear, 0.02, 14)]
+    ("make", "seeds", "least"), [(PairwiseTrees, SEEDS[::2], 3), (PairwiseLinear, SEEDS, 14)]
 )
 def test_who_learnt_it_cuts_some_that_is_useless_and_loses_little(
-    make: Callable[[], Ranker], noise: float, least: int
+    make: Callable[[], Ranker], seeds: range, least: int
 ) -> None:
-    cases = [learnt(seed, make, noise) for seed in SEEDS]
+    """Trees, which take long to fit, on every other space."""
+    cases = [learnt(seed, make, noise=0.02) for seed in seeds]
     assert min(case.truth.reach(case.pruned.space) for case in cases) > 1 - MOST_LOST
-    assert found(cases) >= least  # of 40
+    assert found(cases) >= least  # of two a space
 
 
 def test_what_the_true_front_needs_is_cut_by_the_error_on_known_networks_alone() -> None:

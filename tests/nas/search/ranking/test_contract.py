@@ -44,6 +44,11 @@ def make_data(count=60, seed=0, noise=0.0):
     return features.astype(float), losses
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_rankers():
+    """Here the choice is made among all."""
+
+
 @pytest.fixture(params=RANKERS, name="make")
 def fixture_make(request):
     return RANKERS[request.param]

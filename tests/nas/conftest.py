@@ -1,0 +1,16 @@
+"""What every test of the search gets: rankers that are quickly chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import pipeline_cases
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rankers() -> Iterator[None]:
+    """See `pipeline_cases.few_rankers`; tests of the choice put a fixture of that name in place."""
+    with pipeline_cases.few_rankers():
+        yield
