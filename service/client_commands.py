@@ -20,6 +20,8 @@ from nas.search.doubtful import doubtful_sentence
 from nas.search.front import Front, FrontEntry, value_text
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.genes import GeneNetwork
+from search_spaces.genotypes import Network
 from search_spaces.toml_source import read_text
 from service.api.schemas import JobRequest
 from service.commands import installed
@@ -187,7 +189,7 @@ def _show(answer: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if answer["final"]:
-        show_front(Front.from_json({**answer, "schema": 1}), None)
+        show_front(Front.from_json({**answer, "schema": 1}, _network), None)
         return
     names = [objective["name"] for objective in answer["objectives"]]
     made = table("So far", ["id", *names], right=names)
@@ -199,9 +201,17 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _entry(answer: dict[str, Any]) -> FrontEntry:
-    architecture = Architecture.from_json(answer["architecture"])
+    network = _network(answer["architecture"])
     doubtful = answer.get("doubtful", {})  # earlier versions of the service told of none
-    return FrontEntry(answer["id"], architecture, answer["measured"], answer["predicted"], doubtful)
+    return FrontEntry(answer["id"], network, answer["measured"], answer["predicted"], doubtful)
+
+
+def _network(data: Any) -> Network:
+    """A network as the server tells it: stacks of layers, or genes of anybody's."""
+    stacks = data.keys() <= {"encoder", "decoder"} and all(
+        isinstance(v, dict) for v in data.values()
+    )
+    return Architecture.from_json(data) if stacks else GeneNetwork.from_json(data)
 
 
 def _at(job: dict[str, Any]) -> str:

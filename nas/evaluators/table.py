@@ -57,7 +57,7 @@ class TableEvaluator:
         costs: Sequence[str] = (),
         maximise: bool = False,
     ) -> None:
-        self._space, self._path, self._costs = space, Path(path), tuple(costs)
+        self._space, self._path = space, Path(path)
         columns = read_columns(self._path)
         for name in (quality, *costs):
             if name not in columns:
@@ -77,6 +77,12 @@ class TableEvaluator:
             )
             for number, row in enumerate(rows)
         }
+        whole = len(self._answers) == space.size
+        self._whole = [
+            name
+            for name, values in cost_values.items()
+            if whole and np.isfinite(values).all() and (values > 0).all()
+        ]
         self.digest, self.batch = hashlib.sha256(self._path.read_bytes()).hexdigest(), LOOKED_UP
         self.rows: Genotypes = np.array(
             [np.frombuffer(key, dtype=np.int16) for key in self._answers], dtype=np.int16
@@ -89,11 +95,11 @@ class TableEvaluator:
         return [self._answers.get(row.tobytes(), absent) for row in rows]
 
     def costs(self, networks: Sequence[Network]) -> dict[str, list[float]]:
-        """See `nas.evaluators.offered`; none where the table lacks a network of the space."""
-        if len(self.rows) < self._space.size:
+        """See `nas.evaluators.offered`: those that the table holds of all networks of the space."""
+        if not self._whole:
             return {}
         rows = [self._answers[row.tobytes()] for row in self._space.encode(networks)]
-        return {name: [row.costs[name] for row in rows] for name in self._costs}
+        return {name: [row.costs[name] for row in rows] for name in self._whole}
 
     def _numbers(self, columns: Columns, name: str) -> NDArray[np.float64]:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from nas.evaluators import Answer, Evaluator, observe
@@ -12,6 +14,8 @@ from nas.objectives import QUALITY
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Network
 
+# Two tellings of the same cost may differ by so much of it: by rounding.
+SAME = 1e-6
 STD = f"{QUALITY}_std"
 
 
@@ -61,7 +65,8 @@ def _answers(
 ) -> list[Answer | Failure]:
     """An answer about each; where several take too long, each is asked for alone."""
     try:
-        with time_limit(timeout_s * len(networks)):
+        # What an evaluator prints is no part of what the command does.
+        with time_limit(timeout_s * len(networks)), redirect_stdout(sys.stderr):
             return [*observe(evaluator, networks)]
     except TimeoutError as error:
         if len(networks) == 1:
@@ -71,7 +76,8 @@ def _answers(
 
 def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) -> Outcome:
     if answer.failure is not None or answer.quality is None:
-        return Failure("error", answer.failure or "the evaluator told no quality", 1)
+        reason = " ".join((answer.failure or "the evaluator told no quality").split())
+        return Failure("error", reason, 1)
     costs = {name: known.get(name, answer.costs.get(name)) for name in wanted}
     told: dict[str, float] = {}
     for name, value in costs.items():
@@ -87,7 +93,3 @@ def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) 
             )
         told[name] = value
     return {QUALITY: answer.quality, **({STD: answer.std} if answer.std else {}), **told}
-
-
-# Two tellings of the same cost may differ by so much of it: by rounding.
-SAME = 1e-6

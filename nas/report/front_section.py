@@ -35,8 +35,7 @@ def front_section(run: RunContents) -> Html:
         "legend to hide it, drag to look closer, double-click to go back."
     )
     charts = [cost_chart(run, cost) for cost in run.costs]
-    listed = front_table(run) if run.spec.evaluator is None else told_table(run)
-    return section("front", title, intro, tag("div", charts, class_="charts"), listed)
+    return section("front", title, intro, tag("div", charts, class_="charts"), front_table(run))
 
 
 def _right_of(run: RunContents) -> str:
@@ -281,6 +280,8 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     """
     assert run.front is not None
     picked = run.picked
+    if run.spec.evaluator is not None:
+        return _told_table(run, titled)
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
     costs = [name for name in COSTS if name in known]
@@ -317,7 +318,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def told_table(run: RunContents) -> Html:
+def _told_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
     """The same of networks that an evaluator of others knows: each in a line."""
     assert run.front is not None
     picked = run.picked
@@ -326,8 +327,7 @@ def told_table(run: RunContents) -> Html:
     heads += [f"{words.metric(run, QUALITY)} predicted", "genes"]
     rows = []
     for entry in run.front.entries:
-        chosen = picked is not None and entry.id == picked.id
-        link = tag("code", entry.id, id=f"network-{entry.id}")
+        chosen, link = picked is not None and entry.id == picked.id, titled(entry)
         rows.append(
             [
                 cell(join(link, " ", tag("span", "picked", class_="badge")) if chosen else link),

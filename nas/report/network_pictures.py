@@ -34,6 +34,9 @@ def networks_section(run: RunContents) -> Html:
     if run.front is None or not run.front.entries:
         return section("networks", title, missing("There is no front yet, so nothing is chosen."))
     shown = _spread(run.front.entries, run.picked)
+    if run.spec.evaluator is not None:
+        cards = [card(run, entry, 0) for entry in shown]
+        return section("networks", title, tag("div", cards, class_="networks"))
     text = (
         "Each row is a layer, the first on top. The coloured box is its attention: the kind and "
         "the number of heads. The bar is as long as its feed-forward network (FFN) is wide; the "
@@ -59,7 +62,9 @@ def _spread(entries: Sequence[FrontEntry], picked: FrontEntry | None) -> list[Fr
 
 
 def widest_ffn(run: RunContents) -> int:
-    """FFN size of the longest bar: the widest that the space offers."""
+    """FFN size of the longest bar: the widest that the space offers; 0 where none is drawn."""
+    if run.spec.evaluator is not None:
+        return 0
     slots = [slot for slot in run.space.slots if slot.gene == "ffn_dim"]
     return max(int(choice) for slot in slots for choice in slot.choices)
 
@@ -77,7 +82,7 @@ def key(space: SearchSpace) -> Html:
 
 def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
     """A network with its numbers and its picture, and whatever else is to stand below."""
-    picked = run.picked
+    picked, told = run.picked, run.spec.evaluator is not None
     chosen = picked is not None and entry.id == picked.id
     badge = tag("span", "picked", class_="badge") if chosen else ""
     numbers = [
@@ -85,8 +90,8 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
             f"{words.metric(run, name)} ",
             doubtful.value(words.quantity(name, entry.measured[name]), name, entry),
         )
-        for name in words.METRICS
-        if name in OBJECTIVES and name in entry.measured
+        for name in dict.fromkeys((*words.METRICS, *run.costs))
+        if (name in OBJECTIVES or name in run.costs) and name in entry.measured
     ]
     parts = [part for number in numbers for part in (" · ", number)][1:]
     return tag(
@@ -94,7 +99,7 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
         tag("h3", tag("code", entry.id), " ", badge),
         tag("p", words.outline(entry.network), class_="outline"),
         tag("p", parts, class_="small"),
-        picture(entry.architecture, widest),
+        *([] if told else [picture(entry.architecture, widest)]),
         *more,
         class_="network chosen" if chosen else "network",
         id=f"network-{entry.id}",

@@ -92,7 +92,7 @@ def render(run: RunContents) -> Html:
 
 def _told(run: RunContents) -> Html:
     """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
-    chapters = ("front", "features", "importances", "ranker", "time", "reproduce")
+    chapters = ("front", "networks", "features", "importances", "ranker", "time", "reproduce")
     main = tag(
         "main",
         headline(run),
@@ -102,6 +102,7 @@ def _told(run: RunContents) -> Html:
             aria_label="Sections",
         ),
         front_section(run),
+        networks_section(run),
         features_section(run),
         importances_section(run),
         card_section(run),

@@ -5,6 +5,7 @@ A network that could not be evaluated is not tried again in this run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from nas.results.failures import FAILED, failed
 from nas.run.events import ArchitectureMeasured, EvaluationFailed, Event
 from nas.run.folder import RunFolder
 from search_spaces.errors import DivergedError, EvaluationError, NasError
+from search_spaces.files import write_atomically
 from search_spaces.genotypes import Network
 
 # So many failures, and more of them than of the rest, are no accident.
@@ -74,10 +76,21 @@ def too_few_observations(lines: Iterable[Mapping[str, Any]], least: int) -> NasE
 def abort_stage(
     folder: RunFolder, stage: str, journals: Iterable[str], error: NasError | None
 ) -> None:
-    """End a stage with an error, if there is one, and keep nothing: a later try is a new one."""
-    if error is not None:
+    """End a stage with an error, if there is one.
+
+    Nothing is kept, since a later try is a new one: it has other weights. Of what an evaluator of
+    others has told, which nobody will ask for again, only the failures go.
+    """
+    if error is None:
+        return
+    if folder.spec.evaluator is None:
         folder.forget(stage, journals)
         raise error
+    for name in journals:
+        good = [line for line in folder.read_journal(name) if not failed(line)]
+        text = "".join(f"{json.dumps(line)}\n" for line in good)
+        write_atomically(folder.path / name, text)
+    raise error
 
 
 def _unusable(failures: list[Failure], count: int) -> EvaluationError:

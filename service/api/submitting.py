@@ -138,6 +138,12 @@ def network_of(job: Job, how: str, context: Context) -> tuple[RunFolder, FrontEn
     if not (path / FRONT_FILE).is_file():
         raise ProblemError(409, "the files of this search are gone; submit it again")
     folder = RunFolder.open(path)
+    if folder.spec.evaluator is not None:
+        raise ProblemError(
+            409,
+            "the networks of this search are known to its evaluator alone: they cannot be trained, "
+            "exported or looked into here",
+        )
     return folder, pick(read_front(folder), how)
 
 

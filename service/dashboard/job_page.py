@@ -65,7 +65,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         view = cached_networks(folder, [job.pick])
         with showing(folder.path):
             networks = shown.network_views(view, [job.pick])
-        return {"view": view, "networks": networks, "key": shown.colour_key(view.contents.space)}
+        return {"view": view, "networks": networks, "key": shown.colour_key(view.contents)}
     view = cached_run(folder)
     with showing(folder.path):
         return {
@@ -113,7 +113,7 @@ def networks(
     if id and not shown:
         raise ProblemError(404, f"the job {job.id} has no network {id[0][:50]!r}")
     finished = job.kind is Kind.search and job.state is State.succeeded
-    key = views.colour_key(view.contents.space)
+    key = views.colour_key(view.contents)
     return page(
         request,
         "networks",

@@ -14,7 +14,6 @@ from nas.retraining.shortfall import shortfall
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
-from search_spaces.space import SearchSpace
 from service.api.run_cache import RunView
 
 
@@ -60,7 +59,8 @@ def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
 
 def _facts(run: RunContents, entry: FrontEntry) -> Html:
     """Predicted beside measured, and what came of training it from scratch."""
-    names = [name for name in words.METRICS if name in {**entry.measured, **entry.predicted}]
+    known = dict.fromkeys((*words.METRICS, *run.costs))
+    names = [name for name in known if name in entry.values]
     rows = [
         tag(
             "tr",
@@ -122,11 +122,13 @@ def omni_views(view: RunView, identity: str) -> Html:
 def can_be_looked_into(view: RunView, entry: FrontEntry) -> bool:
     """Whether a network has omni layers to look into that nobody has looked into yet."""
     known = any(one.id == entry.id for one in view.contents.views)
+    if view.contents.spec.evaluator is not None:
+        return False
     return not known and sees_several_layers(
         entry.architecture, view.contents.space.model.omni_span
     )
 
 
-def colour_key(space: SearchSpace) -> Html:
-    """What the colours of the pictures mean."""
-    return key(space)
+def colour_key(run: RunContents) -> Html:
+    """What the colours of the pictures mean; nothing where none is drawn."""
+    return key(run.space) if run.spec.evaluator is None else Html("")

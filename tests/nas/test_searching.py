@@ -150,6 +150,43 @@ def test_too_many_failures_end_in_a_sentence_and_can_be_mended(
         assert searched(tmp_path / "run", evaluator).entries
 
 
+class Tired(Good):
+    """Fails after some networks, until it is mended."""
+
+    left = 7
+
+    def answer(self, network: dict[str, Any]) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("the rig is off")
+        return super().answer(network)
+
+
+def test_what_was_told_before_many_failures_is_not_asked_for_again(tmp_path: Path) -> None:
+    evaluator = Tired()
+    with pytest.raises(EvaluationError, match="8 of 15 networks"):
+        searched(tmp_path / "run", evaluator)
+    told = evaluator.asked[:7]
+    evaluator.left = 10_000
+    assert searched(tmp_path / "run", evaluator).entries
+    again = [network for network in evaluator.asked[7:] if network in told]
+    assert again == [] and not failed_lines(RunFolder.open(tmp_path / "run"))
+
+
+class Loud(Good):
+    def answer(self, network: dict[str, Any]) -> Any:
+        print("evaluating")
+        return super().answer(network)
+
+
+def test_what_an_evaluator_prints_is_kept_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched(tmp_path / "run", Loud())
+    said = capsys.readouterr()
+    assert "evaluating" not in said.out and "evaluating" in said.err
+
+
 class Changing(Exact):
     def __init__(self, factor: float) -> None:
         super().__init__()

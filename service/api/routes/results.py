@@ -200,7 +200,7 @@ def artifact(request: Request, job: AnyJob, context: InContext, path: str) -> Re
 def _entry(entry: FrontEntry) -> EntryOut:
     return EntryOut(
         id=entry.id,
-        architecture=entry.architecture.to_json(),
+        architecture=entry.network.to_json(),
         measured=dict(entry.measured),
         predicted=dict(entry.predicted),
         doubtful=dict(entry.doubtful),
