@@ -41,6 +41,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -478,17 +479,21 @@ def dump_genes(space: GeneSpace) -> str:
     if space.description:
         lines.append(f"description = {json.dumps(space.description)}")
     for gene in space.genes:
-        lines += ["", f"[genes.{json.dumps(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
+        lines += ["", f"[genes.{_key(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
         if gene.per_layer is not None:
             lines.append(f"per_layer = {json.dumps(gene.per_layer)}")
         if gene.when:
-            parts = [f"{json.dumps(name)} = {_list(gene.when[name])}" for name in gene.when]
+            parts = [f"{_key(name)} = {_list(gene.when[name])}" for name in gene.when]
             lines.append(f"when = {{ {', '.join(parts)} }}")
     return "\n".join(lines) + "\n"
 
 
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
 def _list(values: Sequence[Value]) -> str:
-    return json.dumps(list(values), ensure_ascii=True)
+    return json.dumps(list(values))
 
 
 def _kind(gene: Gene) -> str:
