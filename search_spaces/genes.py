@@ -43,7 +43,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,7 @@ class GeneSpace(GenotypeSpace):
         name: for messages.
         genes: in order; what a gene depends on stands before it.
         description: one sentence.
+        parent_digest: see `GenotypeSpace`.
 
     Raises:
         UsageError: for genes of one name, without a choice, or that depend on what is not there.
@@ -190,6 +191,8 @@ class GeneSpace(GenotypeSpace):
     name: str
     genes: tuple[Gene, ...]
     description: str = ""
+    parent_digest: str | None = field(default=None, compare=False)
+    whole_genes = True
 
     def __post_init__(self) -> None:
         known: dict[str, Gene] = {}
@@ -220,6 +223,30 @@ class GeneSpace(GenotypeSpace):
     def digest(self) -> str:
         """See `GenotypeSpace.digest`."""
         return hashlib.sha256(dump_genes(self).encode()).hexdigest()
+
+    def restrict(self, choices: Mapping[str, Sequence[Value]]) -> GeneSpace:
+        """See `GenotypeSpace.restrict`; a gene keeps the same choices in all layers.
+
+        Raises:
+            UsageError: where it would not, or for a gene that decides which others are there.
+        """
+        genes = []
+        for gene in self.genes:
+            names = [self.slots[column].name for column in self.columns[gene.name]]
+            offered = {tuple(choices.get(name, gene.choices)) for name in names}
+            left = tuple(c for c in gene.choices if all(c in kept for kept in offered))
+            if len(offered) > 1 or not left:
+                raise UsageError(
+                    f"the gene {gene.name} of the space {self.name} keeps the same choices in all "
+                    "layers, at least one"
+                )
+            if gene.name in self._deciding and left != gene.choices:
+                raise UsageError(
+                    f"the gene {gene.name} of the space {self.name} decides which others are "
+                    "there: it keeps all choices"
+                )
+            genes.append(replace(gene, choices=left))
+        return replace(self, genes=tuple(genes), parent_digest=self.digest)
 
     def network(self, data: Any) -> GeneNetwork:
         """See `GenotypeSpace.network`."""
