@@ -44,7 +44,7 @@ from nas.search.pareto import non_dominated
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture
-from search_spaces.encoding import encode_features
+from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.files import write_atomically
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
@@ -113,7 +113,7 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
         rows = distinct(np.concatenate([largest(space), smallest(space), rows]))
         calls = [timed_call(space, network, workload, "cpu") for network in space.decode(rows)]
         times = [t.median_ms for t in time_calls(calls, "cpu", warmup=1, repeats=ROUNDS)]
-        made = LatencyPredictor.fit(encode_features(space, rows), times)
+        made = LatencyPredictor.fit(encode_features(space, rows), times, terms=cost_terms(space))
         write_atomically(file, json.dumps(made.to_json()))
     return LatencyPredictor.from_json(json.loads(file.read_text(encoding="utf-8")))
 

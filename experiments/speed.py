@@ -50,7 +50,7 @@ from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.ranking import PairwiseLinear, PairwiseTrees, Ranker
 from nas.search.scoring import CostScorer, Scorer
 from search_spaces.architecture import AttentionKind
-from search_spaces.encoding import encode_features, feature_names
+from search_spaces.encoding import cost_terms, encode_features, feature_names
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
@@ -138,7 +138,9 @@ def _scorer(space: SearchSpace, ranker: Ranker, objectives: Sequence[str]) -> Sc
     predictors = {}
     if LATENCY in objectives:
         ms = (1 + operations / operations.mean()) * rng.lognormal(0, 0.02, OBSERVATIONS)
-        predictors[LATENCY] = LatencyPredictor.fit(features[:TIMED], ms[:TIMED])
+        predictors[LATENCY] = LatencyPredictor.fit(
+            features[:TIMED], ms[:TIMED], terms=cost_terms(space)
+        )
     limits = {"params": float(np.median(params))}
     return Scorer(ranker, CostScorer(space, predictors, objectives, limits))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,16 +13,21 @@ from scipy.stats import kendalltau
 from threadpoolctl import ThreadpoolController
 
 from latency.kernels import Array
-from latency.regressors import CANDIDATES, Regressor
+from latency.regressors import CANDIDATES, ON_TERMS, Regressor
 from search_spaces.errors import DataError, UsageError
 from search_spaces.measurement import Measurement
 
-SCHEMA = 2
+SCHEMA = 3
+REFITTED = 2  # chosen among other candidates; its measurements are all there
 MIN_OBSERVATIONS = 8
 NUM_FOLDS = 5
 MOST_ODD, LEAST_ODD = 4.0, 0.1
+KEPT = 0.9  # share of the errors that decide which candidate is taken: the worst are outliers'
+MARGIN = 0.1  # a candidate that is less simple has to be better by this share
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 _DECIMALS = 6
+
+Terms = Sequence[Sequence[int]]
 
 # Sums over several threads may differ in the last bits; with one thread a run can be repeated.
 _THREADS = ThreadpoolController()
@@ -46,12 +51,14 @@ class PredictorReport:
     """How a predictor was chosen and what it may be trusted with.
 
     Attributes:
-        chosen: name of the candidate with the smallest cross-validated error.
+        chosen: name of the first candidate whose usual cross-validated error is within `MARGIN`
+            of the smallest; the usual is the mean of all but the largest tenth.
         num_observations: networks it was fitted to.
         num_folds: parts the cross-validation left out in turn.
         relative_std: root mean square of the chosen one's cross-validated relative errors.
         std_factor: what the chosen one's own spread is multiplied by, so that the cross-validated
-            errors, divided by their standard deviations, have a root mean square of 1.
+            errors, divided by their standard deviations, have a root mean square of 1. In both an
+            error counts at most as the largest that is not unexpected.
         candidates: name → cross-validated score, in the order tried.
         baselines: the same for ``linear`` on all features and for each single number given.
     """
@@ -102,6 +109,7 @@ class LatencyPredictor:
         features_NF: Array,
         ms_N: Array,
         weights_N: Array,
+        terms: Terms | None,
         report: PredictorReport,
         held_out_ms: Array | None = None,
     ) -> None:
@@ -110,8 +118,11 @@ class LatencyPredictor:
         self._features_NF = features_NF
         self._ms_N = ms_N
         self._weights_N = weights_N
+        self._terms = terms
+        self._written: Mapping[str, Any] | None = None  # by an earlier version
+        seen_NF = _seen(report.chosen, features_NF, terms)
         with _THREADS.limit(limits=1, user_api="blas"):
-            self._regressor = CANDIDATES[report.chosen]().fit(features_NF, ms_N, weights_N)
+            self._regressor = CANDIDATES[report.chosen]().fit(seen_NF, ms_N, weights_N)
 
     @classmethod
     def fit(
@@ -120,19 +131,23 @@ class LatencyPredictor:
         ms: ArrayLike,
         groups: ArrayLike | None = None,
         *,
+        terms: Terms | None = None,
         baselines: Mapping[str, ArrayLike] | None = None,
         weights: ArrayLike | None = None,
         seed: int = 0,
     ) -> Self:
         """Choose among `CANDIDATES` by cross-validation and fit the winner to everything.
 
-        The same arguments give the same predictor. A candidate wins by the mean absolute
-        relative error, since a millisecond means more to a fast network; ties go to the simpler.
+        The same arguments give the same predictor. A candidate wins by its absolute relative
+        errors, since a millisecond means more to a fast network, without the largest tenth, which
+        outliers decide. Unless it is better by a tenth, a simpler one is taken.
 
         Args:
             features: ``(N, F)`` numbers that describe a network, `search_spaces.encoding`'s.
             ms: ``(N,)`` measured milliseconds, positive; N at least 8.
             groups: ``(N,)`` labels; networks of one label are left out together.
+            terms: columns whose products the time is a sum of, as `cost_terms` names them; each
+                column by itself if not given.
             baselines: name → ``(N,)``; single numbers such as the depth, to be compared with.
             weights: ``(N,)`` in (0, 1], how far each measurement is trusted: one of weight 0.5
                 counts as one with twice the noise. Measurements that fit badly lose weight by
@@ -147,10 +162,12 @@ class LatencyPredictor:
         features_NF = np.ascontiguousarray(features, dtype=np.float64)
         _check(features_NF, ms_N)
         weights_N = _checked_weights(weights, len(ms_N))
+        terms = _checked_terms(terms, features_NF.shape[1])
         folds_N = _folds(len(ms_N), groups, seed)
         held_out: dict[str, _HeldOut] = {}
         for name, make in CANDIDATES.items():
-            held_out[name] = _cross_validate(make, features_NF, ms_N, weights_N, folds_N)
+            seen_NF = _seen(name, features_NF, terms)
+            held_out[name] = _cross_validate(make, seen_NF, ms_N, weights_N, folds_N)
         candidates = {name: score(found.ms, ms_N) for name, found in held_out.items()}
         alone = {"linear": candidates["linear"]}
         for name, column in (baselines or {}).items():
@@ -158,31 +175,31 @@ class LatencyPredictor:
             _check(column_N1, ms_N)
             found = _cross_validate(CANDIDATES["linear"], column_N1, ms_N, weights_N, folds_N)
             alone[name] = score(found.ms, ms_N)
-        chosen = min(candidates, key=lambda name: candidates[name].mape)
+        usual = {name: _usual_error(found.ms, ms_N) for name, found in held_out.items()}
+        most = (1 + MARGIN) * min(usual.values())
+        chosen = next(name for name, error in usual.items() if error <= most)
         best = held_out[chosen]
+        off_N = _bounded(best.ms, ms_N)
         report = PredictorReport(
             chosen=chosen,
             num_observations=len(ms_N),
             num_folds=int(folds_N.max()) + 1,
-            relative_std=_rms(best.ms / ms_N - 1),
-            std_factor=_rms((best.ms - ms_N) / _at_least_tiny(best.spread, best.ms)),
+            relative_std=_rms(off_N / ms_N),
+            std_factor=_rms(off_N / _at_least_tiny(best.spread, best.ms)),
             candidates=candidates,
             baselines=alone,
         )
-        return cls(features_NF, ms_N, weights_N, report, best.ms)
+        return cls(features_NF, ms_N, weights_N, terms, report, best.ms)
 
     def unexpected(self) -> NDArray[np.bool_]:
         """Which of the networks it was fitted to take otherwise than expected, ``(N,)``.
 
         Their cross-validated relative error differs from the usual one by more than `MOST_ODD`
-        times what is usual, and by more than `LEAST_ODD`. What is usual is told by medians, since
-        a deviation that an outlier has a part in would hide it.
+        times what is usual, and by more than `LEAST_ODD`.
         """
         assert self.held_out_ms is not None
-        errors_N = np.log(self._ms_N / np.maximum(self.held_out_ms, 10.0**-_DECIMALS))
-        off_N = np.abs(errors_N - np.median(errors_N))
-        usual = NORMAL_MAD * float(np.median(off_N))
-        return np.asarray(off_N > max(MOST_ODD * usual, LEAST_ODD))
+        off_N, most = _off(self.held_out_ms, self._ms_N)
+        return np.asarray(off_N > most)
 
     def predict(self, features: ArrayLike) -> tuple[Array, Array]:
         """Predicted latencies.
@@ -204,7 +221,8 @@ class LatencyPredictor:
         if not len(features_NF):
             return mean_N, np.zeros(0)
         with _THREADS.limit(limits=1, user_api="blas"):
-            spread_N = self._regressor.spread(features_NF, mean_N)
+            seen_NF = _seen(self.report.chosen, features_NF, self._terms)
+            spread_N = self._regressor.spread(seen_NF, mean_N)
         std_N = np.round(self.report.std_factor * spread_N, _DECIMALS)
         return mean_N, np.asarray(std_N, dtype=np.float64)
 
@@ -216,7 +234,7 @@ class LatencyPredictor:
         if not len(features_NF):
             return np.zeros(0)
         with _THREADS.limit(limits=1, user_api="blas"):
-            mean_N = self._regressor.predict(features_NF)
+            mean_N = self._regressor.predict(_seen(self.report.chosen, features_NF, self._terms))
         return np.maximum(np.round(mean_N, _DECIMALS), 10.0**-_DECIMALS)
 
     def _checked(self, features: ArrayLike) -> Array:
@@ -231,36 +249,51 @@ class LatencyPredictor:
         return features_NF
 
     def to_json(self) -> dict[str, Any]:
-        """The training data and the choice; small, readable, and safe to load."""
+        """The training data and the choice; small, readable, and safe to load.
+
+        Of one that an earlier version wrote it is what that wrote, so that digests stay.
+        """
+        if self._written is not None:
+            return dict(self._written)
         return {
             "schema": SCHEMA,
             "report": self.report.to_json(),
             "features": self._features_NF.tolist(),
             "ms": self._ms_N.tolist(),
             "weights": self._weights_N.tolist(),
+            "terms": self._terms,
         }
 
     @classmethod
     def from_json(cls, data: object) -> Self:
         """Fit the same predictor again from what `to_json` wrote.
 
+        What earlier versions wrote is chosen anew, from the same measurements.
+
         Raises:
             DataError: for another schema or damaged content.
         """
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping) or schema not in (SCHEMA, REFITTED):
             raise DataError(f"not a latency predictor of schema {SCHEMA}; fit it anew")
         try:
             report = PredictorReport.from_json(data["report"])
             features_NF = np.array(data["features"], dtype=np.float64)
             ms_N = np.array(data["ms"], dtype=np.float64)
             weights_N = _checked_weights(data["weights"], len(ms_N))
+            _check(features_NF, ms_N)
+            if schema == REFITTED:
+                fitted = cls.fit(features_NF, ms_N, weights=weights_N)
+                fitted.report = replace(fitted.report, baselines=report.baselines)
+                fitted._written = data
+                return fitted
+            terms = _checked_terms(data["terms"], features_NF.shape[1])
             known = report.chosen in CANDIDATES and report.chosen in report.candidates
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"a damaged latency predictor ({error}); fit it anew") from error
         if not known:
             raise DataError(f"unknown latency predictor {report.chosen!r}; fit it anew")
-        _check(features_NF, ms_N)
-        return cls(features_NF, ms_N, weights_N, report)
+        return cls(features_NF, ms_N, weights_N, terms, report)
 
 
 def believed(measured: Sequence[Measurement]) -> NDArray[np.bool_]:
@@ -270,6 +303,37 @@ def believed(measured: Sequence[Measurement]) -> NDArray[np.bool_]:
     """
     sure_N = np.array([not one.doubtful for one in measured], dtype=bool)
     return sure_N if sure_N.sum() >= MIN_OBSERVATIONS else np.ones_like(sure_N)
+
+
+def _seen(name: str, features_NF: Array, terms: Terms | None) -> Array:
+    """What a candidate gets of the features, ``(N, F)`` or as many columns as there are terms."""
+    if terms is None or name not in ON_TERMS:
+        return features_NF
+    columns = [features_NF[:, list(factors)].prod(axis=1) for factors in terms]
+    return np.column_stack(columns)
+
+
+def _usual_error(predicted_N: Array, ms_N: Array) -> float:
+    """Mean absolute relative error of all but the largest."""
+    errors_N = np.sort(np.abs(predicted_N / ms_N - 1))
+    return float(np.mean(errors_N[: math.ceil(KEPT * len(errors_N))]))
+
+
+def _off(predicted_N: Array, ms_N: Array) -> tuple[Array, float]:
+    """How far the logarithms are off beyond what all are, ``(N,)``, and what is unexpected of it.
+
+    What is usual is told by medians, since a deviation that an outlier has a part in would hide it.
+    """
+    errors_N = np.log(ms_N / np.maximum(predicted_N, 10.0**-_DECIMALS))
+    off_N = np.abs(errors_N - np.median(errors_N))
+    usual = NORMAL_MAD * float(np.median(off_N))
+    return off_N, max(MOST_ODD * usual, LEAST_ODD)
+
+
+def _bounded(predicted_N: Array, ms_N: Array) -> Array:
+    """Errors in ms, ``(N,)``, of which none is larger than the largest that is expected."""
+    most = _off(predicted_N, ms_N)[1]
+    return predicted_N - np.clip(ms_N, predicted_N * np.exp(-most), predicted_N * np.exp(most))
 
 
 def _check(features_NF: Array, ms_N: Array) -> None:
@@ -333,6 +397,20 @@ def _cross_validate(
             found.ms[out] = fitted.predict(features_NF[out])
             found.spread[out] = fitted.spread(features_NF[out], found.ms[out])
     return found
+
+
+def _checked_terms(terms: Terms | None, num_columns: int) -> Terms | None:
+    if terms is None:
+        return None
+    if not terms or not all(
+        factors and all(type(i) is int and 0 <= i < num_columns for i in factors)
+        for factors in terms
+    ):
+        raise DataError(
+            f"terms are lists of columns, numbers below {num_columns}, at least one each; "
+            f"given {str(terms)[:60]}"
+        )
+    return [list(factors) for factors in terms]
 
 
 def _checked_weights(weights: ArrayLike | None, count: int) -> Array:

@@ -1,7 +1,7 @@
 """The regressions a latency predictor chooses from: features in, milliseconds out.
 
-All are deterministic, fit for few observations, and minimise *relative* errors: either of the
-logarithm of the latency, or of the latency divided by what was observed.
+All are deterministic, fit for few observations, and minimise *relative* errors: those of the
+latency divided by what was observed. None fits the logarithm, since time is a sum.
 
 N: networks; F: features; T: training networks; L: noise levels.
 """
@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 import lightgbm
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from latency.kernels import Array, Kernel, Posterior, chunks, gram_eigen
-
-Target = Literal["ms", "log"]
 
 # Predictions stay within this factor of the range that was observed.
 _REACH = 4.0
 _NOISES = np.logspace(-8, 2, 21)
 _ROBUST_ROUNDS = 4
+_USUAL_ERRORS = 2.0
+_SHARED = 1e-6
 # A network near those observed is not surer than this share of the typical error.
 _LEAST_SPREAD = 0.5
 
@@ -104,32 +105,30 @@ class KernelRegression:
     """Kernel ridge regression, which is the mean of a Gaussian process.
 
     The noise level, and which of `kernels` is used, are those with the smallest leave-one-out
-    error, which has a closed form. Rounds of reweighting then keep measurements from bending the
-    fit that a busy or throttled machine took.
+    error, which has a closed form. Noise is proportional to the latency, as that of timings is.
+    Rounds of reweighting then keep measurements from bending the fit that a busy or throttled
+    machine took.
 
     Args:
         kernels: candidates.
-        target: ``log``: fit the logarithm; ``ms``: fit the latency, with noise proportional to
-            it, as timing noise is.
+        costs: fit what a sum of costs leaves, see `_Costs`.
 
     Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), eq. 2.25, 2.26
     and 5.10 to 5.12; we take the squared leave-one-out error where they take its likelihood.
     """
 
-    def __init__(self, kernels: tuple[Kernel, ...], target: Target) -> None:
+    def __init__(self, kernels: tuple[Kernel, ...], costs: bool = False) -> None:
         self._kernels = kernels
-        self._log = target == "log"
+        self._num_costs = None if costs else 0
 
     def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
         self._scale = _Scale.of(features_NF)
         self._rows_TF = self._scale(features_NF)
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
-        values_T, weights_T = (np.log(ms_N), np.ones(len(ms_N))) if self._log else (ms_N, 1 / ms_N)
-        if weights_N is not None:
-            weights_T = weights_T * weights_N
-        self._offset = float(np.average(values_T, weights=weights_T**2))
-        values_T = values_T - self._offset
+        weights_T = 1 / ms_N if weights_N is None else weights_N / ms_N
+        self._sum = _Costs(features_NF[:, : self._num_costs], ms_N, weights_T)
+        values_T = ms_N - self._sum(features_NF[:, : self._num_costs])
         grams = [kernel(self._rows_TF, self._rows_TF) for kernel in self._kernels]
         solutions = [_solve(gram_TT, values_T, weights_T) for gram_TT in grams]
         best = min(range(len(solutions)), key=lambda number: solutions[number].error)
@@ -154,20 +153,14 @@ class KernelRegression:
             self._kernel(chunk_NF, self._rows_TF) @ self._solution.coefficients
             for chunk_NF in chunks(self._scale(features_NF))
         ]
-        values_N = np.concatenate(values) + self._offset
-        low, high = self._range
-        if self._log:
-            values_N = np.exp(np.clip(values_N, np.log(low), np.log(high)))
-        return np.clip(values_N, low, high)
+        values_N = self._sum(features_NF[:, : self._num_costs]) + np.concatenate(values)
+        return np.clip(values_N, *self._range)
 
     def spread(self, features_NF: Array, ms_N: Array) -> Array:
         """See `Regressor.spread`: the process's own variance, and the noise of a measurement."""
         found = self._solution
         unknown_N = found.scale * self._posterior.variance(self._scale(features_NF))
         noise = found.scale * found.noise + _LEAST_SPREAD**2 * found.error
-        # With the logarithm as target everything is relative, otherwise only the noise is.
-        if self._log:
-            return ms_N * np.sqrt(unknown_N + noise)
         return np.asarray(np.sqrt(unknown_N + noise * ms_N**2), dtype=np.float64)
 
 
@@ -195,25 +188,48 @@ def _solve(gram_TT: Array, values_T: Array, weights_T: Array) -> _Solution:
 
 
 def _trust(errors_T: Array) -> Array:
-    """Factors for the weights after which the larger half of the errors counts by size (Huber).
+    """Factors for the weights after which a wild measurement hardly counts (Cauchy).
 
     The bound is low because slow spells of a device can take a tenth of the measurements along.
     """
-    bound = float(np.median(np.abs(errors_T)))
+    bound = _USUAL_ERRORS * float(np.median(np.abs(errors_T)))
     if bound <= 0:
         return np.ones_like(errors_T)
-    return np.sqrt(bound / np.maximum(np.abs(errors_T), bound))
+    return np.asarray(1 / np.sqrt(1 + np.square(errors_T / bound)), dtype=np.float64)
+
+
+class _Costs:
+    """A sum of costs, none of them negative: a constant, and one for each unit of a feature.
+
+    That no cost is negative keeps features that are much alike from cancelling each other, so that
+    there may be as many of them as rows.
+
+    Args:
+        features_NF: features of N rows; of none only the constant is left.
+        ms_N, weights_N: their times, and by what errors are multiplied before they are squared.
+    """
+
+    def __init__(self, features_NF: Array, ms_N: Array, weights_N: Array) -> None:
+        self._unit = np.maximum(np.abs(features_NF).max(axis=0), 1e-300)
+        parts_NP = self._parts(features_NF)
+        # Features that say the same share their cost.
+        sharing_PP = _SHARED * weights_N.mean() * np.eye(parts_NP.shape[1])
+        trust_N = np.ones(len(ms_N))
+        for _ in range(1 + _ROBUST_ROUNDS):
+            rows = np.vstack([parts_NP * (weights_N * trust_N)[:, None], sharing_PP])
+            values = np.concatenate([ms_N * weights_N * trust_N, np.zeros(len(sharing_PP))])
+            self._costs, _ = nnls(rows, values, maxiter=100 * len(sharing_PP))
+            trust_N = _trust((self(features_NF) - ms_N) * weights_N)
+
+    def __call__(self, features_NF: Array) -> Array:
+        return np.asarray(self._parts(features_NF) @ self._costs, dtype=np.float64)
+
+    def _parts(self, features_NF: Array) -> Array:
+        return np.column_stack([np.ones(len(features_NF)), features_NF / self._unit])
 
 
 class BoostedTrees:
-    """Gradient-boosted regression trees (LightGBM), small ones for small samples.
-
-    Args:
-        target: as in `KernelRegression`.
-    """
-
-    def __init__(self, target: Target) -> None:
-        self._log = target == "log"
+    """Gradient-boosted regression trees (LightGBM), small ones for small samples."""
 
     def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
@@ -221,13 +237,11 @@ class BoostedTrees:
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
         self._unit = float(np.median(ms_N))
         values_N = ms_N / self._unit
-        relative_N = None if self._log else values_N**-2
-        if weights_N is not None:
-            relative_N = weights_N**2 * (1.0 if relative_N is None else relative_N)
+        weights_N = 1.0 / values_N if weights_N is None else weights_N / values_N
         data = lightgbm.Dataset(
             features_NF,
-            np.log(values_N) if self._log else values_N,
-            weight=relative_N,
+            values_N,
+            weight=weights_N**2,
             params={"verbosity": -1, "min_data_in_bin": 1},
         )
         self._booster = lightgbm.train(_TREE_SETTINGS, data, num_boost_round=_TREES)
@@ -240,7 +254,6 @@ class BoostedTrees:
     def predict(self, features_NF: Array) -> Array:
         """See `Regressor.predict`."""
         values_N = np.asarray(self._booster.predict(features_NF, num_threads=1), dtype=np.float64)
-        values_N = np.exp(values_N) if self._log else values_N
         return np.clip(values_N * self._unit, *self._range)
 
     def spread(self, features_NF: Array, ms_N: Array) -> Array:
@@ -270,12 +283,11 @@ _TREE_SETTINGS: dict[str, object] = {
     "verbosity": -1,
 }
 
+# From the simple to the less so; those `ON_TERMS` get the terms of a sum where these are known.
 CANDIDATES: Mapping[str, Callable[[], Regressor]] = {
-    "linear": lambda: KernelRegression(_LINEAR, "ms"),
-    "interactions": lambda: KernelRegression(_INTERACTIONS, "ms"),
-    "interactions_log": lambda: KernelRegression(_INTERACTIONS, "log"),
-    "gaussian_process": lambda: KernelRegression(_SMOOTH, "ms"),
-    "gaussian_process_log": lambda: KernelRegression(_SMOOTH, "log"),
-    "trees": lambda: BoostedTrees("ms"),
-    "trees_log": lambda: BoostedTrees("log"),
+    "sum_of_costs": lambda: KernelRegression(_INTERACTIONS, costs=True),
+    "linear": lambda: KernelRegression(_LINEAR),
+    "gaussian_process": lambda: KernelRegression(_SMOOTH),
+    "trees": BoostedTrees,
 }
+ON_TERMS = ("sum_of_costs", "gaussian_process")

@@ -13,7 +13,7 @@ N: networks; F: features; L: layers the stack can have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -31,8 +31,11 @@ Column = tuple[str, Vector]
 
 @lru_cache(maxsize=64)
 def _names(space: GenotypeSpace) -> tuple[str, ...]:
-    row = np.zeros((1, len(space.slots)), dtype=np.int16)
-    return tuple(name for name, _ in _columns(space, row))
+    return tuple(name for name, _ in _columns(space, _no_rows(space)))
+
+
+def _no_rows(space: GenotypeSpace) -> Genotypes:
+    return np.zeros((0, len(space.slots)), dtype=np.int16)
 
 
 def feature_names(space: GenotypeSpace) -> list[str]:
@@ -74,19 +77,45 @@ def encode_features(space: GenotypeSpace, genotypes: Genotypes) -> NDArray[np.fl
     return np.stack([values for _, values in _columns(space, genotypes)]).T
 
 
-def encode_totals(space: GeneSpace, genotypes: Genotypes) -> NDArray[np.float64]:
-    """Genes of one's own without the columns of single layers, for what adds up over layers.
+def cost_terms(space: GenotypeSpace) -> tuple[tuple[int, ...], ...]:
+    """What a network's time is a sum of: products of columns of `encode_features`.
 
-    From few rows latency is predicted better by these alone (experiments/LOG.md, 2026-11-24).
-
-    Args:
-        space: the space of the rows.
-        genotypes: ``(N, S)`` canonical rows.
+    Sizes of the whole network, their squares and products of two; the layers, and sums and counts
+    over them, alone and times each of these. From few timings these tell more than columns of
+    single layers do (experiments/LOG.md, 2026-11-24).
 
     Returns:
-        ``(N, F)``: sizes, sums and counts over layers, and their products.
+        For each term the columns to be multiplied, a square's column twice.
     """
-    return np.stack([values for _, values in _totals(space, genotypes)[0]]).T
+    names = feature_names(space)
+    if isinstance(space, GeneSpace):
+        depths = {gene.per_layer for gene in space.genes}
+        whole = {gene.name for gene in space.genes if gene.per_layer is None} - depths
+        flags = {gene.name for gene in space.genes if not gene.ordered or gene.choices == (0, 1)}
+        columns = [name for name, _ in _gene_columns(space, _no_rows(space))[0]]
+        sizes = [name for name in columns if name.partition("=")[0] in whole]
+        sums = [name for name in columns if name not in sizes]
+        squares = [name for name in sizes if name.partition("=")[0] not in flags]
+        return tuple(_terms(names, sizes, sums, squares))
+    assert isinstance(space, SearchSpace)
+    found: list[tuple[int, ...]] = []
+    for stack in space.stacks:
+        starts = (f"{stack}.num_layers", f"{stack}.sum.", f"{stack}.count.")
+        sums = [name for name in names if name.startswith(starts)]
+        width = [f"{stack}.embed_dim"]
+        found += _terms(names, width, sums, width)
+    others = (f"decoder.{MEMORY_GENE}", "encoder.embed_dim*decoder.")
+    return (*found, *((i,) for i, name in enumerate(names) if name.startswith(others)))
+
+
+def _terms(
+    names: Sequence[str], sizes: Sequence[str], sums: Sequence[str], squares: Sequence[str]
+) -> Iterator[tuple[int, ...]]:
+    place = {name: number for number, name in enumerate(names)}
+    pairs = [*combinations(sizes, 2), *((name, name) for name in squares)]
+    factors = [(), *((name,) for name in sizes), *pairs]
+    for factor in [*factors[1:], *((name, *factor) for name in sums for factor in factors)]:
+        yield tuple(place[name] for name in factor)
 
 
 @dataclass(frozen=True)
@@ -100,7 +129,7 @@ class _Stack:
 
 def _columns(space: GenotypeSpace, genotypes: Genotypes) -> Iterator[Column]:
     if isinstance(space, GeneSpace):
-        for columns in _totals(space, genotypes):
+        for columns in _gene_columns(space, genotypes):
             yield from columns
         return
     assert isinstance(space, SearchSpace)
@@ -234,11 +263,10 @@ def _sum(layers: list[Vector]) -> Vector:
     return total
 
 
-def _totals(space: GeneSpace, genotypes: Genotypes) -> tuple[list[Column], list[Column]]:
-    """Columns that cost is made of, and those of single layers.
-
-    The first are sizes of the whole network, sums and counts over layers, and each times each.
-    """
+def _gene_columns(
+    space: GeneSpace, genotypes: Genotypes
+) -> tuple[list[Column], list[Column], list[Column]]:
+    """Sizes of the whole network, sums and counts over layers; each times each; single layers."""
     there_NS = space.active(genotypes)
     whole: list[Column] = []
     layers: list[Column] = []
@@ -257,7 +285,7 @@ def _totals(space: GeneSpace, genotypes: Genotypes) -> tuple[list[Column], list[
         for (one, values), (other, others) in combinations(whole, 2)
         if one.partition("=")[0] != other.partition("=")[0]
     ]
-    return [*whole, *products], layers
+    return whole, products, layers
 
 
 def _gene_values(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.predictor import MIN_OBSERVATIONS, LatencyPredictor, score
+from latency.predictor import MIN_OBSERVATIONS, LatencyPredictor, Terms, score
 from latency.regressors import CANDIDATES
 from nas.profiling.device_profile import WorkloadProfile
 
@@ -21,12 +21,18 @@ NAMES = ("predictor", "linear", "depth")
 
 
 def learning_curve(
-    features_NF: Floats, ms_N: Floats, depth_N: Floats, weights_N: Floats, seed: int
+    features_NF: Floats,
+    terms: Terms | None,
+    ms_N: Floats,
+    depth_N: Floats,
+    weights_N: Floats,
+    seed: int,
 ) -> dict[str, Any]:
     """Fit to more and more of the measured networks, and predict a fifth that is held out.
 
     Args:
         features_NF: ``(N, F)`` as the predictor sees them.
+        terms: as in `LatencyPredictor.fit`.
         ms_N: ``(N,)`` measured.
         depth_N: ``(N,)`` layers of the last stack, which makes a baseline.
         weights_N: ``(N,)`` trust in each measurement.
@@ -44,7 +50,7 @@ def learning_curve(
             order = np.random.default_rng([seed, split]).permutation(len(ms_N))
             test, train = order[:num_test], order[num_test:][:size]
             predictor = LatencyPredictor.fit(
-                features_NF[train], ms_N[train], weights=weights_N[train], seed=seed
+                features_NF[train], ms_N[train], terms=terms, weights=weights_N[train], seed=seed
             )
             depth_N1 = np.asarray(depth_N, dtype=np.float64)[:, None]
             predictions = {

@@ -24,10 +24,11 @@ from latency.acceptance import agree
 from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
+from nas.profiling.fitting import fit_predictor
 from nas.profiling.report import learning_curve
 from nas.search.farthest import farthest_first
 from nas.search.uniform_networks import cheapest_rows, largest_rows, middle
-from search_spaces.encoding import encode_features
+from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
@@ -194,8 +195,10 @@ def fitted(
         measured=tuple(measured),
         sessions=tuple(one.session for one in sessions),
         latency=fit_latency(space, measured, seed),
-        memory=LatencyPredictor.fit(features, memory, baselines={"depth": depth}, seed=seed),
-        report=learning_curve(features, np.array(times), depth, trust(measured), seed),
+        memory=fit_predictor(space, rows, memory, seed),
+        report=learning_curve(
+            features, cost_terms(space), np.array(times), depth, trust(measured), seed
+        ),
     )
 
 
@@ -206,12 +209,8 @@ def fit_latency(
     kept = believed([one.latency for one in measured])
     measured = [one for one, keep in zip(measured, kept, strict=True) if keep]
     rows = space.encode([one.architecture for one in measured])
-    return LatencyPredictor.fit(
-        encode_features(space, rows),
-        [one.latency.value for one in measured],
-        baselines={"depth": space.depths(rows, space.stacks[-1])},
-        weights=trust(measured),
-        seed=seed,
+    return fit_predictor(
+        space, rows, [one.latency.value for one in measured], seed, trust(measured)
     )
 
 

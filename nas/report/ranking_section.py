@@ -24,8 +24,8 @@ BASELINES = {
     "depth": "number of layers alone",
 }
 PREDICTORS = {
+    "sum_of_costs": "sum of costs",
     "linear": "linear",
-    "interactions": "linear with products",
     "gaussian_process": "Gaussian process",
     "trees": "boosted trees",
 }
@@ -252,9 +252,7 @@ def _latency_table(report: PredictorReport) -> Html:
 
 def _predictor(name: str) -> str:
     """A candidate of `latency.regressors` in words."""
-    plain = name.removesuffix("_log")
-    known = PREDICTORS.get(plain, plain)
-    return known if plain == name else f"{known}, of the logarithm"
+    return PREDICTORS.get(name, name)
 
 
 def _score_row(name: str, score: Score, chosen: bool) -> list[Html]:

@@ -56,6 +56,27 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
     yield Note(stage, message, details | {"doubtful": doubtful})
 
 
+def unlike_the_others(
+    stage: str, named: Sequence[tuple[str, float, float]], num_timed: int
+) -> Note | None:
+    """A note on networks that take otherwise than all others let expect; None without any.
+
+    Args:
+        stage: of the timing.
+        named: id, measured and expected ms of each.
+        num_timed: networks timed in all.
+    """
+    if not named:
+        return None
+    shown = ", ".join(f"{id} {ms:.3g} ms instead of {like:.3g}" for id, ms, like in named[:5])
+    more = ", …" if len(named) > 5 else ""
+    message = (
+        f"{len(named)} of {num_timed} networks take otherwise than the others let expect, also "
+        f"when timed again: {shown}{more}"
+    )
+    return Note(stage, message, {"unexpected": [id for id, _, _ in named]})
+
+
 def predictor_off(mape: float, what_to_do: str = WHAT_TO_DO, what: str = "latency") -> str | None:
     """What is wrong with the predictor of a time, of that cross-validated relative error."""
     if mape <= OFF:

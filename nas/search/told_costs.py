@@ -17,7 +17,7 @@ from nas.objectives import OBJECTIVES, QUALITY
 from nas.run.folder import RunFolder
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.scoring import CostScorer
-from search_spaces.encoding import encode_totals
+from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes
 
@@ -70,10 +70,11 @@ class ToldCosts(CostScorer):
         rows = np.array([np.frombuffer(key, dtype=np.int16) for key in self.told]).reshape(
             -1, width
         )
-        features = encode_totals(self.root, rows)
+        features, terms = encode_features(self.root, rows), cost_terms(self.root)
+        told = {name: [known[name] for known in self.told.values()] for name in self._names}
         return {
-            name: LatencyPredictor.fit(features, [known[name] for known in self.told.values()])
-            for name in self._names
+            name: LatencyPredictor.fit(features, values, terms=terms)
+            for name, values in told.items()
             if name not in self.exact
         }
 
@@ -86,15 +87,15 @@ class ToldCosts(CostScorer):
         values = dict(self.offered(genotypes))
         known = [self.told.get(row.tobytes()) for row in genotypes]
         new = np.array([line is None for line in known], dtype=np.bool_)
-        columns: Floats | None = None
         for name in self._names:
             if name in values:
                 continue
             told = np.array([0.0 if line is None else line[name] for line in known])
             spread = np.zeros(len(told))
             if new.any() and name in self._fitted:
-                columns = encode_totals(self.root, genotypes[new]) if columns is None else columns
-                told[new], spread[new] = self._fitted[name].predict(columns)
+                if features is None:
+                    features = encode_features(self.root, genotypes)
+                told[new], spread[new] = self._fitted[name].predict(features[new])
             elif new.any():  # nothing is known yet: as dear as the dearest
                 told[new] = max((line[name] for line in self.told.values()), default=1.0)
             values[name] = told

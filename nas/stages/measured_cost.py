@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from latency.predictor import LatencyPredictor
 from nas.objectives import Objective, base_workload
+from nas.profiling.fitting import fit_predictor
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import measured_file, predictor_file
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
-from search_spaces.encoding import encode_features
 
 
 def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
@@ -33,12 +32,8 @@ def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
             run.folder.append(journal, [_line(network, name, known[network.id])])
             yield ArchitectureMeasured(stage, network.id, {name: known[network.id]})
         yield Progress(stage, number, len(networks))
-    predictor = LatencyPredictor.fit(
-        encode_features(run.space, rows),
-        [known[network.id] for network in networks],
-        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
-        seed=run.spec.seed,
-    )
+    values = [known[network.id] for network in networks]
+    predictor = fit_predictor(run.space, rows, values, run.spec.seed)
     run.folder.write_json(predictor_file(stage), predictor.to_json())
     report = predictor.report
     message = f"{report.chosen}, error {report.mape:.1%}"

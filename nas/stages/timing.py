@@ -11,11 +11,12 @@ from latency.predictor import LatencyPredictor, believed
 from latency.timings import open_timings
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
+from nas.profiling.fitting import fit_predictor
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import predictor_file, profile_file
-from nas.search.doubtful import disturbances, predictor_off
+from nas.search.doubtful import disturbances, predictor_off, unlike_the_others
 from nas.stages.base import Run
-from search_spaces.encoding import encode_features
+from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
@@ -42,6 +43,8 @@ def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
         for i, value in zip(odd, again.values, strict=True):
             measured[i] = value
         predictor = _fitted(run, rows, measured)
+    if note := unlike_the_others(stage, _unlike(predictor, networks, measured), len(networks)):
+        yield note
     path = run.folder.path / profile_file(stage)
     path.unlink(missing_ok=True)  # of a run cut short; the device's own profile has it all
     open_timings(path, meter.header).record(list(zip(networks, measured, strict=True)))
@@ -64,18 +67,24 @@ def _odd(predictor: LatencyPredictor, measured: Sequence[Measurement]) -> list[i
     return [number for number in odd if not measured[number].doubtful]
 
 
+def _unlike(
+    predictor: LatencyPredictor, networks: Sequence[Architecture], measured: Sequence[Measurement]
+) -> list[tuple[str, float, float]]:
+    """Id, measured and expected ms of the networks that stay odd."""
+    assert predictor.held_out_ms is not None
+    fitted = np.flatnonzero(believed(measured))
+    expected = dict(zip(fitted.tolist(), predictor.held_out_ms.tolist(), strict=True))
+    odd = _odd(predictor, measured)
+    return [(networks[i].id, measured[i].value, expected[i]) for i in odd]
+
+
 def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> LatencyPredictor:
     """The predictor of what was timed."""
     kept = believed(measured)
     values = [value for value, keep in zip(measured, kept, strict=True) if keep]
-    rows = rows[kept]
-    return LatencyPredictor.fit(
-        encode_features(run.space, rows),
-        [value.value for value in values],
-        baselines={"depth": run.space.depths(rows, run.space.stacks[-1])},
-        weights=[DOUBTFUL_WEIGHT if value.doubtful else 1.0 for value in values],
-        seed=run.spec.seed,
-    )
+    weights = [DOUBTFUL_WEIGHT if value.doubtful else 1.0 for value in values]
+    times = [value.value for value in values]
+    return fit_predictor(run.space, rows[kept], times, run.spec.seed, weights)
 
 
 def _take_profile(run: Run, cost: Objective, device_profile: DeviceProfile) -> Iterator[Event]:

@@ -124,6 +124,17 @@ def test_the_command_prints_json_and_keeps_searches(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()} == kept
 
 
+def test_latency_is_predicted_without_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path)
+    assert STUDY.main(_options(tmp_path, "--device", "board", "phone", "--searcher")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["search"] == {} and not (tmp_path / "work").exists()
+    named = {device: errors["100"]["odd"] for device, errors in found["latency"].items()}
+    assert named["board"] < 3 and found["latency"]["board"]["60"]["median"] < 1
+
+
 def test_rank_evolve_searches_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path)
     assert STUDY.main(_options(tmp_path, "--device", "phone", "--searcher", "rank-evolve")) == 0

@@ -135,7 +135,7 @@ def test_a_folder_without_files_is_one_sentence(
 def test_the_table_shows_every_row(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert STUDY.main(["--csv", str(file), *QUICK]) == 0
     shown = capsys.readouterr().out
-    for words in ("board", "predictor", "decoder depth", "trees log of terms", "within ±1 std"):
+    for words in ("board", "predictor", "decoder depth", "trees of terms", "within ±1 std"):
         assert words in shown
 
 

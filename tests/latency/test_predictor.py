@@ -89,7 +89,7 @@ def test_wild_measurements_hardly_bend_a_kernel_regression(name: str) -> None:
     assert error(bent, truth) < error(clean, truth) + 0.05
 
 
-@pytest.mark.parametrize("name", ["interactions", "gaussian_process"])
+@pytest.mark.parametrize("name", ["sum_of_costs", "gaussian_process"])
 def test_a_slow_spell_hardly_bends_a_kernel_regression(name: str) -> None:
     features, ms = networks(100)
     slow = ms.copy()
@@ -132,14 +132,14 @@ def test_out_of_fold_errors_have_the_size_they_were_promised() -> None:
         CANDIDATES[predictor.report.chosen], features, ms, np.ones(60), _folds(60, None, 0)
     )
     standardised = (held.ms - ms) / (predictor.report.std_factor * held.spread)
-    assert np.sqrt(np.mean(standardised**2)) == pytest.approx(1)
+    assert np.sqrt(np.mean(standardised**2)) == pytest.approx(1, abs=0.1)  # outliers are bounded
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_measurement_of_little_weight_hardly_counts(name: str) -> None:
     features, ms = networks(60)
     spoilt, weights = ms.copy(), np.ones(60)
-    spoilt[::10], weights[::10] = 3 * spoilt[::10], 0.01
+    spoilt[::3], weights[::3] = 3 * spoilt[::3], 0.01
     others, truth = networks(100, seed=1)
     blind = CANDIDATES[name]().fit(features, spoilt).predict(others)
     told = CANDIDATES[name]().fit(features, spoilt, weights).predict(others)
@@ -165,7 +165,7 @@ def test_a_planted_cost_is_found_from_its_terms() -> None:
     terms = rng.uniform(1, 10, (300, 3))
     ms = 2 + terms @ [0.5, 3.0, 0.0]  # the third costs nothing
     predictor = LatencyPredictor.fit(terms[:30], ms[:30])
-    assert predictor.report.chosen == "linear"
+    assert predictor.report.chosen == "sum_of_costs"
     assert error(predictor.predict(terms)[0], ms) < 1e-3
     base, more = predictor.predict(np.array([[5.0, 5.0, 5.0], [5.0, 5.0, 6.0]]))[0]
     assert more == pytest.approx(base, rel=1e-3)
@@ -178,6 +178,55 @@ def test_interactions_win_where_sizes_multiply() -> None:
     assert report.mape < 0.5 * report.baselines["linear"].mape
     assert report.baselines["linear"].mape < report.baselines["depth"].mape
     assert report.chosen == min(NAMES, key=lambda name: report.candidates[name].mape)
+
+
+def test_the_simple_is_taken_where_the_rest_is_hardly_better() -> None:
+    rng = np.random.default_rng(0)
+    work = rng.uniform(1, 10, (60, 2))
+    noisy = (2 + work @ [1.0, 3.0]) * np.exp(rng.normal(0, 0.05, 60))
+    report = LatencyPredictor.fit(work, noisy).report
+    assert report.chosen == NAMES[0] == "sum_of_costs"
+    bent = np.exp(np.abs(work - 5).sum(axis=1))  # no sum of costs
+    assert LatencyPredictor.fit(work, bent).report.chosen != NAMES[0]
+
+
+def layered(count: int, seed: int) -> tuple[Array, Array]:
+    """Width, depth and ten sizes of single layers, and the time of their sum."""
+    rng = np.random.default_rng(seed)
+    width = rng.choice([192.0, 384.0, 768.0], count)
+    sizes = rng.choice([2.0, 3.0, 4.0], (count, 10))
+    ms = 1 + 0.05 * sizes.sum(axis=1) * (width / 192) ** 2 + 0.01 * width
+    features = np.column_stack([width, sizes.sum(axis=1), sizes])
+    return features, ms * np.exp(rng.normal(0, 0.01, count))
+
+
+def test_terms_of_the_sum_need_fewer_networks() -> None:
+    (features, ms), (others, truth) = layered(30, 0), layered(300, 1)
+    told = LatencyPredictor.fit(features, ms, terms=[[0], [1], [1, 0], [1, 0, 0]])
+    blind = LatencyPredictor.fit(features, ms)
+    assert error(told.mean(others), truth) < 0.5 * error(blind.mean(others), truth)
+    again = LatencyPredictor.from_json(json.loads(json.dumps(told.to_json())))
+    np.testing.assert_array_equal(again.predict(others), told.predict(others))
+
+
+@pytest.mark.parametrize("terms", [[], [[]], [[3]], [[-1]], [[0.0]], [[True]], ["0"], "x"])
+def test_terms_of_columns_that_are_not_there_are_refused(terms: Any) -> None:
+    with pytest.raises(DataError, match="numbers below 3"):
+        LatencyPredictor.fit(*networks(20), terms=terms)
+    data = LatencyPredictor.fit(*networks(20), terms=[[0], [1, 2]]).to_json()
+    with pytest.raises(DataError, match="numbers below 3"):
+        LatencyPredictor.from_json({**data, "terms": terms})
+
+
+def test_wild_timings_are_named_and_survived() -> None:
+    (features, ms), (others, truth) = networks(60), networks(300, seed=1)
+    wild = ms.copy()
+    wild[::6] *= [400, 5, 2, 0.1, 3, 50, 2, 4, 0.3, 9]
+    clean, spoilt = LatencyPredictor.fit(features, ms), LatencyPredictor.fit(features, wild)
+    assert clean.unexpected().sum() < 3
+    assert spoilt.unexpected()[::6].all() and spoilt.unexpected().sum() < 13
+    assert error(spoilt.mean(others), truth) < error(clean.mean(others), truth) + 0.03
+    assert np.median(spoilt.predict(others)[1] / truth) < 0.2
 
 
 def test_the_cross_validated_error_holds_on_new_networks() -> None:
@@ -215,6 +264,21 @@ def test_json_gives_the_same_predictions_back() -> None:
     others = networks(100, seed=1)[0]
     np.testing.assert_array_equal(again.predict(others), predictor.predict(others))
     assert again.report == predictor.report
+
+
+def test_what_an_earlier_version_wrote_is_fitted_again() -> None:
+    (features, ms), (others, truth) = networks(60), networks(300, seed=1)
+    data = LatencyPredictor.fit(features, ms, baselines={"depth": features[:, 0]}).to_json()
+    del data["terms"]
+    candidates = {"interactions_log": data["report"]["candidates"]["linear"]}
+    report = {**data["report"], "chosen": "interactions_log", "candidates": candidates}
+    old = {**data, "schema": 2, "report": report}
+    again = LatencyPredictor.from_json(old)
+    assert error(again.mean(others), truth) < 0.05 and again.report.chosen in NAMES
+    assert again.report.baselines["depth"].mape == report["baselines"]["depth"]["mape"]
+    assert again.to_json() == old  # so that digests of profiles stay
+    with pytest.raises(DataError, match="anew"):
+        LatencyPredictor.from_json({**old, "report": {}})
 
 
 @pytest.mark.parametrize(

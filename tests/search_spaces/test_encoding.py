@@ -8,7 +8,7 @@ from hypothesis import given
 
 from search_spaces import Architecture, load_space, parse_space
 from search_spaces.architecture import AttentionKind, EncoderLayer, EncoderStack
-from search_spaces.encoding import encode_features, feature_names
+from search_spaces.encoding import cost_terms, encode_features, feature_names
 from search_spaces.operators import distinct, enumerate_all, sample
 from search_spaces.space import Genotypes, SearchSpace
 from tests.support.memory_cases import SPACE
@@ -100,6 +100,17 @@ def test_a_memory_has_columns_of_its_own() -> None:
         heads = sum(layer.self_num_heads for layer in stack.layers)
         assert named["decoder.memory_length*sum.self_num_heads"] == memory * heads
     assert not any("memory" in name for name in feature_names(load_space("wikitext103")))
+
+
+@given(spaces(max_layers=3, most=3))
+def test_time_is_a_sum_over_layers_times_widths(space: SearchSpace) -> None:
+    names = feature_names(space)
+    terms = ["*".join(names[i] for i in factors) for factors in cost_terms(space)]
+    assert len(set(terms)) == len(terms)
+    for stack in space.stacks:
+        width = f"{stack}.embed_dim"
+        assert {f"{stack}.sum.ffn_dim", f"{stack}.num_layers*{width}*{width}"} < {*terms}
+    assert not any(".0." in name or ".mean." in name or ".place." in name for name in terms)
 
 
 def test_no_rows_give_no_features() -> None:

@@ -10,7 +10,7 @@ from nas.search.searchers.base import Problem, Searcher, search
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.optuna_study import OptunaSearcher
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from search_spaces.encoding import encode_features, encode_totals, feature_names
+from search_spaces.encoding import cost_terms, encode_features, feature_names
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
 from search_spaces.genes import (
     Gene,
@@ -154,11 +154,20 @@ def test_columns_are_sums_counts_and_products(tiny: GeneSpace) -> None:
     assert len(column) == len(values)
     assert column["width"] == 16 and column["layers"] == 2 and column["norm=rms"] == 1
     assert column["sum.ratio"] == 6 and column["width*sum.ratio"] == 96
-    totals = encode_totals(tiny, tiny.encode([network]))
-    assert (totals[0] == values[: totals.shape[1]]).all()
-    assert not any(".0" in name for name in feature_names(tiny)[: totals.shape[1]])
     assert column["count.kind=gated"] == 1 and column["sum.gate"] == pytest.approx(0.3)
     assert column["ratio.1"] == 4 and column["kind.0=gated"] == 1 and column["gate.1"] == 0
+
+
+def test_time_is_a_sum_of_layers_times_sizes(tiny: GeneSpace) -> None:
+    names = feature_names(tiny)
+    terms = [tuple(names[i] for i in factors) for factors in cost_terms(tiny)]
+    assert len(set(terms)) == len(terms)
+    assert {("width",), ("layers",), ("layers", "width"), ("sum.ratio", "width", "width")} < {
+        *terms
+    }
+    assert ("count.kind=gated", "norm=rms") in terms and ("width", "norm=rms") in terms
+    assert ("norm=rms", "norm=rms") not in terms  # the same as without the square
+    assert not any("." in name and name[0] not in "sc" for factors in terms for name in factors)
 
 
 def test_fields_that_decide_each_other() -> None:

@@ -160,7 +160,7 @@ def test_sizes_of_the_learning_curve(most: int, expected: list[int]) -> None:
 
 def test_a_curve_of_too_few_networks_is_empty() -> None:
     numbers = np.arange(8.0)
-    curve = learning_curve(numbers[:, None], 1 + numbers, numbers, np.ones(8), 0)
+    curve = learning_curve(numbers[:, None], None, 1 + numbers, numbers, np.ones(8), 0)
     assert curve["sizes"] == []
 
 

@@ -21,7 +21,13 @@ from nas.results.contents import RunContents
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from nas.search.doubtful import doubtful_sentence, key, predictions_off, predictor_off
+from nas.search.doubtful import (
+    doubtful_sentence,
+    key,
+    predictions_off,
+    predictor_off,
+    unlike_the_others,
+)
 from nas.search.front import FrontEntry, read_front
 from service.api.run_cache import read_run
 from service.client_commands import _show
@@ -162,6 +168,10 @@ def test_predictions_that_do_not_hold_warn_on_pages(run: RunFolder) -> None:
 def test_the_sentences() -> None:
     assert doubtful_sentence([]) is None and key([]) is None and predictions_off([]) is None
     assert "nas profile --retime" in str(predictor_off(0.9, "see nas profile --retime"))
+    assert unlike_the_others("latency", [], 40) is None
+    note = unlike_the_others("latency", [(f"n{i}", 12.34, 4.1) for i in range(6)], 40)
+    assert note is not None and not note.loud and len(note.details["unexpected"]) == 6
+    assert "6 of 40" in note.message and "n4 12.3 ms instead of 4.1, …" in note.message
 
 
 # -- what reads a run -----------------------------------------------------------------------------

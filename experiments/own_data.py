@@ -1,0 +1,182 @@
+"""Does a search of anybody's data, without a space of one's own, pay?
+
+``python -m experiments.own_data --data data/pets data/mails --hours 1``
+
+Each folder of `nas data prepare` is searched by ``nas search --data DIR --hours H`` as it stands.
+Its winner's scores stand beside those of a plain transformer: the winner with softmax attention in
+every place, trained from scratch for the time of the whole search, as somebody would who had not
+searched. Told is how long the search was to take and how long it took. What was searched or trained
+before under ``--work`` is not done again; the test split is read when a training has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from experiments.harness import Options, Study, note, table_of
+from experiments.retrained_twins import Job, score_test, train, twin
+from nas.request.fitted_space import MOST_PASSES, RETRAIN
+from nas.run.folder import RunFolder
+from nas.run.layout import result_file
+from search_spaces.architecture import Architecture
+from search_spaces.costs import params
+from search_spaces.errors import NasError, UsageError
+from search_spaces.files import write_atomically
+from supernet.data.manifest import Manifest, read_manifest
+from supernet.training_settings import TrainingSettings
+
+TOOK = "seconds.json"
+COMMAND = "from nas.cli.app import app; app()"
+# The score that a task is known by, and whether more of it is better.
+KNOWN_BY = {
+    "classification": ("accuracy", True),
+    "translation": ("bleu", True),
+    "language_modelling": ("loss", False),
+}
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """Search and train for each folder.
+
+    Raises:
+        NasError: for a folder that was not prepared, and a search that fails.
+    """
+    folders = [Path(data).expanduser() for data in options.data]
+    if len({folder.name for folder in folders}) < len(folders):
+        raise UsageError("two folders have the same name: give them others")
+    manifests = [read_manifest(folder) for folder in folders]
+    rows = [
+        _row(folder, manifest, options.hours, Path(options.work))
+        for folder, manifest in zip(folders, manifests, strict=True)
+    ]
+    return {"hours": options.hours, "rows": rows}
+
+
+def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str, Any]:
+    """A search, its winner's scores, and those of the plain network."""
+    run = RunFolder.open(_searched(folder, hours, work / f"{folder.name}-{hours:g}h"))
+    (result_path,) = run.path.glob(result_file("*"))
+    result = json.loads(result_path.read_text("utf-8"))
+    winner = Architecture.from_json(result["architecture"])
+    settings = _longer(run.spec.budget.retrain, manifest)
+    job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
+    note(f"{folder.name}: training the plain network")
+    plain = train(job) | score_test(job)
+    space = run.spec.space
+    seconds = json.loads((run.path / TOOK).read_text("utf-8"))
+    return {
+        "data": folder.name,
+        "task": manifest.task,
+        "winner": {
+            "id": winner.id,
+            "params": params(space.model, space.task, winner),
+            "valid": _scores(result, "valid"),
+            "test": _scores(result, "test"),
+        },
+        "plain": {
+            "id": plain["id"],
+            "params": params(space.model, space.task, job.architecture),
+            "valid": plain["valid"],
+            "test": plain["test"],
+        },
+        "minutes_told": hours * 60,
+        "minutes_taken": round(seconds / 60, 1),
+        "minutes_plain": plain["minutes"],
+    }
+
+
+def _scores(result: Mapping[str, Any], split: str) -> dict[str, float]:
+    """The scores of a split in the result of a retraining, by name."""
+    begin = f"{split}_"
+    return {name.removeprefix(begin): n for name, n in result.items() if name.startswith(begin)}
+
+
+def _searched(folder: Path, hours: float, run: Path) -> Path:
+    """The run of a finished search; one that was stopped goes on.
+
+    Raises:
+        NasError: when it fails; it has said why.
+    """
+    took = run / TOOK
+    if not took.exists():
+        words = ["search", "--data", str(folder), "--hours", f"{hours:g}", "--out", str(run)]
+        note(f"{folder.name}: nas {' '.join(words)}")
+        begun = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", COMMAND, *words, "--quiet"], check=False)
+        if done.returncode:
+            raise NasError(f"the search of {folder} ended with exit code {done.returncode}")
+        write_atomically(took, json.dumps(time.perf_counter() - begun))
+    return run
+
+
+def _longer(settings: TrainingSettings, manifest: Manifest) -> TrainingSettings:
+    """A training that takes as long as the whole search, as far as the data have something new."""
+    epochs = round(settings.epochs / RETRAIN)
+    if not settings.epoch_updates:
+        epochs = min(epochs, MOST_PASSES[manifest.content])
+    return replace(settings, epochs=epochs, check_every=max(1, settings.check_every))
+
+
+def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
+    """A row for each folder."""
+    rows = []
+    for row in numbers["rows"]:
+        name, more = KNOWN_BY[row["task"]]
+        winner, plain = (row[one]["test"][name] for one in ("winner", "plain"))
+        better = "yes" if (winner >= plain) == more or winner == plain else "no"
+        rows.append(
+            (
+                row["data"],
+                name,
+                f"{winner:.4g}",
+                f"{row['winner']['params']:,}",
+                f"{plain:.4g}",
+                f"{row['plain']['params']:,}",
+                better,
+                f"{row['minutes_told']:g}",
+                f"{row['minutes_taken']:g}",
+            )
+        )
+    heads = (
+        "data",
+        "test",
+        "winner",
+        "params",
+        "plain, as long",
+        "params",
+        "as good",
+        "min told",
+        "min taken",
+    )
+    yield table_of(f"searches of own data for {numbers['hours']:g} h", heads, rows)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the study."""
+    parser.add_argument("--data", nargs="+", required=True, metavar="DIR", help="prepared folders")
+    parser.add_argument("--hours", type=float, default=1.0, help="for each search")
+    parser.add_argument("--work", default="runs/own_data", help="where runs and trainings are kept")
+
+
+STUDY = Study(
+    "own_data",
+    "Does nas search --data DIR, without a space, find what a plain transformer does not?",
+    add_options,
+    measure,
+    show,
+    example="--data data/pets data/mails --hours 1",
+    width=140,
+)
+
+if __name__ == "__main__":
+    sys.exit(STUDY.main())

@@ -1,0 +1,79 @@
+"""The study of searches of own data: what is compared, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.harness import Study
+from experiments.own_data import STUDY, _longer, _scores
+from nas.request.fitted_space import MOST_PASSES, RETRAIN
+from supernet.data.manifest import read_manifest
+from supernet.training_settings import TrainingSettings
+from tests.support.prepare_cases import pictures, run
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    pixels, labels = pictures(90)
+    arrays: Any = {"x_train": pixels[:60], "y_train": labels[:60]}
+    np.savez(tmp_path / "a.npz", **arrays, x_test=pixels[60:], y_test=labels[60:])
+    run(tmp_path, "classification", source=(tmp_path / "a.npz",), out=tmp_path / "pets")
+    return tmp_path / "pets"
+
+
+def row(winner: float, plain: float, task: str, name: str) -> dict[str, Any]:
+    one = {"id": "a", "params": 1, "valid": {}, "test": {name: winner}}
+    other = {**one, "test": {name: plain}}
+    times = {"minutes_told": 60, "minutes_taken": 70, "minutes_plain": 55}
+    return {"data": "pets", "task": task, "winner": one, "plain": other, **times}
+
+
+@pytest.mark.parametrize(
+    ("winner", "plain", "task", "name", "better"),
+    [
+        (0.8, 0.7, "classification", "accuracy", "yes"),
+        (0.7, 0.8, "classification", "accuracy", "no"),
+        (20.0, 20.0, "translation", "bleu", "yes"),
+        (2.0, 2.5, "language_modelling", "loss", "yes"),
+        (2.5, 2.0, "language_modelling", "loss", "no"),
+    ],
+)
+def test_less_loss_and_more_of_all_else_is_better(
+    winner: float, plain: float, task: str, name: str, better: str
+) -> None:
+    numbers = {"hours": 1, "rows": [row(winner, plain, task, name)]}
+    (table,) = STUDY.show(numbers)
+    assert list(table.columns[6].cells) == [better]  # type: ignore[union-attr]
+
+
+def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(pets: Path) -> None:
+    manifest = read_manifest(pets)
+    pieces = _longer(TrainingSettings(epochs=20, epoch_updates=50), manifest)
+    assert pieces.epochs == round(20 / RETRAIN) and pieces.epoch_updates == 50
+    assert _longer(TrainingSettings(epochs=10_000), manifest).epochs == MOST_PASSES["images"]
+
+
+def test_scores_of_a_split() -> None:
+    result = {"test_accuracy": 0.5, "valid_accuracy": 0.6, "test_loss": 1.0, "id": "a"}
+    assert _scores(result, "test") == {"accuracy": 0.5, "loss": 1.0}
+
+
+def test_folders_that_cannot_be_told_apart_or_read_are_refused(
+    pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(STUDY, Study)
+    assert STUDY.main(["--data", str(pets), str(pets)]) == 2
+    assert "same name" in capsys.readouterr().err
+    assert STUDY.main(["--data", str(tmp_path)]) != 0
+    assert "nas data prepare" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_whole_study(pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data", str(pets), "--hours", "0.005", "--work", str(tmp_path / "work")]
+    assert STUDY.main(words) == 0
+    assert "pets" in capsys.readouterr().out
