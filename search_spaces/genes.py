@@ -41,8 +41,9 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,7 @@ class GeneSpace(GenotypeSpace):
         name: for messages.
         genes: in order; what a gene depends on stands before it.
         description: one sentence.
+        parent_digest: see `GenotypeSpace`.
 
     Raises:
         UsageError: for genes of one name, without a choice, or that depend on what is not there.
@@ -189,6 +191,8 @@ class GeneSpace(GenotypeSpace):
     name: str
     genes: tuple[Gene, ...]
     description: str = ""
+    parent_digest: str | None = field(default=None, compare=False)
+    whole_genes = True
 
     def __post_init__(self) -> None:
         known: dict[str, Gene] = {}
@@ -219,6 +223,30 @@ class GeneSpace(GenotypeSpace):
     def digest(self) -> str:
         """See `GenotypeSpace.digest`."""
         return hashlib.sha256(dump_genes(self).encode()).hexdigest()
+
+    def restrict(self, choices: Mapping[str, Sequence[Value]]) -> GeneSpace:
+        """See `GenotypeSpace.restrict`; a gene keeps the same choices in all layers.
+
+        Raises:
+            UsageError: where it would not, or for a gene that decides which others are there.
+        """
+        genes = []
+        for gene in self.genes:
+            names = [self.slots[column].name for column in self.columns[gene.name]]
+            offered = {tuple(choices.get(name, gene.choices)) for name in names}
+            left = tuple(c for c in gene.choices if all(c in kept for kept in offered))
+            if len(offered) > 1 or not left:
+                raise UsageError(
+                    f"the gene {gene.name} of the space {self.name} keeps the same choices in all "
+                    "layers, at least one"
+                )
+            if gene.name in self._deciding and left != gene.choices:
+                raise UsageError(
+                    f"the gene {gene.name} of the space {self.name} decides which others are "
+                    "there: it keeps all choices"
+                )
+            genes.append(replace(gene, choices=left))
+        return replace(self, genes=tuple(genes), parent_digest=self.digest)
 
     def network(self, data: Any) -> GeneNetwork:
         """See `GenotypeSpace.network`."""
@@ -478,17 +506,21 @@ def dump_genes(space: GeneSpace) -> str:
     if space.description:
         lines.append(f"description = {json.dumps(space.description)}")
     for gene in space.genes:
-        lines += ["", f"[genes.{json.dumps(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
+        lines += ["", f"[genes.{_key(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
         if gene.per_layer is not None:
             lines.append(f"per_layer = {json.dumps(gene.per_layer)}")
         if gene.when:
-            parts = [f"{json.dumps(name)} = {_list(gene.when[name])}" for name in gene.when]
+            parts = [f"{_key(name)} = {_list(gene.when[name])}" for name in gene.when]
             lines.append(f"when = {{ {', '.join(parts)} }}")
     return "\n".join(lines) + "\n"
 
 
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
 def _list(values: Sequence[Value]) -> str:
-    return json.dumps(list(values), ensure_ascii=True)
+    return json.dumps(list(values))
 
 
 def _kind(gene: Gene) -> str:

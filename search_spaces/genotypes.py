@@ -14,9 +14,9 @@ N: networks; S: positions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +64,16 @@ class GenotypeSpace(ABC):
         name: short name, for messages.
         description: one sentence, or nothing.
         slots: the positions, in the order of the columns.
+        parent_digest: digest of the space this one was cut from, or None.
+        whole_genes: whether only choices of whole genes, in all layers, can be cut, and none of
+            genes that decide which others are there.
     """
 
     name: str
     description: str
     slots: Sequence[Position]
+    parent_digest: str | None
+    whole_genes: bool = False
 
     @cached_property
     def slot_index(self) -> dict[str, int]:
@@ -89,6 +94,14 @@ class GenotypeSpace(ABC):
     @abstractmethod
     def digest(self) -> str:
         """sha256 of all that makes up the space."""
+
+    @abstractmethod
+    def restrict(self, choices: Mapping[str, Sequence[Any]]) -> Self:
+        """A smaller space, with the same columns, that keeps only these choices.
+
+        Args:
+            choices: name of a position → its choices to keep; others keep all.
+        """
 
     @abstractmethod
     def network(self, data: Any) -> Network:

@@ -10,12 +10,26 @@ from typing import Any
 
 from search_spaces.architecture import kind_order
 from search_spaces.errors import UnknownNameError
+from search_spaces.genes import GeneSpace, dump_genes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import space_from_source
 from search_spaces.toml_source import TomlSource, read_text
 
 LIBRARY = Path(__file__).parent / "library"
+
+
+def dumped(space: GenotypeSpace) -> str:
+    """A space of either kind as TOML.
+
+    Raises:
+        UsageError: see `search_spaces.genes.dump_genes`.
+    """
+    if isinstance(space, SearchSpace):
+        return dump_space(space)
+    assert isinstance(space, GeneSpace)
+    return dump_genes(space)
 
 
 def space_names() -> list[str]:

@@ -92,7 +92,8 @@ def render(run: RunContents) -> Html:
 
 def _told(run: RunContents) -> Html:
     """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
-    chapters = ("front", "networks", "features", "importances", "ranker", "time", "reproduce")
+    gone = {"exchange", "omni", "latency", "training"}
+    chapters = [name for name in CHAPTERS if name not in gone]
     main = tag(
         "main",
         headline(run),
@@ -106,6 +107,7 @@ def _told(run: RunContents) -> Html:
         features_section(run),
         importances_section(run),
         card_section(run),
+        pruning_section(run),
         time_section(run),
         failures_section(run),
         reproduce_section(run),

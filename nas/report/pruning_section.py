@@ -41,7 +41,7 @@ def _rules(run: RunContents, audit: Audit) -> Html:
         "in the right order. A choice that the best observed networks have stays, and so does the "
         "last choice of a gene. "
     )
-    kept = spelled(run.space, audit.protected)
+    kept = spelled(run.space, audit.protected) if audit.protected else []
     if not kept:
         return paragraph(trust)
     listed = join([tag("code", f"--keep {text} ") for text in kept])
@@ -49,7 +49,7 @@ def _rules(run: RunContents, audit: Audit) -> Html:
 
 
 def _verdict(run: RunContents, audit: Audit) -> Html:
-    whole = run.space.size
+    whole = run.spec.domain.size
     if audit.refused:
         return paragraph(tag("strong", "Nothing was cut. "), audit.refused)
     if not audit.cuts:

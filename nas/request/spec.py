@@ -62,6 +62,7 @@ DEFAULT_HOURS = 1.0
 """For which a space is made where nothing is said."""
 MAX_TOML = 100_000
 SYNTHETIC = "synthetic"
+SPACE_TOML = "the run's space.toml"
 Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
@@ -535,14 +536,24 @@ class SearchSpec(SearchTerms):
                 "the networks of this search are known to its evaluator alone: they cannot be "
                 "trained, exported, timed or counted here"
             )
-        return parse_space(self.space_toml, "the run's space.toml")
+        return parse_space(self.space_toml, SPACE_TOML)
 
     @cached_property
     def domain(self) -> GenotypeSpace:
         """The networks that are searched, whatever their genes mean."""
-        if self.evaluator is None:
-            return self.space
-        return parse_genes(self.space_toml, "the run's space.toml")
+        return self.space if self.evaluator is None else self.parsed(self.space_toml, SPACE_TOML)
+
+    def parsed(self, text: str, source: str) -> GenotypeSpace:
+        """A space of the kind that is searched.
+
+        Args:
+            text: the TOML document.
+            source: what messages call it.
+
+        Raises:
+            SpaceFileError: naming file, line and key, what was found and what is allowed.
+        """
+        return (parse_space if self.evaluator is None else parse_genes)(text, source)
 
     def objective(self, name: str) -> Objective:
         """An objective, quality as it is measured in this search."""

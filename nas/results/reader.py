@@ -34,8 +34,6 @@ from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
 from search_spaces.json_text import UNREADABLE, finite_number
-from search_spaces.loading import parse_space
-from search_spaces.space import SearchSpace
 
 T = TypeVar("T")
 
@@ -91,7 +89,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         card=card,
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
-        audit=reader.json(layout.PRUNING_FILE, lambda data: _audit(data, folder.spec.space)),
+        audit=reader.json(layout.PRUNING_FILE, lambda data: _audit(data, folder.spec)),
         retrained=_retrained(folder, reader),
         views=_views(folder),
         seconds=_seconds(folder),
@@ -271,12 +269,10 @@ def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
     generations = reader.journal(name, Generation.from_json)
     if not generations:
         return ()
-    pruned = reader.file(layout.PRUNED_SPACE_FILE, _read_space)
+    pruned = reader.file(
+        layout.PRUNED_SPACE_FILE, lambda file: spec.parsed(file.read_text("utf-8"), file.name)
+    )
     return reader.parsed(name, lambda: _survivors(spec, pruned or spec.domain, generations))
-
-
-def _read_space(file: Path) -> SearchSpace:
-    return parse_space(file.read_text("utf-8"), file.name)
 
 
 def _survivors(
@@ -319,13 +315,14 @@ def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
     return reader.parsed(needed[0], lambda: read_features(folder))
 
 
-def _audit(data: Any, space: SearchSpace) -> Audit:
+def _audit(data: Any, spec: SearchSpec) -> Audit:
+    protected = data.get("vetoes", {})  # earlier versions had none
     return Audit(
         size=int(data["size"]),
         refused=data["refused"],
         cuts=tuple(_cut(cut) for cut in data["cuts"]),
         kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
-        protected=checked_protected(space, data.get("vetoes", {})),  # earlier versions had none
+        protected=checked_protected(spec.space, protected) if protected else {},
     )
 
 

@@ -194,6 +194,7 @@ SEARCH_STAGES = (
         {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(PROTECTED_FILE,),
+        told=True,
     ),
     Stage(
         "evolve",

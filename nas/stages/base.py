@@ -39,7 +39,6 @@ from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, EvaluationError, NasError
 from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.loading import parse_space
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
 
 Floats = NDArray[np.float64]
@@ -239,10 +238,8 @@ class Run(OpenedRun):
     @cached_property
     def pruned(self) -> GenotypeSpace:
         """The space that is searched."""
-        if self.spec.evaluator is not None:
-            return self.domain
         file = self.folder.path / PRUNED_SPACE_FILE
-        return parse_space(file.read_text(encoding="utf-8"), str(file))
+        return self.spec.parsed(file.read_text(encoding="utf-8"), str(file))
 
     @cached_property
     def device_profile(self) -> DeviceProfile | None:

@@ -11,7 +11,7 @@ from nas.search.pruning.prune import PruningSettings, prune
 from nas.search.ranking import ReportCard
 from nas.stages.base import Run, size_text
 from search_spaces.files import write_atomically
-from search_spaces.loading import dump_space
+from search_spaces.loading import dumped
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -23,7 +23,7 @@ def work(run: Run) -> Iterator[Event]:
     # Quality stands first; costs of networks that were not timed stay predicted.
     objectives[:, 0] = run.qualities()
     result = prune(
-        run.space,
+        run.domain,
         scorer.score,
         card,
         rows,
@@ -32,10 +32,10 @@ def work(run: Run) -> Iterator[Event]:
         settings=PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy),
         keep=run.folder.protected,
     )
-    write_atomically(run.folder.path / PRUNED_SPACE_FILE, dump_space(result.space))
+    write_atomically(run.folder.path / PRUNED_SPACE_FILE, dumped(result.space))
     run.folder.write_json(PRUNING_FILE, result.to_json())
     if result.refused:
         yield Note("prune", result.refused)
     cuts = "1 choice" if len(result.cuts) == 1 else f"{len(result.cuts)} choices"
-    message = f"{cuts} cut, {size_text(result.space)} of {size_text(run.space)} networks remain"
+    message = f"{cuts} cut, {size_text(result.space)} of {size_text(run.domain)} networks remain"
     yield Progress("prune", 1, 1, message)

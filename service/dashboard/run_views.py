@@ -242,7 +242,7 @@ def evidence(view: RunView) -> Html:
     """Why the predictions may be believed, what was cut, and how the supernet learnt."""
     run = view.contents
     if run.spec.evaluator is not None:
-        return join(card_section(run), importances_section(run))
+        return join(card_section(run), importances_section(run), pruning_section(run))
     return join(
         card_section(run),
         importances_section(run),

@@ -95,6 +95,58 @@ def test_conditions_on_told_costs_pick(tmp_path: Path) -> None:
         pick(front, "energy<=3")
 
 
+USELESS = """
+[space]
+name = "useless"
+
+[genes.width]
+integer = { from = 1, to = 12 }
+
+[genes.layers]
+integer = { from = 1, to = 3 }
+
+[genes.act]
+category = ["good", "bad", "worse"]
+per_layer = "layers"
+
+[genes.norm]
+category = ["layer", "rms"]
+
+[genes.eps]
+real = [0.1, 0.2]
+when = { norm = ["rms"] }
+"""
+
+
+class Plain(Good):
+    """Of whose space the last two of ``act`` and the second of ``eps`` only do harm."""
+
+    batch = 8
+
+    def answer(self, network: dict[str, Any]) -> Any:
+        harm = sum({"good": 0.0, "bad": 0.5, "worse": 1.0}[act] for act in network["act"])
+        return 1 + 4 / network["width"] / network["layers"] + harm + network.get("eps", 0.0)
+
+    def costs(self, networks: Any) -> dict[str, list[float]]:
+        return {"ms": [float(one["width"] * one["layers"]) for one in networks]}
+
+
+def test_choices_that_only_harm_are_cut_and_those_that_decide_stay(tmp_path: Path) -> None:
+    space = parse_genes(USELESS, "useless.toml")
+    numbers = {**NUMBERS, "observations": "64", "rounds.first": "40"}
+    front = search(space, Plain(), ["quality", "ms"], out=tmp_path / "run", settings=numbers)
+    folder = RunFolder.open(tmp_path / "run")
+    cuts = {(cut["name"], cut["choice"]) for cut in folder.read_json("pruning.json")["cuts"]}
+    assert {("act", "worse"), ("act", "bad")} <= cuts
+    assert {name for name, _ in cuts} <= {"width", "act", "eps"}
+    left = parse_genes((tmp_path / "run" / "pruned_space.toml").read_text("utf-8"), "pruned.toml")
+    assert left.gene("act").choices == ("good",) and left.size < space.size / 3
+    assert left.gene("norm") == space.gene("norm") and left.parent_digest is None
+    assert all(set(entry.network.to_json()["act"]) == {"good"} for entry in front.entries)
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "act = worse" in page
+
+
 # -- interrupted ----------------------------------------------------------------------------------
 
 

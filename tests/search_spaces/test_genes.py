@@ -12,7 +12,14 @@ from nas.search.searchers.optuna_study import OptunaSearcher
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.encoding import cost_terms, encode_features, feature_names
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
-from search_spaces.genes import Gene, GeneSpace, load_genes, parse_genes
+from search_spaces.genes import (
+    Gene,
+    GeneNetwork,
+    GeneSpace,
+    dump_genes,
+    load_genes,
+    parse_genes,
+)
 from search_spaces.genotypes import Genotypes
 from search_spaces.operators import (
     crossover,
@@ -251,3 +258,59 @@ def test_searchers_search_it(tiny: GeneSpace, name: str) -> None:
 def test_pruning_is_refused(tiny: GeneSpace) -> None:
     with pytest.raises(UsageError, match="without pruning"):
         RankEvolve(_problem(tiny), smallest(tiny), RankEvolveSettings(budget=8, prune=True), 0)
+
+
+# -- networks as values, spaces as text -----------------------------------------------------------
+
+RESTRICTED = """
+[genes.layers]
+integer = [0, 2]
+
+[genes."odd name"]
+category = ["x", "\\"y\\""]
+per_layer = "layers"
+
+[genes.eps]
+real = [1e-6, 1.0, 2.5]
+
+[genes.size]
+integer = [1, 2, 3]
+when = { layers = [2] }
+"""
+
+
+def test_a_space_is_the_same_after_it_was_written() -> None:
+    space = parse_genes(RESTRICTED, "odd.toml")
+    again = parse_genes(dump_genes(space), "other.toml")
+    assert again == space and again.digest == space.digest
+    assert again.digest != parse_genes(RESTRICTED.replace("2.5", "2.6"), "odd.toml").digest
+    with pytest.raises(UsageError, match="texts without"):
+        dump_genes(GeneSpace("one", (Gene("a", (2, 1), ordered=False),)))
+
+
+def test_networks_are_values() -> None:
+    space = parse_genes(RESTRICTED, "odd.toml")
+    rows = enumerate_all(space)
+    networks = space.decode(rows)
+    assert len({network.id for network in networks}) == len(networks) == space.size
+    one = networks[-1]
+    assert one == GeneNetwork.from_json(one.to_json()) == one.to_json()
+    assert {one: 1}[GeneNetwork(one.to_json())] == 1 and len(one.id) == 12
+    changed = one.to_json()
+    changed["eps"] = 7.0
+    assert one != changed and "eps" in one.line
+    for wrong in ([], {}, {"a": {}}, {"a": [[1]]}, {"a": float("nan")}, None, {"a": True}):
+        with pytest.raises(ArchitectureError):
+            GeneNetwork.from_json(wrong)
+
+
+def test_a_restricted_space_has_the_same_columns() -> None:
+    space = parse_genes(RESTRICTED, "odd.toml")
+    smaller = space.restrict({"odd name.0": ["x"], "odd name.1": ["x"], "eps": [1.0, 2.5]})
+    assert [slot.name for slot in smaller.slots] == [slot.name for slot in space.slots]
+    assert smaller.parent_digest == space.digest and smaller.size < space.size
+    rows = smaller.translate(enumerate_all(smaller), space)
+    assert space.decode(rows) == smaller.decode(enumerate_all(smaller))
+    for wrong in ({"odd name.0": ["x"]}, {"eps": []}, {"layers": [2]}):
+        with pytest.raises(UsageError):
+            space.restrict(wrong)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from nas.search.pareto import hypervolume, non_dominated
 from nas.search.pruning.evidence import Candidate, Evidence, ScoredSample
-from search_spaces.space import Choice, Genotypes, SearchSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.space import Choice, SearchSpace
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +66,7 @@ class Audit:
     def __init__(
         self,
         scored: ScoredSample,
-        root: SearchSpace,
+        root: GenotypeSpace,
         tolerance: float,
         deepest: Mapping[str, int],
         best: Observed,
@@ -105,7 +106,7 @@ class Audit:
                 return f"It is the last choice of {slot.name}."
             choices[slot.name] = left
         smaller = self.root.restrict(choices)
-        if any(smaller.max_layers(stack) <= layer for stack, layer in self._deepest.items()):
+        if not self._deep_enough(smaller):
             return "A layer of which a choice was asked to be kept needs it."
         if smaller.size == self.space.size:
             return "It only occurs in layers that no remaining network has."
@@ -123,6 +124,12 @@ class Audit:
         share = smaller.size / self.root.size
         self.cuts.append(Cut(candidate.name, candidate.choice, facts, ratio, smaller.size, share))
         return None
+
+    def _deep_enough(self, smaller: GenotypeSpace) -> bool:
+        """Whether the layers are left of which a choice was asked to be kept."""
+        if not isinstance(smaller, SearchSpace):
+            return True  # no layer is ever cut
+        return all(smaller.max_layers(stack) > layer for stack, layer in self._deepest.items())
 
     def _is_missed(self, candidate: Candidate, points: Floats) -> bool:
         """Whether one of the best observed networks has the choice and nothing replaces it."""

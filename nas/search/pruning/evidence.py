@@ -13,8 +13,9 @@ from scipy import stats
 
 from nas.search.evolution import Evaluate, Scores
 from nas.search.pareto import constrained_ranks, crowding_distance
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import sample
-from search_spaces.space import Choice, Genotypes, SearchSpace
+from search_spaces.space import Choice
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +82,7 @@ class Candidate:
         """The genotype columns of its places."""
         return [column for column, _ in self.places]
 
-    def present(self, space: SearchSpace, genotypes: Genotypes) -> NDArray[np.bool_]:
+    def present(self, space: GenotypeSpace, genotypes: Genotypes) -> NDArray[np.bool_]:
         """Where a layer is there and has the choice, ``(N, P)``."""
         indices = np.array([index for _, index in self.places])
         active = space.active(genotypes)[:, self.columns]
@@ -97,16 +98,22 @@ class ScoredSample:
     scores: Scores
 
 
-def candidates(space: SearchSpace) -> list[Candidate]:
-    """All choices: of genes over all layers first, then of single slots."""
+def candidates(space: GenotypeSpace) -> list[Candidate]:
+    """All choices that can be cut: of genes over all layers first, then of single slots."""
     found: dict[tuple[str, Choice], list[tuple[int, int]]] = {}
     by_slot = []
     for column, slot in enumerate(space.slots):
         for index, choice in enumerate(slot.choices):
             place = (column, index)
             by_slot.append(Candidate(slot.name, choice, (place,)))
-            if slot.layer is not None:
-                found.setdefault((slot.gene_name, choice), []).append(place)
+            found.setdefault((slot.gene_name, choice), []).append(place)
+    if space.whole_genes:
+        fixed = {space.slots[column].gene_name for column in space.deciding_columns}
+        return [
+            Candidate(name, choice, tuple(places))
+            for (name, choice), places in found.items()
+            if name not in fixed
+        ]
     by_gene = [
         Candidate(name, choice, tuple(places))
         for (name, choice), places in found.items()
@@ -116,7 +123,7 @@ def candidates(space: SearchSpace) -> list[Candidate]:
 
 
 def draw(
-    root: SearchSpace, space: SearchSpace, evaluate: Evaluate, count: int, seed: int
+    root: GenotypeSpace, space: GenotypeSpace, evaluate: Evaluate, count: int, seed: int
 ) -> ScoredSample:
     """Draw `count` networks of `space` and score them as rows of `root`."""
     rows = sample(space, np.random.default_rng(seed), count)
@@ -139,7 +146,7 @@ def elite(drawn: ScoredSample, count: int) -> Genotypes:
 
 
 def lift(
-    space: SearchSpace, candidate: Candidate, everyone: Genotypes, best: Genotypes
+    space: GenotypeSpace, candidate: Candidate, everyone: Genotypes, best: Genotypes
 ) -> Lift | None:
     """Compare the choice's share among the elite with that among all; None if nobody has it.
 
@@ -157,14 +164,14 @@ def lift(
     return Lift(sampled, share, share / sampled, high / sampled, places)
 
 
-def _count(space: SearchSpace, candidate: Candidate, rows: Genotypes) -> tuple[int, int]:
+def _count(space: GenotypeSpace, candidate: Candidate, rows: Genotypes) -> tuple[int, int]:
     """How many layers have the choice, and how many could."""
     hits = int(candidate.present(space, rows).sum())
     return hits, int(space.active(rows)[:, candidate.columns].sum())
 
 
 def evidence(
-    space: SearchSpace,
+    space: GenotypeSpace,
     candidate: Candidate,
     found: Lift,
     evaluate: Evaluate,
@@ -187,7 +194,7 @@ def evidence(
 
 
 def _predicted_effects(
-    space: SearchSpace, candidate: Candidate, evaluate: Evaluate, seed: int
+    space: GenotypeSpace, candidate: Candidate, evaluate: Evaluate, seed: int
 ) -> tuple[float, ...]:
     """Mean change of each objective against the alternatives, ``(M,)``."""
     # Rows before they are made canonical: layers that a forced depth adds have random genes.
@@ -210,13 +217,13 @@ def _predicted_effects(
     return tuple(change.tolist())
 
 
-def _alternatives(space: SearchSpace, candidate: Candidate) -> list[Choice]:
+def _alternatives(space: GenotypeSpace, candidate: Candidate) -> list[Choice]:
     choices = [choice for column in candidate.columns for choice in space.slots[column].choices]
     return list(dict.fromkeys(choices))
 
 
 def _observed_effect(
-    space: SearchSpace, candidate: Candidate, genotypes: Genotypes, losses: Floats
+    space: GenotypeSpace, candidate: Candidate, genotypes: Genotypes, losses: Floats
 ) -> tuple[float | None, float | None]:
     there = space.active(genotypes)[:, candidate.columns].any(axis=1)
     has = candidate.present(space, genotypes).any(axis=1)

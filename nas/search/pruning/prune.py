@@ -56,7 +56,8 @@ from nas.search.pruning.evidence import (
 )
 from nas.search.ranking.report_card import ReportCard
 from search_spaces.errors import UsageError
-from search_spaces.space import Choice, Genotypes, SearchSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.space import Choice, SearchSpace
 
 Floats = NDArray[np.float64]
 
@@ -125,7 +126,7 @@ class PrunedSpace:
         protected: gene or slot → choices that were asked to be kept.
     """
 
-    space: SearchSpace
+    space: GenotypeSpace
     cuts: tuple[Cut, ...] = ()
     kept: tuple[Kept, ...] = ()
     refused: str | None = None
@@ -146,7 +147,7 @@ class PrunedSpace:
 
 
 def prune(
-    space: SearchSpace,
+    space: GenotypeSpace,
     evaluate: Evaluate,
     card: ReportCard,
     observed: Genotypes,
@@ -180,7 +181,13 @@ def prune(
             f"each observed network needs its objectives; given {len(observed)} networks and "
             f"{len(observed_objectives)} rows of objectives"
         )
-    protected = checked_protected(space, keep or {})
+    protected: ProtectedChoices = {}
+    protected_cells: set[tuple[int, int]] = set()
+    deepest: dict[str, int] = {}
+    if keep:
+        assert isinstance(space, SearchSpace)  # others offer no such choice
+        protected = checked_protected(space, keep)
+        protected_cells, deepest = places(space, protected), deepest_layers(space, protected)
     refused = _distrust(card, settings)
     if refused or card.error is None:
         return PrunedSpace(space, refused=refused or UNKNOWN_ERROR, protected=protected)
@@ -194,12 +201,11 @@ def prune(
         )
     points = np.asarray(observed_objectives, dtype=np.float64)
     missed = evaluate(observed).violations if len(observed) else np.zeros(0)
-    protected_cells = places(space, protected)
     audit = Audit(
         _near_front(space, evaluate, settings, seed, drawn),
         space,
         settings.tolerance,
-        deepest_layers(space, protected),
+        deepest,
         best_observed(observed, points, missed, card.error),
     )
     kept = []
@@ -236,7 +242,7 @@ def _needed(settings: PruningSettings) -> int:
 
 
 def _feasible_sample(
-    space: SearchSpace, evaluate: Evaluate, settings: PruningSettings, seed: int
+    space: GenotypeSpace, evaluate: Evaluate, settings: PruningSettings, seed: int
 ) -> ScoredSample | None:
     """A sample with enough feasible networks, doubled as often as it takes; None if too rare."""
     count = settings.sample
@@ -249,7 +255,7 @@ def _feasible_sample(
 
 
 def _against(
-    space: SearchSpace, drawn: ScoredSample, settings: PruningSettings
+    space: GenotypeSpace, drawn: ScoredSample, settings: PruningSettings
 ) -> list[tuple[Candidate, Lift]]:
     """The choices that the lift speaks against, genes first, then by lift."""
     feasible = int((drawn.scores.violations == 0).sum())
@@ -264,7 +270,7 @@ def _against(
 
 
 def _near_front(
-    space: SearchSpace,
+    space: GenotypeSpace,
     evaluate: Evaluate,
     settings: PruningSettings,
     seed: int,
