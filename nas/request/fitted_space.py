@@ -33,7 +33,7 @@ CHECKS, PROBES = 20, 4  # of the validation split in a training, and networks in
 MOST_OBSERVED, LEAST_OBSERVED = 160, 40
 LEAST_COMPARED = 200
 MOST_POSITIONS = 4_096
-IMAGE_TOKENS = 64  # of an image, about
+IMAGE_TOKENS, LARGE_IMAGE_TOKENS, LARGE_IMAGE = 64, 196, 96  # about; pixels of a large one
 MOST_TOKENS = 32_768  # of long texts in an update
 SEGMENT = 256  # tokens that a language model reads at once
 LONG = 256  # texts from which windows are worth a try
@@ -158,6 +158,12 @@ def fit_space(
         raise UsageError(
             f"a space can be made for images, texts, pairs and streams; these are "
             f"{manifest.content}, which a search begins with a checkpoint for (--from)"
+        )
+    if manifest.image_shape is not None and manifest.image_shape[0] != manifest.image_shape[1]:
+        height, width, _ = manifest.image_shape
+        raise UsageError(
+            f"these pictures have {width} x {height} pixels, and networks read square ones: "
+            "prepare them with --image-size"
         )
     sizes = [size] if size else SIZE_NAMES[: SIZE_NAMES.index(largest_size(manifest)) + 1]
     chosen: tuple[Size, Amounts] | None = None
@@ -408,11 +414,12 @@ def augmentation(manifest: Manifest) -> str:
 
 
 def patch_size(side: int) -> int:
-    """The patch that cuts a picture into about `IMAGE_TOKENS` tokens."""
+    """The patch that cuts a picture into about 64 tokens, a large one into about 196."""
+    wanted = LARGE_IMAGE_TOKENS if side > LARGE_IMAGE else IMAGE_TOKENS
     patches = [patch for patch in range(1, side + 1) if side % patch == 0 and side // patch > 1]
     if not patches:
         return 1
-    return min(patches, key=lambda patch: abs(math.log((side / patch) ** 2 / IMAGE_TOKENS)))
+    return min(patches, key=lambda patch: abs(math.log((side / patch) ** 2 / wanted)))
 
 
 def _positions(manifest: Manifest) -> int:

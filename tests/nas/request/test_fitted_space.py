@@ -135,7 +135,9 @@ def test_trainings_have_the_updates_that_fit(updates: int, passes: int) -> None:
     assert most * 0.95 <= found <= most * 1.05 + 20
 
 
-@pytest.mark.parametrize(("side", "patch"), [(8, 1), (28, 4), (32, 4), (64, 8), (96, 12), (7, 1)])
+@pytest.mark.parametrize(
+    ("side", "patch"), [(8, 1), (28, 4), (32, 4), (64, 8), (96, 12), (224, 16), (7, 1)]
+)
 def test_pictures_are_cut_into_about_sixty_tokens(side: int, patch: int) -> None:
     assert patch_size(side) == patch
 
@@ -150,6 +152,11 @@ def test_grey_pictures_are_not_flipped() -> None:
 def test_hours_that_are_no_time_are_refused(hours: float) -> None:
     with pytest.raises(UsageError, match="hours"):
         fit_space(manifest("images"), "x", hours, always(QUICK))
+
+
+def test_pictures_that_are_not_square_are_refused() -> None:
+    with pytest.raises(UsageError, match="--image-size"):
+        fit_space(manifest("images", image_shape=(20, 30, 3)), "x", 1.0, always(QUICK))
 
 
 def test_embeddings_need_a_checkpoint() -> None:

@@ -190,6 +190,43 @@ def test_an_ensemble_lies_between_its_members():
     assert ((votes.min(axis=0) <= scores) & (scores <= votes.max(axis=0))).all()
 
 
+class Wrong(PairwiseLinear):
+    """Says that good networks are bad."""
+
+    kind = "wrong"
+
+    def predict(self, features):
+        return 10.0 - super().predict(features)
+
+
+def test_who_predicts_the_last_networks_badly_hardly_counts(monkeypatch):
+    kinds = {"gaussian-process": GaussianProcess, "wrong": Wrong}
+    monkeypatch.setattr("nas.search.ranking.ensemble.MEMBERS", kinds)
+    features, losses = make_data()
+    ensemble = Ensemble().fit(features, losses)
+    assert ensemble._weights[1] < 1e-6 and ensemble._weights.sum() == pytest.approx(1.0)
+    assert ensemble.scores(features) == pytest.approx(losses, abs=0.05)
+
+
+def test_members_that_predict_alike_count_alike(monkeypatch):
+    twins = {"one": PairwiseLinear, "other": PairwiseLinear}
+    monkeypatch.setattr("nas.search.ranking.ensemble.MEMBERS", twins)
+    assert Ensemble().fit(*make_data(noise=0.1))._weights == pytest.approx([0.5, 0.5])
+
+
+def test_too_few_networks_judge_nobody():
+    features, losses = make_data(count=3)
+    assert np.ptp(Ensemble().fit(features, losses)._weights) == 0.0
+
+
+def test_ensembles_of_earlier_versions_have_equal_weights():
+    features, losses = make_data(noise=0.1)
+    state = Ensemble().fit(features, losses)._state()
+    del state["weights"]
+    old = Ensemble._from_state(state)
+    assert old._scores(features) == pytest.approx(old._votes(features).mean(axis=0))
+
+
 def test_an_ensemble_does_without_trees(monkeypatch):
     monkeypatch.setattr(PairwiseTrees, "available", lambda: False)
     ensemble = Ensemble().fit(*make_data())
