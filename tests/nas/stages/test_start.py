@@ -93,9 +93,10 @@ def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
         resolve(asked(llama, data, space="digits"), Here())
 
 
-def test_a_search_without_space_and_checkpoint_is_refused(data: Path) -> None:
+def test_a_search_needs_a_space_or_what_one_is_made_from(data: Path) -> None:
+    assert SearchRequest(data=str(data)).makes_space
     with pytest.raises(ValueError, match="no space is given"):
-        SearchRequest(data=str(data))
+        SearchRequest(data="synthetic")
 
 
 def test_what_is_no_checkpoint_is_told_and_leaves_nothing(tmp_path: Path) -> None:
