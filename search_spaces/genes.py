@@ -30,14 +30,16 @@ A gene has integers or reals, which have an order, or categories, which have non
 where each gene that is named has one of the values given; these stand before it in the file.
 
 A network is a mapping from the name of each gene that is there to its value, of a gene in every
-layer to the list of its values.
+layer to the list of its values. As a value it is a `GeneNetwork`, which has an id as well.
 
 Shapes: N networks, S positions.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ Value = int | float | str
 Network = Mapping[str, Any]
 
 KINDS = ("integer", "real", "category")
+ID_LENGTH = 12
 MAX_CHOICES = 1000
 MAX_SLOTS = 5000
 MAX_DECIDING = 100_000
@@ -82,6 +85,66 @@ class Gene:
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, hash=False)
 
 
+class GeneNetwork(Mapping[str, Any]):
+    """A network: gene → value. Equal to any mapping of the same genes to the same values."""
+
+    def __init__(self, genes: Network) -> None:
+        self._genes = dict(genes)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._genes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._genes)
+
+    def __len__(self) -> int:
+        return len(self._genes)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @cached_property
+    def id(self) -> str:
+        """The first 12 letters of the sha256 of its JSON, genes in alphabetical order."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+
+    @property
+    def line(self) -> str:
+        """The network in a line: ``embed_dim 192, ratio 2 4 4, norm rms``."""
+        return ", ".join(f"{name} {_words(value)}" for name, value in self.items())
+
+    def __repr__(self) -> str:
+        return f"GeneNetwork({self.line})"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain copy, which can be changed and written as JSON."""
+        return {
+            name: list(value) if isinstance(value, list | tuple) else value
+            for name, value in self.items()
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> GeneNetwork:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ArchitectureError: for anything but an object of numbers, texts and lists of these.
+        """
+        if not isinstance(data, Mapping) or not data:
+            raise ArchitectureError(f"a network is an object of genes; found {shown(data)}")
+        for name, value in data.items():
+            parts = value if isinstance(value, list) else [value]
+            if not all(part is None or _is_value(part) for part in parts):
+                raise ArchitectureError(f"the gene {name} of a network is {shown(value)}")
+        return cls(data)
+
+
+def _words(value: Any) -> str:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return " ".join("–" if part is None else str(part) for part in parts) or "–"
+
+
 @dataclass(frozen=True)
 class GeneSlot:
     """One place of a genotype: a gene, or a gene in one layer."""
@@ -93,6 +156,11 @@ class GeneSlot:
     def name(self) -> str:
         """``mlp_ratio.2``, or ``embed_dim`` for a gene of the whole network."""
         return self.gene.name if self.layer is None else f"{self.gene.name}.{self.layer}"
+
+    @property
+    def gene_name(self) -> str:
+        """The gene's."""
+        return self.gene.name
 
     @property
     def choices(self) -> tuple[Value, ...]:
@@ -146,6 +214,15 @@ class GeneSpace(GenotypeSpace):
         if gene.per_layer is None:
             return [None]
         return range(max(int(choice) for choice in self.gene(gene.per_layer).choices))
+
+    @cached_property
+    def digest(self) -> str:
+        """See `GenotypeSpace.digest`."""
+        return hashlib.sha256(dump_genes(self).encode()).hexdigest()
+
+    def network(self, data: Any) -> GeneNetwork:
+        """See `GenotypeSpace.network`."""
+        return GeneNetwork.from_json(data)
 
     def gene(self, name: str) -> Gene:
         """The gene of that name."""
@@ -250,10 +327,10 @@ class GeneSpace(GenotypeSpace):
                     out[0, column] = out[0, before]
         return out
 
-    def decode(self, genotypes: Genotypes) -> list[dict[str, Any]]:
-        """See `GenotypeSpace.decode`; the networks can be written as JSON."""
-        there_NS = self.active(genotypes)
-        return [self._network(*pair) for pair in zip(genotypes.tolist(), there_NS, strict=True)]
+    def decode(self, genotypes: Genotypes) -> list[GeneNetwork]:
+        """See `GenotypeSpace.decode`."""
+        pairs = zip(genotypes.tolist(), self.active(genotypes), strict=True)
+        return [GeneNetwork(self._network(*pair)) for pair in pairs]
 
     def _network(self, row: Sequence[int], there: NDArray[np.bool_]) -> dict[str, Any]:
         network: dict[str, Any] = {}
@@ -389,6 +466,42 @@ def parse_genes(text: str, source: str) -> GeneSpace:
         )
     except UsageError as error:
         raise SpaceFileError(f"{source}: {error}") from None
+
+
+def dump_genes(space: GeneSpace) -> str:
+    """The space as TOML; `parse_genes` makes an equal one of it.
+
+    Raises:
+        UsageError: for a gene without an order whose choices are not texts, which TOML cannot tell.
+    """
+    lines = ["[space]", f"name = {json.dumps(space.name)}"]
+    if space.description:
+        lines.append(f"description = {json.dumps(space.description)}")
+    for gene in space.genes:
+        lines += ["", f"[genes.{json.dumps(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
+        if gene.per_layer is not None:
+            lines.append(f"per_layer = {json.dumps(gene.per_layer)}")
+        if gene.when:
+            parts = [f"{json.dumps(name)} = {_list(gene.when[name])}" for name in gene.when]
+            lines.append(f"when = {{ {', '.join(parts)} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _list(values: Sequence[Value]) -> str:
+    return json.dumps(list(values), ensure_ascii=True)
+
+
+def _kind(gene: Gene) -> str:
+    if not gene.ordered and all(isinstance(choice, str) for choice in gene.choices):
+        return "category"
+    if gene.ordered and all(isinstance(choice, int) for choice in gene.choices):
+        return "integer"
+    if gene.ordered and all(isinstance(choice, float) for choice in gene.choices):
+        return "real"
+    raise UsageError(
+        f"the gene {gene.name} has the choices {list(gene.choices)}: give integers or floats with "
+        "an order, or texts without"
+    )
 
 
 def _gene(toml: TomlSource, name: str) -> Gene:

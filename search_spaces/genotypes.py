@@ -26,12 +26,27 @@ from search_spaces.errors import ArchitectureError
 Genotypes = NDArray[np.int16]
 
 
+class Network(Protocol):
+    """A network of any space."""
+
+    @property
+    def id(self) -> str:
+        """The first letters of the sha256 of its JSON: equal networks have equal ids."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The network as plain JSON."""
+
+
 class Position(Protocol):
     """One place of a genotype."""
 
     @property
     def name(self) -> str:
         """Its name, different from all others of the space."""
+
+    @property
+    def gene_name(self) -> str:
+        """The same for all layers of a gene."""
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -47,10 +62,12 @@ class GenotypeSpace(ABC):
 
     Attributes:
         name: short name, for messages.
+        description: one sentence, or nothing.
         slots: the positions, in the order of the columns.
     """
 
     name: str
+    description: str
     slots: Sequence[Position]
 
     @cached_property
@@ -67,6 +84,19 @@ class GenotypeSpace(ABC):
     @abstractmethod
     def size(self) -> int:
         """Exact number of distinct networks."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """sha256 of all that makes up the space."""
+
+    @abstractmethod
+    def network(self, data: Any) -> Network:
+        """Read a network from what `Network.to_json` wrote; it need not be of this space.
+
+        Raises:
+            ArchitectureError: when it is none.
+        """
 
     @property
     @abstractmethod

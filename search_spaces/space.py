@@ -112,6 +112,10 @@ class SearchSpace(GenotypeSpace):
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     parent_digest: str | None = None
 
+    def network(self, data: Any) -> Architecture:
+        """See `GenotypeSpace.network`."""
+        return Architecture.from_json(data)
+
     @cached_property
     def digest(self) -> str:
         """sha256 over everything that decides which networks the space holds."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError
 
+from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from search_spaces.errors import UsageError
 
@@ -68,6 +69,8 @@ class Settings(BaseModel):
         streams_per_token: event streams that one token may hold open.
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
+        evaluators: what searches of genes may name to know their networks, as
+            ``NAME=package.module:Name``, see `nas.evaluators.opening`.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
         runner: module that does a job in a process of its own, run as ``python -m``.
@@ -101,7 +104,26 @@ class Settings(BaseModel):
     streams_per_token: Annotated[int, Field(ge=1)] = 16
     executor: ExecutorKind = "local"
     ray_address: str | None = None
+    evaluators: tuple[str, ...] = ()
     runner: str = "service.worker.job_process"
+
+    @property
+    def registered(self) -> dict[str, str]:
+        """Name of an evaluator → what it stands for, with whole paths.
+
+        Raises:
+            UsageError: for an entry of another form, or one that is not there.
+        """
+        found = {}
+        for text in self.evaluators:
+            name, equals, place = text.partition("=")
+            if not (name.strip() and equals and place.strip()):
+                raise UsageError(
+                    f"{PREFIX}EVALUATORS takes NAME=package.module:Name, with commas between "
+                    f"several; given {text!r}"
+                )
+            found[name.strip()] = EvaluatorName.read(place.strip()).here()
+        return found
 
     @property
     def searching(self) -> ExecutorSettings:
@@ -190,7 +212,7 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
     values: dict[str, Any] = {
         name: environment[variable] for name, variable in names.items() if environment.get(variable)
     }
-    for name in ("allowed_hosts", "trusted_proxies"):
+    for name in ("allowed_hosts", "trusted_proxies", "evaluators"):
         if name in values:
             values[name] = tuple(one.strip() for one in values[name].split(","))
     values |= {name: value for name, value in given.items() if value is not None}

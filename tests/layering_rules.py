@@ -34,6 +34,8 @@ JOINTS = (
     "nas.run.supernet_training",
     "nas.run.network_training",
     "nas.run.evaluator*",
+    "nas.run.pace",
+    "nas.results.predictions",
     "nas.run.checkpoint",
     "nas.profiling.timed_work",
     "nas.profiling.onnx_timing",

@@ -16,6 +16,7 @@ from nas.cli import (
     data,
     evaluate,
     export,
+    predict,
     profile,
     retrain,
     runs,
@@ -112,6 +113,14 @@ _add(
 )
 _add(
     app,
+    "predict",
+    predict.predict_inputs,
+    USE,
+    "nas predict runs/pets-1a2b3c4d cat.png dog.jpg --json",
+    "nas predict runs/mails-1a2b3c4d new.txt",
+)
+_add(
+    app,
     "translate",
     translate.translate,
     USE,
@@ -165,6 +174,13 @@ _add(
 _add(space_app, "list", spaces.list_spaces, None, "nas space list --json")
 _add(space_app, "show", spaces.show_space, None, "nas space show digits")
 _add(space_app, "check", spaces.check_space, None, "nas space check ./mine.toml")
+_add(
+    space_app,
+    "new",
+    spaces.new_space,
+    None,
+    "nas space new --data data/pets > pets.toml",
+)
 _add(space_app, "from", spaces.space_from, None, "nas space from ./my-llama > mine.toml")
 _add(
     space_app,

@@ -22,6 +22,12 @@ def checked_space(name_or_path: str) -> SearchSpace:
         SpaceFileError: naming file, line and key, what was found and what is allowed.
     """
     source = space_source(name_or_path)
+    if "genes" in source.data:
+        raise source.error(
+            ("genes",),
+            "a space of genes holds networks that only an evaluator knows: search it with "
+            "nas search --space FILE --evaluator NAME",
+        )
     space = space_from_source(source)
     check_presets(source, space)
     try:

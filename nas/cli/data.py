@@ -151,8 +151,8 @@ def shared_examples(manifest: Manifest) -> list[str]:
 
 def what_next(folder: Path, checkpoint: str | None) -> str:
     """What can be done with a folder, whose tokens may be those of a checkpoint."""
-    begun = "--space SPACE" if checkpoint is None else f"--from {shlex.quote(checkpoint)}"
-    return f"Next    nas search {begun} --data {shlex.quote(str(folder))}"
+    begun = "" if checkpoint is None else f"--from {shlex.quote(checkpoint)} "
+    return f"Next    nas search {begun}--data {shlex.quote(str(folder))}"
 
 
 def shown_on(screen: Screen) -> Report:

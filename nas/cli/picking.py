@@ -139,7 +139,8 @@ def step_table(front: Front, picked: str | None) -> Table:
     """The front from the cheapest network to the dearest: what each step costs and brings."""
     names = [objective.name for objective in front.objectives]
     shown = front_cells(front, names)
-    changes = [title for name in names for title in (f"Δ {_short(name)}", f"Δ %\n{_short(name)}")]
+    short = {one.name: one.head for one in front.objectives}
+    changes = [part for name in names for part in (f"Δ {short[name]}", f"Δ %\n{short[name]}")]
     columns = ["", "id", *shown, *changes, "is"]
     made = table(
         "From the cheapest to the best",
@@ -157,10 +158,6 @@ def step_table(front: Front, picked: str | None) -> Table:
         mark = PICKED if entry.id == picked else ""
         made.add_row(mark, entry.id, *cells, *differences, ", ".join(marks.get(entry.id, [])))
     return made
-
-
-def _short(name: str) -> str:
-    return OBJECTIVES[name].head
 
 
 def _difference(name: str, step: Step | None) -> tuple[str, str]:

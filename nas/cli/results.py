@@ -83,7 +83,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
         lines.append(f"Report  {folder.path / REPORT_FILE} (open it in a browser)")
     lines.append(f"Next    nas show {run}")
     trained = {result.get("id") for result in state.retrained}
-    if state.front is not None:
+    if state.front is not None and folder.spec.evaluator is None:
         others = [how for how in ("knee", "best") if pick(state.front, how).id not in trained]
         lines += [f"        nas retrain {run} --pick {how}" for how in others[:1]]
     return lines

@@ -158,7 +158,8 @@ def _show_pick(folder: RunFolder, how: str, as_json: bool) -> None:
     if doubtful_key := key(front.entries):
         say(doubtful_key)
     run = shlex.quote(str(folder.path))
-    say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
+    if folder.spec.evaluator is None:
+        say(f"train it: nas retrain {run} --pick {picked or 'ID'}")
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         folder = RunFolder.open(path)
         state = read_state(folder, thorough=False)
-        row |= {"space": folder.spec.space.name, "preset": folder.spec.preset}
+        row |= {"space": folder.spec.domain.name, "preset": folder.spec.preset}
     except NasError:
         return {**row, "state": "damaged", "front": None, "test": []}
     return {
@@ -182,13 +183,14 @@ def _row(path: Path) -> dict[str, Any]:
 def _request(folder: RunFolder) -> dict[str, Any]:
     spec = folder.spec
     try:
-        protected = spelled(spec.space, folder.protected)
+        protected = spelled(spec.space, folder.protected) if folder.protected else []
     except DamagedRunError:
         protected = []  # the state names the problem
+    told = spec.evaluator is not None
     return {
         "run": str(folder.path),
-        "space": spec.space.name,
-        "dataset": spec.dataset,
+        "space": spec.domain.name,
+        **({"evaluator": spec.evaluator} if told else {"dataset": spec.dataset}),
         "device": spec.device,
         "objectives": list(spec.objectives),
         "limits": spec.limits,
@@ -215,7 +217,7 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),
-        "failed": [{"id": one.architecture.id, **one.failure.to_json()} for one in state.failed],
+        "failed": [{"id": one.network.id, **one.failure.to_json()} for one in state.failed],
         "workers": [asdict(one) for one in state.workers],
         "problems": list(state.problems),
     }

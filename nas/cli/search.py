@@ -15,20 +15,25 @@ from nas.cli.data import shown_on
 from nas.cli.listeners.targets import LOG, Target, read_logs
 from nas.cli.results import finish, follow
 from nas.cli.settings import list_settings as list_settings_then_exit
+from nas.cli.spaces import made_space
 from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import tell
 from nas.console.progress import choose_screen
+from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
-from nas.request.spec import SYNTHETIC, SearchRequest
+from nas.request.spec import DEFAULT_HOURS, SYNTHETIC, SearchRequest
 from nas.results.state import RUNS, open_run
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, RunConflictError, UsageError
+from search_spaces.files import write_atomically
+from search_spaces.genes import GeneSpace, load_genes
+from search_spaces.loading import space_names
 from search_spaces.space import SearchSpace
 
 
@@ -97,6 +102,18 @@ class Here:
 
         return starting_point(Path(name).expanduser())
 
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """A space that is made once, and then lies beside the data."""
+        folder = self.data(data)
+        hours = DEFAULT_HOURS if hours is None else hours
+        file = folder / f"space-{device}-{hours:g}h.toml"
+        if not file.exists():
+            made = made_space(folder, hours, device, self._quiet)
+            write_atomically(file, made.text)
+            if not self._quiet:
+                tell(f"made a space of {made.size} networks: {file}, to be edited or made anew")
+        return self.space(str(file))
+
     def data(self, name: str) -> Path:
         """A folder or file of data."""
         path = Path(name).expanduser()
@@ -120,6 +137,19 @@ class Here:
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file that was named; the first stage looks whether there is such a data set."""
         return file
+
+    def genes(self, name: str) -> GeneSpace:
+        """A space of genes in a file."""
+        if name in space_names():
+            raise UsageError(
+                f"the space {name} holds networks that are trained here, and --evaluator is for "
+                "those of a TOML file with [genes]: leave one of them out"
+            )
+        return load_genes(name)
+
+    def evaluator(self, name: str) -> str:
+        """The name with whole paths."""
+        return EvaluatorName.read(name).here()
 
     def device_profile(
         self, name: str, space: SearchSpace, given: str, workload: Workload | None
@@ -155,8 +185,10 @@ def resume(
 
 def _tell_protected(folder: RunFolder, quiet: bool) -> None:
     """Say which protected are in force; a damaged list is told before any work is done."""
+    if not folder.protected:
+        return
     protected = spelled(folder.spec.space, folder.protected)
-    if protected and not quiet:
+    if not quiet:
         tell(f"kept from pruning: {as_options(protected)}")
 
 
@@ -164,8 +196,8 @@ def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
     from nas.stages.feasibility import check_costs
 
     there = (path / SPEC_FILE).exists()
-    if not there:
-        check_costs(found.space, found.spec.limits)
+    if not there and found.spec.evaluator is None:
+        check_costs(found.spec.space, found.spec.limits)
     attached = {} if found.profile is None else {DEVICE_PROFILE_FILE: found.profile.text}
     folder = RunFolder.create(path, found.spec, attached)
     if there and not how.quiet:

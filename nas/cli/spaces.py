@@ -1,20 +1,24 @@
-"""`nas space list | show | check` and `nas cost`."""
+"""`nas space list | show | check | new | from` and `nas cost`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.table import Table
 
+from latency.device import describe_device
 from nas.cli.architectures import read_architecture
 from nas.cli.checked_spaces import checked_space
 from nas.console import options
 from nas.console.formatting import network
-from nas.console.output import out, print_json, say
+from nas.console.output import out, print_json, say, tell
 from nas.console.tables import Folding, cost_table, gene_rows, gene_table, table
+from nas.request.fitted_space import Fitted, Pace, Size, fit_space
 from nas.request.presets import PRESETS, Budget, budget_for
+from nas.request.spec import DEFAULT_HOURS, Device
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten
@@ -22,6 +26,7 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
 from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from supernet.data.manifest import read_manifest
 from supernet.training_costs import A100_OPS, USED_SHARE, training_costs
 from supernet.training_settings import TrainingSettings
 
@@ -152,6 +157,48 @@ def space_from(
 
     for line in space_text(read_checkpoint(folder)).splitlines():
         say(line)
+
+
+def new_space(
+    data: Path = typer.Option(
+        ..., "--data", metavar="DIR", help="A folder made by nas data prepare."
+    ),
+    size: Size | None = typer.Option(
+        None, help="Of the networks.", show_default="the largest that data and time can teach"
+    ),
+    hours: float = typer.Option(
+        DEFAULT_HOURS, metavar="HOURS", help="For a search with the preset quick on this machine."
+    ),
+    device: Device = typer.Option("cpu", help="Where networks will be trained."),
+    quiet: bool = options.QUIET,
+) -> None:
+    """Print a space made for prepared data as TOML, to be kept in a file and edited.
+
+    A few networks are trained for a moment to find out how fast this machine is.
+    """
+    for line in made_space(data.expanduser(), hours, device, quiet, size).text.splitlines():
+        say(line)
+
+
+def made_space(
+    folder: Path, hours: float, device: str, quiet: bool, size: Size | None = None
+) -> Fitted:
+    """The space for prepared data, as fast as this machine is.
+
+    Raises:
+        NasError: for a folder that was not prepared or is damaged, and hours out of range.
+    """
+    from nas.run.pace import measure_pace  # imports torch
+
+    manifest = read_manifest(folder)
+    describe_device(device)  # refuses one that is not there
+
+    def measure(space: SearchSpace) -> Pace:
+        return measure_pace(space, folder, device)
+
+    if not quiet:
+        tell("making a space: trying for a minute how fast this machine trains such networks")
+    return fit_space(manifest, folder.resolve().name, hours, measure, size)
 
 
 def cost(

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from search_spaces.architecture import Architecture, DecoderStack, EncoderStack
+from search_spaces.genes import GeneNetwork
+from search_spaces.genotypes import Network
 
 NOTHING = "–"
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -48,11 +50,15 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def network(architecture: Architecture) -> str:
+def network(architecture: Network) -> str:
     """Depth, embedding size and attention kinds: ``L3 d48 · softmax/linear/omni``.
 
-    A decoder layer that looks at an encoder reads ``(self+cross)``.
+    A decoder layer that looks at an encoder reads ``(self+cross)``. A network of genes of anybody's
+    is the line of all of them.
     """
+    if isinstance(architecture, GeneNetwork):
+        return architecture.line
+    assert isinstance(architecture, Architecture)
     stacks = []
     if architecture.encoder:
         kinds = [layer.attention for layer in architecture.encoder.layers]

@@ -31,6 +31,7 @@ from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, Objective
 from nas.search.doubtful import key, marked
 from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
+from search_spaces.genes import GeneNetwork
 from search_spaces.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def front_table(front: Front, picked: str | None, title: str | None = None) -> T
     for entry in front.entries:
         cells = [cell(entry) for cell in shown.values()]
         mark = PICKED if entry.id == picked else ""
-        made.add_row(mark, entry.id, *cells, Folding(network(entry.architecture)))
+        made.add_row(mark, entry.id, *cells, Folding(network(entry.network)))
     return made
 
 
@@ -130,7 +131,7 @@ def failed_table(networks: Iterable[FailedNetwork]) -> Table:
     made = table("Could not be evaluated", ["id", "what", "tries", "reason"], right=["tries"])
     for one in networks:
         failure = one.failure
-        made.add_row(one.architecture.id, failure.kind, str(failure.tries), failure.reason)
+        made.add_row(one.network.id, failure.kind, str(failure.tries), failure.reason)
     return made
 
 
@@ -142,7 +143,8 @@ def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[Front
 
 def _front_titles(front: Front) -> dict[str, str]:
     """Objective → title of its column."""
-    return {name: one.head for name, one in OBJECTIVES.items()} | {QUALITY: _quality_title(front)}
+    heads = {one.name: one.head for one in (*OBJECTIVES.values(), *front.objectives)}
+    return heads | {QUALITY: _quality_title(front)}
 
 
 def _quality_title(front: Front) -> str:
@@ -153,19 +155,21 @@ def _quality_title(front: Front) -> str:
 def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns that have something to show."""
     apart = any("valid_loss" in entry.measured for entry in front.entries)
-    of_texts = any(entry.architecture.decoder for entry in front.entries)
+    told = any(isinstance(entry.network, GeneNetwork) for entry in front.entries)
+    of_texts = not told and any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
         _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
         **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if apart else {}),
     }
-    scores = {"valid_accuracy": "tokens right" if of_texts else "accuracy"}
+    scores = {} if told else {"valid_accuracy": "tokens right" if of_texts else "accuracy"}
     if any("valid_similarity" in entry.measured for entry in front.entries):
         scores = {"valid_similarity": "similarity", "valid_recall_at_10": "recall@10"}
     for name, head in scores.items():
         columns[head] = partial(_score_cell, name)
     known = {name for entry in front.entries for name in entry.values}
-    for one in [OBJECTIVES[name] for name in LISTED_COSTS if name in known]:
+    listed = [one.name for one in front.objectives[1:]] if told else LISTED_COSTS
+    for one in [OBJECTIVES[name] for name in listed if name in known]:
         columns[one.head] = partial(_cost_cell, one)
         if one.timed and any(one.name in entry.measured for entry in front.entries):
             columns[f"pred. {one.head}"] = partial(_predicted_cell, one)
@@ -181,6 +185,8 @@ def _predicted_cell(cost: Objective, entry: FrontEntry) -> str:
 
 
 def _cost_cell(cost: Objective, entry: FrontEntry) -> str:
+    if isinstance(entry.network, GeneNetwork):
+        return f"{entry.value(cost.name):.4g}"
     if cost.whole:
         return compact(entry.measured.get(cost.name))
     if cost.count is not None:

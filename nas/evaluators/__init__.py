@@ -5,7 +5,7 @@ better. It may say how noisy a quality is, what else the network costs, and that
 `observe` asks it and takes every wrong answer for a failure of the networks it concerns, so that
 one bad network, or an evaluator that breaks, never ends a search.
 
-A network is what `search_spaces.genes.GeneSpace.decode` makes: a mapping from gene to value.
+A network is a plain dict from gene to value, see `search_spaces.genes`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ class Answer:
 
 
 class Evaluator(Protocol):
-    """Tells what networks are worth."""
+    """Tells what networks are worth.
+
+    It may have two things more. ``batch`` is the number of networks that it is asked for at most at
+    once, 1 where it does not say: what a search has been told is kept, what it was about to be told
+    when it was killed is asked for again. ``costs`` is a method that tells costs of any networks
+    without evaluating them, see `nas.evaluators.offered`.
+    """
 
     def evaluate(self, networks: Sequence[Network]) -> Sequence[Answer | float | Mapping[str, Any]]:
         """One answer for each network, in their order.
@@ -62,12 +68,18 @@ def observe(evaluator: Evaluator, networks: Sequence[Network]) -> list[Answer]:
 
     Returns:
         One answer for each network: a finite quality, or a failure that says what was wrong.
+
+    Raises:
+        TimeoutError: when the evaluator raises it, or whoever limits its time.
     """
     try:
-        answers = list(evaluator.evaluate(networks))
+        answers = list(evaluator.evaluate([dict(network) for network in networks]))
         problem = f"the evaluator gave {len(answers)} answers for {len(networks)} networks"
-    except Exception as error:
-        answers, problem = [], f"the evaluator raised {type(error).__name__}: {error}"
+    except TimeoutError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = str(error).strip().split("\n")[0]
+        answers, problem = [], f"the evaluator raised {type(error).__name__}: {said}"
     if len(answers) == len(networks):
         return [_checked(answer) for answer in answers]
     if len(networks) == 1:
@@ -91,25 +103,25 @@ def _checked(given: object) -> Answer:
         given = Answer(given)  # type: ignore[arg-type]
     if given.failure is not None:
         return Answer.failed(str(given.failure))
-    quality = _number(given.quality)
+    quality = finite(given.quality)
     if quality is None:
         return Answer.failed(
             f"the evaluator gave no finite number as the quality: {given.quality!r}"
         )
-    std = _number(given.std)
+    std = finite(given.std)
     if std is None or std < 0:
         return Answer.failed(f"the evaluator gave the standard deviation {given.std!r}")
     costs_given: object = given.costs
     if not isinstance(costs_given, Mapping):
         return Answer.failed(f"the evaluator gave the costs {given.costs!r}: not a mapping")
-    costs = {str(name): _number(value) for name, value in costs_given.items()}
+    costs = {str(name): finite(value) for name, value in costs_given.items()}
     wrong = [name for name, value in costs.items() if value is None]
     if wrong:
         return Answer.failed(f"the evaluator gave a cost {wrong[0]!r} that is not a number")
     return Answer(quality, std, {name: value for name, value in costs.items() if value is not None})
 
 
-def _number(value: object) -> float | None:
+def finite(value: object) -> float | None:
     """A finite number, or None."""
     if isinstance(value, bool | str | bytes):
         return None

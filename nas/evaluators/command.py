@@ -47,7 +47,7 @@ class CommandEvaluator:
         try:
             done = subprocess.run(
                 self._command,
-                input=json.dumps(network) + "\n",
+                input=json.dumps(dict(network)) + "\n",
                 capture_output=True,
                 encoding="utf-8",
                 errors="replace",

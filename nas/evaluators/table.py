@@ -9,6 +9,7 @@ N: rows; L: layers.
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ from search_spaces.genotypes import Genotypes
 
 Columns = Mapping[str, NDArray[Any]]
 
+ENDINGS = (".npz", ".parquet", ".csv")
+LOOKED_UP = 1024
+
 
 class TableEvaluator:
     """Qualities and costs of the networks of a table; others fail.
@@ -37,6 +41,8 @@ class TableEvaluator:
 
     Attributes:
         rows: ``(N, S)``, the networks of the table as genotypes, equal ones once.
+        digest: sha256 of the file.
+        batch: networks that are looked up at once.
 
     Raises:
         DataError: for a file that cannot be read, a column that is missing, columns of different
@@ -51,7 +57,7 @@ class TableEvaluator:
         costs: Sequence[str] = (),
         maximise: bool = False,
     ) -> None:
-        self._space, self._path = space, Path(path)
+        self._space, self._path, self._costs = space, Path(path), tuple(costs)
         columns = read_columns(self._path)
         for name in (quality, *costs):
             if name not in columns:
@@ -71,6 +77,7 @@ class TableEvaluator:
             )
             for number, row in enumerate(rows)
         }
+        self.digest, self.batch = hashlib.sha256(self._path.read_bytes()).hexdigest(), LOOKED_UP
         self.rows: Genotypes = np.array(
             [np.frombuffer(key, dtype=np.int16) for key in self._answers], dtype=np.int16
         ).reshape(-1, len(space.slots))
@@ -80,6 +87,13 @@ class TableEvaluator:
         absent = Answer.failed(f"{self._path.name} does not hold this network")
         rows = self._space.encode(networks)
         return [self._answers.get(row.tobytes(), absent) for row in rows]
+
+    def costs(self, networks: Sequence[Network]) -> dict[str, list[float]]:
+        """See `nas.evaluators.offered`; none where the table lacks a network of the space."""
+        if len(self.rows) < self._space.size:
+            return {}
+        rows = [self._answers[row.tobytes()] for row in self._space.encode(networks)]
+        return {name: [row.costs[name] for row in rows] for name in self._costs}
 
     def _numbers(self, columns: Columns, name: str) -> NDArray[np.float64]:
         try:
@@ -156,9 +170,8 @@ def read_columns(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         DataError: for another ending, a file that is missing or damaged, and one without rows.
     """
-    endings = (".npz", ".parquet", ".csv")
-    if path.suffix.lower() not in endings:
-        raise DataError(f"{path}: a table is a file that ends in {', '.join(endings)}")
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"{path}: a table is a file that ends in {', '.join(ENDINGS)}")
     try:
         columns = _read_npz(path) if path.suffix.lower() == ".npz" else _read_frame(path)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:

@@ -17,7 +17,7 @@ from search_spaces.turns import TURNS
 _NO_MEMORY = ("DefaultCPUAllocator", "not enough memory")
 
 
-class EvaluationTimeoutError(Exception):
+class EvaluationTimeoutError(TimeoutError):
     """An evaluation took longer than it may."""
 
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from nas.objectives import cache, decoding, latency, peak_memory, quality, size
 from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
-from nas.objectives.quality import QUALITIES, SCORES, Quality, QualityMetric
+from nas.objectives.quality import QUALITIES, SCORES, TOLD, Quality, QualityMetric
+from search_spaces.errors import UsageError
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 
@@ -27,19 +29,29 @@ __all__ = [
     "QUALITY",
     "SCORES",
     "TIMED",
+    "TOLD",
     "Objective",
     "Quality",
     "QualityMetric",
     "base_workload",
+    "check_told",
     "counted",
     "exact",
     "objective",
     "rates",
 ]
 
+
+class _Objectives(dict[str, Objective]):
+    """Objectives by name; one that is not listed is a cost that an evaluator of others tells."""
+
+    def __missing__(self, name: str) -> Objective:
+        return Objective(name, name, unit="", label=name, head=name, std_name=f"{name}_std")
+
+
 # In the order in which a front names them.
-OBJECTIVES: Mapping[str, Objective] = {
-    one.name: one
+OBJECTIVES: Mapping[str, Objective] = _Objectives(
+    (one.name, one)
     for one in (
         quality.LOSS,
         latency.OBJECTIVE,
@@ -51,7 +63,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         size.PARAMS,
         peak_memory.OBJECTIVE,
     )
-}
+)
 QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
 # Of these objectives and scores more is better.
@@ -59,8 +71,33 @@ MORE_IS_BETTER = (*quality.MORE_IS_BETTER, *(n for n, one in OBJECTIVES.items() 
 TIMED = tuple(name for name in OBJECTIVES if OBJECTIVES[name].timed)
 # Those that follow from a network alone, parameters first.
 COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
+# What stands beside costs where they are kept, and the one known cost of which more is better.
+RESERVED = (
+    "id",
+    "architecture",
+    "failed",
+    "measured",
+    "predicted",
+    "doubtful",
+    "quality",
+    "quality_std",
+    decoding.THROUGHPUT.name,
+)
 # In the order in which tables list them.
 LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
+
+
+def check_told(name: str) -> None:
+    """Refuse a name that an evaluator's cost cannot have.
+
+    Raises:
+        UsageError: for a name that means something else, or is none.
+    """
+    if name in RESERVED or not name.isidentifier():
+        raise UsageError(
+            f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits and "
+            f"_ that is none of {', '.join(RESERVED)}"
+        )
 
 
 def objective(name: str, metric: QualityMetric, task: TaskName = TASK_NAMES[0]) -> Objective:
@@ -72,19 +109,26 @@ def objective(name: str, metric: QualityMetric, task: TaskName = TASK_NAMES[0]) 
     return replace(found, unit="1 - cosine", symbol="") if cosines else found
 
 
-def counted(space: SearchSpace, genotypes: Genotypes, names: Collection[str]) -> dict[str, Floats]:
-    """Those of the named objectives that are counted: name → ``(N,)`` of genotypes ``(N, S)``."""
+def counted(
+    space: GenotypeSpace, genotypes: Genotypes, names: Collection[str]
+) -> dict[str, Floats]:
+    """Those of the named objectives that are counted: name → ``(N,)`` of genotypes ``(N, S)``.
+
+    Nothing is of networks that are not this project's.
+    """
+    if not isinstance(space, SearchSpace):
+        return {}
     counts = {name: OBJECTIVES[name].count for name in COUNTED if name in names}
     return {name: count(space, genotypes) for name, count in counts.items() if count is not None}
 
 
-def exact(space: SearchSpace, genotypes: Genotypes, asked: Collection[str]) -> dict[str, Floats]:
+def exact(space: GenotypeSpace, genotypes: Genotypes, asked: Collection[str]) -> dict[str, Floats]:
     """Those that are counted for every network, and what else is asked for: as `counted`."""
     return counted(space, genotypes, {n for n in COUNTED if OBJECTIVES[n].whole or n in asked})
 
 
 def rates(
-    values: Mapping[str, Number], names: Collection[str], space: SearchSpace
+    values: Mapping[str, Number], names: Collection[str], space: GenotypeSpace
 ) -> dict[str, Number]:
     """The named rates a second that follow from what is timed, with deviation and bound.
 
@@ -98,6 +142,7 @@ def rates(
     """
     found: dict[str, Number] = {}
     for one in [OBJECTIVES[name] for name in names if OBJECTIVES[name].rate_of in values]:
+        assert isinstance(space, SearchSpace)  # no evaluator tells a cost that is a rate
         clock = OBJECTIVES[one.rate_of]
         ms, batch = values[clock.name], base_workload(space).batch
         found[one.name] = RATE * batch / ms

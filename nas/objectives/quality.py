@@ -144,6 +144,14 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
         ),
     )
 }
+# What an evaluator of others tells: less is better, and nothing more is known of it.
+TOLD = Quality(
+    "loss",
+    Objective("quality", "quality", unit="", label="quality", head="quality"),
+    wish="a good quality",
+    winner="the best quality",
+    useless="was the worst of the first networks",
+)
 # The scores that are measured beside quality, as they are called there.
 SCORES = tuple(one.measured_name for one in QUALITIES.values())
 # Of these more is better.

@@ -17,8 +17,8 @@ def failures_section(run: RunContents) -> Html:
     )
     rows = [
         [
-            cell(tag("code", one.architecture.id)),
-            cell(words.outline(one.architecture)),
+            cell(tag("code", one.network.id)),
+            cell(words.outline(one.network)),
             cell(one.failure.kind),
             cell(one.failure.reason),
             cell(f"{one.failure.tries}", one.failure.tries),

@@ -35,7 +35,8 @@ def front_section(run: RunContents) -> Html:
         "legend to hide it, drag to look closer, double-click to go back."
     )
     charts = [cost_chart(run, cost) for cost in run.costs]
-    return section("front", title, intro, tag("div", charts, class_="charts"), front_table(run))
+    listed = front_table(run) if run.spec.evaluator is None else told_table(run)
+    return section("front", title, intro, tag("div", charts, class_="charts"), listed)
 
 
 def _right_of(run: RunContents) -> str:
@@ -83,7 +84,9 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
     layout = {
-        "xaxis": axis(words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS[cost]),
+        "xaxis": axis(
+            words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")
+        ),
         "yaxis": axis(words.axis_label(run, QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
@@ -100,9 +103,15 @@ def _caption(run: RunContents, cost: str) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
-        f"the evolution. A star is a network of the front when {run.spec.trained}; all others "
-        f"were evaluated {words.observed_how(run)}."
+        "the evolution. "
     )
+    if run.spec.evaluator is not None:
+        text += f"All were evaluated {words.observed_how(run)}."
+    else:
+        text += (
+            f"A star is a network of the front when {run.spec.trained}; all others "
+            f"were evaluated {words.observed_how(run)}."
+        )
     if run.origin is not None:
         text += (
             " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
@@ -250,9 +259,9 @@ def _value(entry: FrontEntry, name: str) -> float | None:
 
 
 def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
-    lines = [Html(f"<b>{escape(entry.id)}</b> ({escape(kind)})"), words.outline(entry.architecture)]
-    lines += words.layer_lines(entry.architecture)
-    for name in words.METRICS:
+    lines = [Html(f"<b>{escape(entry.id)}</b> ({escape(kind)})"), words.outline(entry.network)]
+    lines += words.layer_lines(entry.network)
+    for name in dict.fromkeys((*words.METRICS, *run.spec.costs)):
         number = _value(entry, name)
         if number is not None:
             guess = "" if name in entry.measured else " (predicted)"
@@ -312,6 +321,31 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
             caption += f" {words.sentence(words.metric(run, name))} with ± is predicted so far."
     made = table(heads, rows, caption, sortable=True)
     return join(made, doubtful.explanation(run.front.entries))
+
+
+def told_table(run: RunContents) -> Html:
+    """The same of networks that an evaluator of others knows: each in a line."""
+    assert run.front is not None
+    picked = run.picked
+    names = [QUALITY, *run.costs]
+    heads = ["network", *(words.axis_label(run, name) for name in names)]
+    heads += [f"{words.metric(run, QUALITY)} predicted", "genes"]
+    rows = []
+    for entry in run.front.entries:
+        chosen = picked is not None and entry.id == picked.id
+        link = tag("code", entry.id, id=f"network-{entry.id}")
+        rows.append(
+            [
+                cell(join(link, " ", tag("span", "picked", class_="badge")) if chosen else link),
+                *(_number(entry.values, name) for name in names),
+                _number(entry.predicted, QUALITY),
+                cell(words.outline(entry.network)),
+            ]
+        )
+    caption = (
+        f"The networks of the front, evaluated {words.observed_how(run)}. A click on a head sorts."
+    )
+    return table(heads, rows, caption, sortable=True)
 
 
 def _quality_heads(run: RunContents) -> dict[str, str]:

@@ -92,7 +92,7 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
     return tag(
         "div",
         tag("h3", tag("code", entry.id), " ", badge),
-        tag("p", words.outline(entry.architecture), class_="outline"),
+        tag("p", words.outline(entry.network), class_="outline"),
         tag("p", parts, class_="small"),
         picture(entry.architecture, widest),
         *more,

@@ -66,6 +66,8 @@ def write_report(folder: RunFolder) -> Path:
 
 def render(run: RunContents) -> Html:
     """The page as text."""
+    if run.spec.evaluator is not None:
+        return _told(run)
     main = tag(
         "main",
         headline(run),
@@ -86,6 +88,28 @@ def render(run: RunContents) -> Html:
         reproduce_section(run),
     )
     return document(f"{run.space.name}: architecture search", main)
+
+
+def _told(run: RunContents) -> Html:
+    """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
+    chapters = ("front", "features", "importances", "ranker", "time", "reproduce")
+    main = tag(
+        "main",
+        headline(run),
+        tag(
+            "nav",
+            join([tag("a", CHAPTERS[one], href=f"#{one}") for one in chapters]),
+            aria_label="Sections",
+        ),
+        front_section(run),
+        features_section(run),
+        importances_section(run),
+        card_section(run),
+        time_section(run),
+        failures_section(run),
+        reproduce_section(run),
+    )
+    return document(f"{run.spec.domain.name}: architecture search", main)
 
 
 def document(title: str, main: Html) -> Html:

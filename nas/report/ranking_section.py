@@ -308,7 +308,7 @@ def _hover(entry: FrontEntry, metric: str) -> Html:
     predicted, measured = values
     if metric in entry.doubtful:
         measured += f" (doubtful: {escape(entry.doubtful[metric])})"
-    outline = escape(words.outline(entry.architecture))
+    outline = escape(words.outline(entry.network))
     return Html(
         f"<b>{escape(entry.id)}</b><br>{outline}<br>predicted {predicted}, measured {measured}"
     )

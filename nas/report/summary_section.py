@@ -14,7 +14,7 @@ from nas.request.fields import option_of
 from nas.request.picks import read_pick
 from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import spelled
-from nas.request.spec import SYNTHETIC, SearchRequest, SearchTerms
+from nas.request.spec import SYNTHETIC, SearchRequest, SearchSpec, SearchTerms
 from nas.results.contents import Retrained, RunContents
 from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import (
@@ -28,7 +28,7 @@ from nas.run.stages import stages_of_run
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
-UNSAID = ("quality", "limits", "searcher")  # where they are what they usually are
+UNSAID = ("evaluator", "quality", "limits", "searcher")  # where they are what they usually are
 
 # What is in a run folder beside the files of the stages.
 FILES = {
@@ -60,7 +60,7 @@ def _shortfalls(run: RunContents) -> list[str]:
 
 
 def _title(run: RunContents) -> str:
-    return f"Architecture search in {run.space.name}"
+    return f"Architecture search in {run.spec.domain.name}"
 
 
 def _story(run: RunContents) -> Html:
@@ -69,14 +69,16 @@ def _story(run: RunContents) -> Html:
         for name in run.spec.objectives
         if name != QUALITY
     ).replace(" and little ", " and ")
+    told = run.spec.evaluator is not None
+    what = "networks" if told else "transformers"
+    where = "" if told else f" on the data set {run.spec.dataset}"
     sentences: list[str | Html] = [
-        f"This run looked for transformers with {run.quality.wish} and {costs} on the "
-        f"data set {run.spec.dataset}. "
+        f"This run looked for {what} with {run.quality.wish} and {costs}{where}. "
     ]
     if run.observed:
         sentences.append(
-            f"Of {words.count(run.space.size)} networks in the space, {len(run.observed):,} were "
-            f"observed {words.observed_how(run)}. "
+            f"Of {words.count(run.spec.domain.size)} networks in the space, "
+            f"{len(run.observed):,} were observed {words.observed_how(run)}. "
         )
     if run.verified:
         sentences.append(
@@ -93,11 +95,11 @@ def _winner(run: RunContents) -> Html:
     picked = run.picked
     if picked is None:
         return Html("")
-    reason = read_pick(run.spec.pick).reason(run.spec.quality)
+    reason = read_pick(run.spec.pick, run.costs).reason(run.quality)
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),
-        f" ({reason}; {words.outline(picked.architecture)}). ",
+        f" ({reason}; {words.outline(picked.network)}). ",
     ]
     result = next((one for one in run.retrained if one.id == picked.id), None)
     if result is not None:
@@ -126,7 +128,7 @@ def _reached(result: Retrained) -> list[str | Html]:
 
 def _figures(run: RunContents) -> Html:
     """The numbers to remember, as tiles."""
-    tiles = [("networks in the space", words.count(run.space.size))]
+    tiles = [("networks in the space", words.count(run.spec.domain.size))]
     if run.front is not None:
         tiles.append(("networks on the front", f"{len(run.front.entries):,}"))
         tiles.append(("hypervolume of the front", f"{run.front.hypervolume:.3f}"))
@@ -160,9 +162,7 @@ def _facts(run: RunContents) -> Html:
     device = timed_on[0] if timed_on else spec.device
     more = [words.axis_label(run, n) for n in spec.objectives if OBJECTIVES[n].maximise]
     facts = {
-        "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
-        "data set": data,
-        "device": device,
+        **(_known_to(spec) if spec.evaluator is not None else _of_data(spec, data, device)),
         "objectives (less is better)": ", ".join(
             words.axis_label(run, name) for name in spec.objectives if not OBJECTIVES[name].maximise
         ),
@@ -177,12 +177,27 @@ def _facts(run: RunContents) -> Html:
     }
     if run.front is not None:
         facts["hypervolume"] = (
-            f"{run.front.hypervolume:.4f} of the box between zero and a network that "
-            f"{run.quality.useless} and costs as much as the "
-            "largest; more is better"
+            f"{run.front.hypervolume:.4f} of the box between {run.front.origin or 'zero'} and a "
+            f"network that {run.quality.useless} and costs as much as the "
+            f"{'dearest of them' if spec.evaluator is not None else 'largest'}; more is better"
         )
     rows = [tag("tr", tag("th", name, scope="row"), cell(text)) for name, text in facts.items()]
     return tag("div", tag("table", tag("tbody", rows), class_="facts"), class_="scroll")
+
+
+def _of_data(spec: SearchSpec, data: str, device: str) -> dict[str, str]:
+    """What was searched, and where."""
+    return {
+        "space": f"{spec.space.name}: {spec.space.description or spec.space.task}",
+        "data set": data,
+        "device": device,
+    }
+
+
+def _known_to(spec: SearchSpec) -> dict[str, str]:
+    """What was searched, and who knows it."""
+    description = f": {spec.domain.description}" if spec.domain.description else ""
+    return {"space": spec.domain.name + description, "evaluator": spec.evaluator or ""}
 
 
 # -- how to get it again ------------------------------------------------------------------------
@@ -191,7 +206,7 @@ def _facts(run: RunContents) -> Html:
 def reproduce_section(run: RunContents) -> Html:
     """Commands, digests and files."""
     commands = "\n".join([search_command(run), f"nas show {shlex.quote(run.name)}"])
-    digests = {"request": run.spec.digest, "space": run.space.digest}
+    digests = {"request": run.spec.digest, "space": run.spec.domain.digest}
     rows = [[cell(name), cell(tag("code", digest))] for name, digest in digests.items()]
     outputs = {
         name: what
@@ -217,15 +232,15 @@ def reproduce_section(run: RunContents) -> Html:
 def search_command(run: RunContents) -> str:
     """The command that asks for this search."""
     spec = run.spec
-    space = spec.space.name
-    shipped = space in space_names() and dump_space(load_space(space)) == spec.space_toml
+    space = spec.domain.name
+    shipped = (
+        spec.evaluator is None
+        and space in space_names()
+        and dump_space(load_space(space)) == spec.space_toml
+    )
     parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
-    of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
-    generated = spec.data is None and spec.dataset == SYNTHETIC
-    if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
-        parts += ["--dataset", spec.dataset]
-    if generated or spec.data is not None:
-        parts += ["--data", spec.data or SYNTHETIC]
+    if spec.evaluator is None:
+        parts += _data_options(spec)
     for name, field in SearchTerms.model_fields.items():
         value = getattr(spec, name)
         if value != field.default or name not in UNSAID:
@@ -234,11 +249,24 @@ def search_command(run: RunContents) -> str:
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
     protected = spec.keep if run.audit is None else run.audit.protected
-    for text in spelled(run.space, protected):
-        parts += ["--keep", text]
+    if protected:
+        for text in spelled(run.space, protected):
+            parts += ["--keep", text]
     for name, number in _overrides(run):
         parts += ["--set", f"{name}={number}"]
     return shlex.join(parts)
+
+
+def _data_options(spec: SearchSpec) -> list[str]:
+    """Those that name the data."""
+    parts = []
+    of_folder = spec.data is not None and Path(spec.data).name == spec.dataset
+    generated = spec.data is None and spec.dataset == SYNTHETIC
+    if not of_folder and not generated and spec.dataset != spec.space.data.get("dataset"):
+        parts += ["--dataset", spec.dataset]
+    if generated or spec.data is not None:
+        parts += ["--data", spec.data or SYNTHETIC]
+    return parts
 
 
 def _written(value: Any) -> list[str]:
@@ -251,7 +279,8 @@ def _written(value: Any) -> list[str]:
 def _overrides(run: RunContents) -> Iterator[tuple[str, Any]]:
     """The numbers of the budget that are not the preset's."""
     try:
-        usual = budget_for(run.space, run.spec.preset, {})
+        own = None if run.spec.evaluator is not None else run.space
+        usual = budget_for(own, run.spec.preset, {})
     except UnknownNameError:
         usual = Budget()
     before = dict(flat(usual))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from nas.objectives import COSTS, LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
+from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
 from nas.results.contents import RunContents
 from search_spaces.architecture import (
     Architecture,
@@ -16,6 +16,8 @@ from search_spaces.architecture import (
     variant_of,
 )
 from search_spaces.counts import exponent
+from search_spaces.genes import GeneNetwork
+from search_spaces.genotypes import Network
 from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
 
@@ -93,11 +95,16 @@ def called(name: str, task: TaskName, quality: QualityMetric) -> str:
 
 def metric(run: RunContents, name: str) -> str:
     """What a metric is called in a run."""
+    if run.spec.evaluator is not None:
+        return run.spec.objective(name).label
     return called(name, run.space.task, run.spec.quality)
 
 
 def axis_label(run: RunContents, name: str) -> str:
     """What a metric is called in a run, with its unit."""
+    if run.spec.evaluator is not None:
+        one = run.spec.objective(name)
+        return f"{one.label} ({one.symbol})" if one.symbol else one.label
     return with_unit(name, run.space.task, run.spec.quality)
 
 
@@ -130,7 +137,7 @@ def value(name: str, number: float | None) -> str:
 
 def quantity(name: str, number: float) -> str:
     """A metric's value with the unit that it is measured in, where it has one."""
-    unit = OBJECTIVES[name].symbol if name in COSTS else ""
+    unit = "" if name == QUALITY else OBJECTIVES[name].symbol
     return f"{value(name, number)}{_GLUE}{unit}" if unit else value(name, number)
 
 
@@ -195,8 +202,11 @@ def plural(number: int, singular: str, several: str = "") -> str:
 # -- networks -----------------------------------------------------------------------------------
 
 
-def outline(architecture: Architecture) -> str:
-    """A network in a few words: depth and width of its stacks."""
+def outline(architecture: Network) -> str:
+    """A network in a few words: depth and width of its stacks, or all genes of anybody's."""
+    if isinstance(architecture, GeneNetwork):
+        return architecture.line
+    assert isinstance(architecture, Architecture)
     parts = []
     for name in ("encoder", "decoder"):
         stack = getattr(architecture, name)
@@ -209,9 +219,11 @@ def outline(architecture: Architecture) -> str:
     return "; ".join(parts)
 
 
-def layer_lines(architecture: Architecture) -> list[str]:
-    """One line for every layer, first to last."""
-    lines = []
+def layer_lines(architecture: Network) -> list[str]:
+    """One line for every layer, first to last; none where the outline tells everything."""
+    lines: list[str] = []
+    if not isinstance(architecture, Architecture):
+        return lines
     for name in ("encoder", "decoder"):
         stack = getattr(architecture, name)
         for number, layer in enumerate(stack.layers if stack else (), start=1):
@@ -306,6 +318,8 @@ def _gene_is(text: str) -> str:
 
 def observed_how(run: RunContents) -> str:
     """With which weights the search evaluated its networks, to follow what was done with them."""
+    if run.spec.evaluator is not None:
+        return f"by {run.spec.evaluator}"
     if not run.spec.trains_alone:
         return INHERITED
     return f"after {plural(run.spec.budget.own_updates, 'update')} of training alone"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -65,12 +66,19 @@ def checked(check: Callable[[T], T]) -> AfterValidator:
     """A check whose refusal is reported with the field it belongs to."""
 
     def run(value: T) -> T:
-        try:
+        with as_value_error():
             return check(value)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
 
     return AfterValidator(run)
+
+
+@contextmanager
+def as_value_error() -> Iterator[None]:
+    """Let a refusal be one of a field, which pydantic knows as a `ValueError`."""
+    try:
+        yield
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITIES, SCORES, QualityMetric
+from nas.objectives import MORE_IS_BETTER, OBJECTIVES, SCORES, Quality, QualityMetric
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 
@@ -72,12 +72,12 @@ class Pick:
     text: str
     conditions: tuple[Condition, ...] = ()
 
-    def reason(self, quality: QualityMetric) -> str:
+    def reason(self, quality: Quality) -> str:
         """Why the network was chosen, for people."""
         if self.conditions:
             return f"asked for with {joined(self.conditions)}"
         if self.text == BEST:
-            return QUALITIES[quality].winner
+            return quality.winner
         if (times := saving_of(self.text)) is not None:
             return f"the best that costs {times:g} times less than the one with the lowest loss"
         return WORDS.get(self.text, "asked for by its id")
@@ -108,14 +108,18 @@ class Pick:
             raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
 
 
-def read_pick(text: str) -> Pick:
+def read_pick(text: str, more: Collection[str] = ()) -> Pick:
     """A way to choose a network, as far as it can be told wrong before there is a front.
+
+    Args:
+        text: as given.
+        more: names of costs that an evaluator tells, on which there may be conditions.
 
     Raises:
         UsageError: when it is neither a word known here, nor conditions, nor an id.
         UnknownNameError: for a condition on what is not measured.
     """
-    if conditions := conditions_of(text):
+    if conditions := conditions_of(text, more):
         return Pick(text, conditions)
     is_id = re.fullmatch(f"[0-9a-f]{{{SHORTEST_ID},{LONGEST_ID}}}", text)
     if text in WORDS or saving_of(text) is not None or is_id:
@@ -132,19 +136,20 @@ def saving_of(text: str) -> float | None:
     return float(found[1]) if found is not None and float(found[1]) >= 1.0 else None
 
 
-def conditions_of(text: str) -> tuple[Condition, ...]:
+def conditions_of(text: str, more: Collection[str] = ()) -> tuple[Condition, ...]:
     """The conditions of a pick; none where it is a word or an id, which have no comparison."""
-    return read_conditions(text) if any(sign in text for sign in "<>=≤≥") else ()
+    return read_conditions(text, more) if any(sign in text for sign in "<>=≤≥") else ()
 
 
-def read_conditions(text: str) -> tuple[Condition, ...]:
+def read_conditions(text: str, more: Collection[str] = ()) -> tuple[Condition, ...]:
     """``latency_ms<=12,params<=2e5`` → two conditions; ``=`` is the side that makes sense.
 
     Raises:
         UsageError: for another form, a bound that is no number, or the side that nobody wants.
         UnknownNameError: for a value that is not measured, naming the nearest.
     """
-    read = tuple(_condition(part) for part in text.split(","))
+    known = tuple(dict.fromkeys((*NAMES, *more)))
+    read = tuple(_condition(part, known) for part in text.split(","))
     names = [condition.name for condition in read]
     for name in names:
         if names.count(name) > 1:
@@ -152,7 +157,7 @@ def read_conditions(text: str) -> tuple[Condition, ...]:
     return read
 
 
-def _condition(text: str) -> Condition:
+def _condition(text: str, known: Collection[str]) -> Condition:
     match = _FORM.fullmatch(text)
     bound = _number(match[3]) if match else None
     if match is None or bound is None:
@@ -160,9 +165,9 @@ def _condition(text: str) -> Condition:
             f"a condition is NAME<=NUMBER, for example latency_ms<=12; given {text.strip()!r}"
         )
     name, sign = match[1], match[2]
-    if name not in NAMES:
-        hint = nearest(name, NAMES)
-        raise UnknownNameError(f"no {name!r} is measured{hint} (there are {', '.join(NAMES)})")
+    if name not in known:
+        hint = nearest(name, known)
+        raise UnknownNameError(f"no {name!r} is measured{hint} (there are {', '.join(known)})")
     condition = Condition(name, bound)
     if sign in ("<=", "≤", "<", ">=", "≥", ">") and condition.at_least != (sign in ">=≥"):
         better = "more" if condition.at_least else "less"

@@ -141,11 +141,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def budget_for(space: SearchSpace, preset: str, overrides: Mapping[str, str]) -> Budget:
+def budget_for(space: SearchSpace | None, preset: str, overrides: Mapping[str, str]) -> Budget:
     """The numbers of a preset, then the space's own, then the user's.
 
     Args:
-        space: its ``[presets]`` tables may override any number.
+        space: its ``[presets]`` tables may override any number; None for one without such tables.
         preset: ``smoke``, ``quick``, ``standard`` or ``paper``.
         overrides: dotted names of numbers → new values as text, for example
             ``{"supernet.epochs": "30"}``.
@@ -161,7 +161,7 @@ def budget_for(space: SearchSpace, preset: str, overrides: Mapping[str, str]) ->
     return build_budget(merged)
 
 
-def preset_values(space: SearchSpace, preset: str) -> dict[str, Any]:
+def preset_values(space: SearchSpace | None, preset: str) -> dict[str, Any]:
     """What a preset and a space's table for it say, not checked.
 
     Raises:
@@ -170,7 +170,8 @@ def preset_values(space: SearchSpace, preset: str) -> dict[str, Any]:
     if preset not in PRESETS:
         hint = nearest(preset, PRESETS)
         raise UnknownNameError(f"no preset {preset!r}{hint} (there are {', '.join(PRESETS)})")
-    return _merge(PRESETS[preset], space.presets.get(preset, {}))
+    own = {} if space is None else space.presets.get(preset, {})
+    return _merge(PRESETS[preset], own)
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

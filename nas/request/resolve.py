@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES
 from nas.request import picks
+from nas.request.fields import option_of
 from nas.request.presets import budget_for
 from nas.request.protected_choices import checked_protected
 from nas.request.spec import (
@@ -27,6 +28,8 @@ from nas.request.spec import (
     build_spec,
 )
 from search_spaces.errors import NasError, UsageError
+from search_spaces.genes import GeneSpace, dump_genes, parse_genes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.space import SearchSpace
 
@@ -75,6 +78,9 @@ class Site(Protocol):
     def space(self, name: str) -> SearchSpace:
         """The space of that name, or in that file."""
 
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """The space that is made for data of that name, to be searched for so many hours."""
+
     def data(self, name: str) -> Path:
         """The folder or file of that name."""
 
@@ -89,6 +95,12 @@ class Site(Protocol):
     ) -> AttachedProfile:
         """What a device profile knows of a space, `given` by that name, for a workload."""
 
+    def genes(self, name: str) -> GeneSpace:
+        """The space of genes of that name, or in that file."""
+
+    def evaluator(self, name: str) -> str:
+        """The whole name of an evaluator, as it can be opened wherever the run is worked on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -101,7 +113,7 @@ class Resolved:
     """
 
     spec: SearchSpec
-    space: SearchSpace
+    space: GenotypeSpace
     profile: AttachedProfile | None
 
 
@@ -111,11 +123,22 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
     Raises:
         NasError: for what is not there, cannot be used or does not fit; its `field` is at fault.
     """
+    if request.evaluator is not None:
+        return _told(request, site, request.evaluator)
+    return _own(request, site)
+
+
+def _own(request: SearchRequest, site: Site) -> Resolved:
+    """A search whose networks are trained here."""
     begun = None
     with blaming("start"):
         if request.start is not None:
             begun = site.start(request.start)
-    space = find_space(request, site, begun)
+    fitted = None
+    if begun is None and request.space is None and request.space_toml is None:
+        with blaming("data"):
+            fitted = site.made(str(request.data), request.hours, request.device)
+    space = find_space(request, site, begun, fitted)
     profile = None
     with blaming("workload"):
         given = request.workload
@@ -140,7 +163,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         keep=keep,
         device_profile=None if profile is None else profile.digest,
         start=None if begun is None else begun.start,
-        **{name: getattr(request, name) for name in SearchTerms.model_fields if name != "pick"},
+        **_terms(request),
         pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
     )
     with blaming("objectives"):
@@ -156,6 +179,76 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         if made != data:
             spec = spec.model_copy(update={"dataset": made.name, "data": str(made)})
     return Resolved(spec, space, profile)
+
+
+# What a search of networks that an evaluator knows has nothing to do with.
+OWN_NETWORKS = (
+    "start",
+    "dataset",
+    "data",
+    "restrict",
+    "keep",
+    "workload",
+    "device_profile",
+    "quality",
+    "device",
+)
+
+
+def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
+    """A search whose networks an evaluator knows."""
+    _check_told(request)
+    if request.space_toml is not None:
+        with blaming("space_toml"):
+            space = parse_genes(request.space_toml, "space_toml")
+    else:
+        with blaming("space"):
+            space = site.genes(request.space or "")
+    with blaming("evaluator"):
+        whole = site.evaluator(evaluator)
+    return Resolved(told_spec(request, space, whole), space, None)
+
+
+def _check_told(request: SearchRequest) -> None:
+    for name in OWN_NETWORKS:
+        if getattr(request, name) != SearchRequest.model_fields[name].default:
+            with blaming(name):
+                raise UsageError(
+                    f"{option_of(SearchRequest, name)} is for networks that are trained here, and "
+                    "those of this search are known to --evaluator alone: leave one of them out"
+                )
+
+
+def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
+    """The spec of a search whose networks an evaluator knows.
+
+    Args:
+        request: what is asked for.
+        space: the networks.
+        evaluator: its whole name.
+
+    Raises:
+        UsageError: for what only networks of this project have.
+    """
+    _check_told(request)
+    with blaming("settings"):
+        budget = budget_for(None, request.preset, request.overrides)
+        if budget.rounds.prune:
+            raise UsageError("rounds.prune is for networks that are trained here: leave it out")
+    with blaming("space"):
+        text = dump_genes(space)
+    return build_spec(
+        **{**_terms(request), "evaluator": evaluator},
+        space_toml=text,
+        dataset="",
+        budget=budget,
+        pick=request.pick or picks.BEST,
+    )
+
+
+def _terms(request: SearchRequest) -> dict[str, Any]:
+    """What a spec takes over from the request as it is."""
+    return {name: getattr(request, name) for name in SearchTerms.model_fields if name != "pick"}
 
 
 def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
@@ -181,7 +274,12 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
             )
 
 
-def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = None) -> SearchSpace:
+def find_space(
+    source: SpaceSource,
+    site: Site,
+    begun: StartingPoint | None = None,
+    made: SearchSpace | None = None,
+) -> SearchSpace:
     """The space that a request names or brings along, with the choices that it leaves.
 
     Args:
@@ -189,6 +287,7 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
         site: where it is given.
         begun: the checkpoint that the search begins with; where no space is named, the one around
             it is meant.
+        made: the space that was made for the data of the request.
 
     Raises:
         NasError: when there is none, it cannot be read or not be restricted so, or its networks
@@ -197,6 +296,8 @@ def find_space(source: SpaceSource, site: Site, begun: StartingPoint | None = No
     if source.space_toml is not None:
         with blaming("space_toml"):
             space = parse_space(source.space_toml, "space_toml")
+    elif made is not None:
+        space = made
     elif source.space is None and begun is not None:
         space = begun.space
     else:

@@ -21,12 +21,26 @@ from pydantic import (
     model_validator,
 )
 
-from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITY, TIMED, QualityMetric
+from nas.objectives import (
+    COSTS,
+    LATENCY,
+    OBJECTIVES,
+    QUALITIES,
+    QUALITY,
+    TIMED,
+    TOLD,
+    Objective,
+    Quality,
+    QualityMetric,
+    check_told,
+    objective,
+)
 from nas.request import picks
 from nas.request.fields import (
     FROZEN,
     LINE,
     Shown,
+    as_value_error,
     checked,
     first_problem,
     gene_choices,
@@ -36,12 +50,16 @@ from nas.request.fields import (
 from nas.request.presets import Budget, check_setting
 from nas.request.protected_choices import ALL, checked_protected, typed_choices
 from search_spaces.errors import UsageError
+from search_spaces.genes import parse_genes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
 
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 PresetName = Literal["smoke", "quick", "standard", "paper"]
 Device = Literal["cpu", "cuda"]
+DEFAULT_HOURS = 1.0
+"""For which a space is made where nothing is said."""
 MAX_TOML = 100_000
 SYNTHETIC = "synthetic"
 Name = Annotated[str, Field(max_length=100)]
@@ -50,20 +68,27 @@ Number = float | Whole | Name | bool | None
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
-def _objectives(given: tuple[str, ...]) -> tuple[str, ...]:
+def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...]:
     for name in given:
-        if name not in OBJECTIVES:
+        if evaluator is not None and name != QUALITY:
+            check_told(name)
+        elif name not in OBJECTIVES:
             raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
     if len(set(given)) != len(given):
         raise UsageError(f"an objective is named twice in {','.join(given)}")
     if QUALITY not in given or len(given) < 2:
-        raise UsageError(f"objectives need quality and at least one of {', '.join(COSTS)}")
+        known = "cost that the evaluator tells" if evaluator else f"of {', '.join(COSTS)}"
+        raise UsageError(f"objectives need quality and at least one {known}")
+    if evaluator is not None:
+        return (QUALITY, *(name for name in given if name != QUALITY))
     return tuple(name for name in OBJECTIVES if name in given)  # quality comes first
 
 
-def _limits(limits: dict[str, float]) -> dict[str, float]:
+def _limits(limits: dict[str, float], evaluator: str | None) -> dict[str, float]:
     for name, value in limits.items():
-        if name not in COSTS:
+        if evaluator is not None:
+            check_told(name)
+        elif name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
         if value <= 0:
             raise UsageError(f"the limit {name}={value:g} must be above 0")
@@ -80,15 +105,32 @@ class SearchTerms(BaseModel):
         Field(description="How much to do; every number of it can be overridden."),
         Shown("Preset"),
     ] = "quick"
+    evaluator: Annotated[
+        str | None,
+        Field(
+            max_length=1000,
+            pattern=LINE,
+            description="Who tells what networks of a space of genes are worth: a Python object "
+            "(package.module:Name), a table (table:FILE:COLUMN, with the quality's column; "
+            "-COLUMN where more is better) or a command ('command:PROGRAM ARGUMENT …'). On a "
+            "server the name of one that its administrator registered.",
+            examples=["my_package.supernet:Evaluator", "table:networks.csv:loss"],
+        ),
+        Shown(
+            metavar="NAME",
+            usual="none: networks are trained and measured",
+            apart="spaces of genes are sent by nas submit",
+        ),
+    ] = None
     objectives: Annotated[
         tuple[Name, ...],
         Field(
             max_length=10,
-            description=f"What to optimise: quality, and any of {', '.join(COSTS)}.",
+            description=f"What to optimise: quality, and any of {', '.join(COSTS)}; with an "
+            "evaluator any costs that it tells.",
             examples=[[QUALITY, "flops"]],
         ),
         Shown(metavar="NAME,NAME", read=names, apart="each cost has a box to tick"),
-        checked(_objectives),
     ] = (QUALITY, LATENCY)
     quality: Annotated[
         QualityMetric,
@@ -116,7 +158,6 @@ class SearchTerms(BaseModel):
             many=True,
             apart="each cost has a field for it",
         ),
-        checked(_limits),
     ] = {}
     searcher: Annotated[
         SearcherName,
@@ -143,6 +184,25 @@ class SearchTerms(BaseModel):
         Shown("Retrain", metavar=picks.METAVAR),
     ] = picks.BEST
 
+    @field_validator("evaluator")
+    @classmethod
+    def _evaluator(cls, name: str | None) -> str | None:
+        if name is not None and not name.strip():
+            raise ValueError("the name of the evaluator is empty")
+        return name
+
+    @field_validator("objectives")
+    @classmethod
+    def _objectives(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        with as_value_error():
+            return _objectives(given, info.data.get("evaluator"))
+
+    @field_validator("limits")
+    @classmethod
+    def _limits(cls, given: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        with as_value_error():
+            return _limits(given, info.data.get("evaluator"))
+
     @field_validator("pick")
     @classmethod
     def _pick(cls, text: str | None, info: ValidationInfo) -> str | None:
@@ -152,17 +212,33 @@ class SearchTerms(BaseModel):
             return text  # what is wrong with these is told instead
         try:
             asked = {*known["objectives"], *known["limits"]}
-            picks.read_pick(text).check_measured(asked, known["quality"])
+            picks.read_pick(text, asked).check_measured(asked, known["quality"])
         except UsageError as error:
             raise ValueError(str(error)) from None
         return text
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """What is asked for beside quality, objectives first."""
+        names = dict.fromkeys((*self.objectives, *self.limits))
+        return tuple(name for name in names if name != QUALITY)
 
     def asks_for(self, name: str) -> bool:
         """Whether something is an objective or limited."""
         return name in self.objectives or name in self.limits
 
+    @property
+    def judged(self) -> Quality:
+        """What quality is."""
+        return QUALITIES[self.quality] if self.evaluator is None else TOLD
+
     def needs(self, name: str) -> bool:
-        """Whether something is asked for, or a rate that follows from it."""
+        """Whether something is asked for that has to be measured, or a rate that follows from it.
+
+        Nothing is where an evaluator tells all costs.
+        """
+        if self.evaluator is not None:
+            return False
         asked = (*self.objectives, *self.limits)
         return any(name in (one, OBJECTIVES[one].rate_of) for one in asked)
 
@@ -225,16 +301,17 @@ class SpaceSource(BaseModel):
     def _one(self) -> Self:
         if self.space is not None and self.space_toml is not None:
             raise ValueError("give one of space and space_toml")
-        if self.space is None and self.space_toml is None and not self.begins_with_checkpoint:
+        if self.space is None and self.space_toml is None and not self.makes_space:
             raise ValueError(
                 "no space is given: name one with --space (nas space list), bring one along as "
-                "space_toml, or begin with a checkpoint, with --from"
+                "space_toml, have one made for a folder of nas data prepare, with --data, or begin "
+                "with a checkpoint, with --from"
             )
         return self
 
     @property
-    def begins_with_checkpoint(self) -> bool:
-        """Whether there is a checkpoint, around which there is a space."""
+    def makes_space(self) -> bool:
+        """Whether there is something else that a space is made from."""
         return False
 
 
@@ -284,12 +361,29 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             max_length=1000,
             pattern=LINE,
-            description="A folder made by nas data prepare, the file of a data set that is not "
-            "built in, or the word synthetic: a generated corpus, to try a space with. On a server "
+            description="A folder made by nas data prepare (a space is made for it where none is "
+            "named), the file of a data set that is not built in, or the word synthetic: a "
+            "generated corpus, to try a space with. On a server "
             "the name of one in its data folder.",
             examples=[SYNTHETIC],
         ),
         Shown("Data", metavar="DIR|FILE|synthetic"),
+    ] = None
+    hours: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            le=10_000.0,
+            description="Where no space is named: for about how long the space that is made for "
+            "--data is to be searched on this machine with the preset quick. Sizes of networks and "
+            "lengths of trainings follow from it (nas space new).",
+            examples=[2],
+        ),
+        Shown(
+            metavar="HOURS",
+            usual=f"{DEFAULT_HOURS:g}",
+            apart="a space is made for data on the machine that has them, by the command",
+        ),
     ] = None
     keep: Annotated[
         Choices | Literal["all"],
@@ -346,10 +440,20 @@ class SearchRequest(SearchTerms, SpaceSource):
             raise ValueError("threads is given twice: by itself and among the settings")
         return self
 
+    @model_validator(mode="after")
+    def _hours_for_a_made_space(self) -> Self:
+        named = self.space is not None or self.space_toml is not None or self.start is not None
+        if self.hours is not None and named:
+            raise ValueError(
+                "hours is for a space that is made for data, and one is named here, or made around "
+                "a checkpoint: leave hours out, and choose a preset"
+            )
+        return self
+
     @property
-    def begins_with_checkpoint(self) -> bool:
-        """See `SpaceSource.begins_with_checkpoint`."""
-        return self.start is not None
+    def makes_space(self) -> bool:
+        """See `SpaceSource.makes_space`."""
+        return self.start is not None or self.data not in (None, SYNTHETIC)
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -421,8 +525,31 @@ class SearchSpec(SearchTerms):
 
     @cached_property
     def space(self) -> SearchSpace:
-        """The parsed space."""
+        """The parsed space, of this project's own networks.
+
+        Raises:
+            UsageError: where the networks are those of an evaluator of others, which can be neither
+                built nor trained.
+        """
+        if self.evaluator is not None:
+            raise UsageError(
+                "the networks of this search are known to its evaluator alone: they cannot be "
+                "trained, exported, timed or counted here"
+            )
         return parse_space(self.space_toml, "the run's space.toml")
+
+    @cached_property
+    def domain(self) -> GenotypeSpace:
+        """The networks that are searched, whatever their genes mean."""
+        if self.evaluator is None:
+            return self.space
+        return parse_genes(self.space_toml, "the run's space.toml")
+
+    def objective(self, name: str) -> Objective:
+        """An objective, quality as it is measured in this search."""
+        if self.evaluator is not None:
+            return self.judged.objective if name == QUALITY else OBJECTIVES[name]
+        return objective(name, self.quality, self.space.task)
 
     @property
     def trains_alone(self) -> bool:
@@ -435,6 +562,8 @@ class SearchSpec(SearchTerms):
         values = self.model_dump(mode="json")
         if not self.keep:
             del values["keep"]
+        if self.evaluator is None:
+            del values["evaluator"]
         if self.device_profile is None:
             del values["device_profile"]
         if self.start is None:

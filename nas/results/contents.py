@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from latency.predictor import PredictorReport
 from latency.timings import TimingJournal
-from nas.objectives import QUALITIES, QUALITY, Quality
+from nas.objectives import QUALITY, Quality
 from nas.profiling.device_profile import DeviceProfile
 from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
@@ -184,23 +184,23 @@ class RunContents:
 
     @property
     def space(self) -> SearchSpace:
-        """The whole space."""
+        """The whole space, of this project's own networks."""
         return self.spec.space
 
     @property
     def quality(self) -> Quality:
         """What quality is."""
-        return QUALITIES[self.spec.quality]
+        return self.spec.judged
 
     @property
     def by_loss(self) -> bool:
         """Whether quality is the validation loss, as it usually is."""
-        return self.spec.quality == "loss"
+        return self.spec.quality == "loss" and self.spec.evaluator is None
 
     @property
     def both_stacks(self) -> bool:
         """Whether gene names need to say which stack they belong to."""
-        return len(self.space.stacks) > 1
+        return self.spec.evaluator is None and len(self.space.stacks) > 1
 
     @property
     def costs(self) -> list[str]:
@@ -236,6 +236,8 @@ class RunContents:
             if stage.name not in self.seconds
         ]
         picked = self.picked
+        if self.spec.evaluator is not None:
+            return left
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")
         return left

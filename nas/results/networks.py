@@ -128,7 +128,7 @@ def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
             found[str(line["id"])] = found.get(str(line["id"]), {}) | values
     if folder.has(FRONT_FILE):
         for entry in read_front(folder).entries:
-            values = {"architecture": entry.architecture.to_json(), **entry.measured}
+            values = {"architecture": entry.network.to_json(), **entry.measured}
             values |= {"doubtful": dict(entry.doubtful)}
             found[entry.id] = found.get(entry.id, {}) | values
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, objective, rates
+from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, rates
 from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, minimised, points_of
 from nas.search.pareto import hypervolume, non_dominated
@@ -46,9 +46,7 @@ class PartialFront:
 def partial_front(contents: RunContents) -> PartialFront:
     """The front of a run as far as it is known; verified networks replace their observations."""
     spec, front = contents.spec, contents.front
-    objectives = tuple(
-        objective(name, spec.quality, contents.space.task) for name in spec.objectives
-    )
+    objectives = tuple(spec.objective(name) for name in spec.objectives)
     known = {entry.id: entry for entry in (*contents.observed, *contents.verified)}
     wanted = {*spec.objectives, *spec.limits}
     measured = tuple(entry for entry in known.values() if wanted <= entry.values.keys())
@@ -81,7 +79,10 @@ def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tupl
     limits = {name: OBJECTIVES[name].minimised(most) for name, most in contents.spec.limits.items()}
     kept = [all(e.minimised(name) <= most for name, most in limits.items()) for e in entries]
     corner = minimised(reference(contents, found), found.objectives)
-    points = points_of(entries, found.objectives) / corner
+    points = points_of(entries, found.objectives)
+    origin = min(0.0, points[:, 0].min()) if found.front is None else found.front.origin
+    points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
+    points = points / corner
     ones, last, best, volume = np.ones(points.shape[1]), 0, points[:0], 0.0
     most = 1.0 if found.front is None else found.front.hypervolume
     curve = []
@@ -119,6 +120,8 @@ def reference(contents: RunContents, found: PartialFront) -> Sequence[float]:
 
 
 def _known(contents: RunContents) -> dict[str, float]:
+    if contents.spec.evaluator is not None:
+        return {}
     space = contents.space
     top = largest(space)
     known = {name: float(values[0]) for name, values in exact(space, top, contents.costs).items()}

@@ -41,9 +41,10 @@ from nas.search.sensitivity import TopFeatures, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
 from search_spaces.json_text import UNREADABLE, finite_number
 from search_spaces.loading import parse_space
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.space import SearchSpace
 
 T = TypeVar("T")
 
@@ -66,10 +67,17 @@ def read_contents(folder: RunFolder) -> RunContents:
     )
     card = reader.json(layout.REPORT_CARD_FILE, ReportCard.from_json)
     importances = reader.json(layout.IMPORTANCES_FILE, _numbers)
-    measured = [_measured(reader, one) for one in OBJECTIVES.values() if one.measure is not None]
+    measured = [
+        _measured(reader, one)
+        for one in OBJECTIVES.values()
+        if one.measure is not None and folder.spec.evaluator is None
+    ]
     times = [_times(one.name, profiles.get(one.name), fitted.get(one.name)) for one in clocks]
     observed = _observed(folder.spec, reader, (*times, *measured))
-    verified = tuple(filter(None, reader.journal(layout.VERIFICATION_FILE, _verified)))
+    space = folder.spec.domain
+    verified = tuple(
+        filter(None, reader.journal(layout.VERIFICATION_FILE, lambda line: _verified(line, space)))
+    )
     asked = (*folder.spec.objectives, *folder.spec.limits)
     held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
     exchanges = reader.journal(layout.EXCHANGES_FILE, _exchange)
@@ -82,11 +90,11 @@ def read_contents(folder: RunFolder) -> RunContents:
         device_profile=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
         predictors={name: one.report for name, one in fitted.items()},
         history=reader.json(layout.HISTORY_FILE, _history) or (),
-        observed=tuple(in_sessions(observed, held, asked, folder.spec.space)),
+        observed=tuple(in_sessions(observed, held, asked, space)),
         population=_population(folder.spec, reader),
-        verified=tuple(in_sessions(verified, held, asked, folder.spec.space)),
-        failed=read_failed(folder.path),
-        front=reader.json(layout.FRONT_FILE, _front),
+        verified=tuple(in_sessions(verified, held, asked, space)),
+        failed=read_failed(folder),
+        front=reader.json(layout.FRONT_FILE, lambda data: _front(data, space)),
         exchanges=tuple(one for one in exchanges if one.kind != layout.NOTHING),
         silenced=tuple(one for one in exchanges if one.kind == layout.NOTHING),
         card=card,
@@ -148,6 +156,8 @@ def _numbers(data: Any) -> dict[str, float]:
 
 
 def _sizes(data: Any) -> dict[str, int]:
+    if "evaluator" in data:  # who needs no data
+        return {}
     return {split: int(data[f"num_{split}"]) for split in ("train", "valid")}
 
 
@@ -202,20 +212,20 @@ def _with_known_times(origin: Origin, verified: Sequence[FrontEntry]) -> Origin:
     return origin
 
 
-def _entry(data: Any) -> FrontEntry:
-    architecture = Architecture.from_json(data["architecture"])
+def _entry(data: Any, space: GenotypeSpace) -> FrontEntry:
+    network = space.network(data["architecture"])
     return FrontEntry(
-        architecture.id,
-        architecture,
+        network.id,
+        network,
         _numbers(data["measured"]),
         _numbers(data["predicted"]),
         {str(name): str(why) for name, why in data.get("doubtful", {}).items()},
     )
 
 
-def _verified(data: Any) -> FrontEntry | None:
+def _verified(data: Any, space: GenotypeSpace) -> FrontEntry | None:
     """A measured network; None for one that could not be evaluated."""
-    return None if failed(data) else _entry(data)
+    return None if failed(data) else _entry(data, space)
 
 
 def _held(data: Any) -> Any:
@@ -229,17 +239,17 @@ def _observed(
 ) -> tuple[FrontEntry, ...]:
     asked = (*spec.objectives, *spec.limits)
 
-    def parse(line: Any) -> tuple[Architecture, dict[str, float]] | None:
+    def parse(line: Any) -> tuple[Network, dict[str, float]] | None:
         if failed(line):
             return None
         quality = {name: line[name] for name in line if name not in ("id", "architecture")}
         if QUALITY not in quality:
             raise ValueError("a network has no quality")
-        return Architecture.from_json(line["architecture"]), _numbers(quality)
+        return spec.domain.network(line["architecture"]), _numbers(quality)
 
     lines = list(filter(None, reader.journal(layout.OBSERVATIONS_FILE, parse)))
     return reader.parsed(
-        layout.OBSERVATIONS_FILE, lambda: with_costs(spec.space, lines, costs, asked)
+        layout.OBSERVATIONS_FILE, lambda: with_costs(spec.domain, lines, costs, asked)
     )
 
 
@@ -272,7 +282,7 @@ def _population(spec: SearchSpec, reader: _Reader) -> tuple[FrontEntry, ...]:
     if not generations:
         return ()
     pruned = reader.file(layout.PRUNED_SPACE_FILE, _read_space)
-    return reader.parsed(name, lambda: _survivors(spec, pruned or spec.space, generations))
+    return reader.parsed(name, lambda: _survivors(spec, pruned or spec.domain, generations))
 
 
 def _read_space(file: Path) -> SearchSpace:
@@ -280,7 +290,7 @@ def _read_space(file: Path) -> SearchSpace:
 
 
 def _survivors(
-    spec: SearchSpec, space: SearchSpace, generations: list[Generation]
+    spec: SearchSpec, space: GenotypeSpace, generations: list[Generation]
 ) -> tuple[FrontEntry, ...]:
     rows = np.concatenate([part.genotypes for part in generations])
     points = np.concatenate([part.objectives for part in generations])
@@ -303,8 +313,8 @@ def _survivors(
     return tuple(entries)
 
 
-def _front(data: Any) -> Front:
-    front = Front.from_json(data)
+def _front(data: Any, space: GenotypeSpace) -> Front:
+    front = Front.from_json(data, space.network)
     for entry in front.entries:
         _numbers(entry.measured)
         _numbers(entry.predicted)
@@ -410,7 +420,7 @@ class KnownCost:
     predictor: LatencyPredictor | None
     doubtful: Mapping[str, str] = field(default_factory=dict)
 
-    def predicted(self, space: SearchSpace, rows: Genotypes) -> list[dict[str, float]]:
+    def predicted(self, space: GenotypeSpace, rows: Genotypes) -> list[dict[str, float]]:
         """Value and standard deviation by name, for each row ``(N, S)``; empty without predictor.
 
         Raises:
@@ -427,8 +437,8 @@ class KnownCost:
 
 
 def with_costs(
-    space: SearchSpace,
-    networks: Sequence[tuple[Architecture, Mapping[str, float]]],
+    space: GenotypeSpace,
+    networks: Sequence[tuple[Network, Mapping[str, float]]],
     costs: Sequence[KnownCost],
     asked: Collection[str] = (),
 ) -> tuple[FrontEntry, ...]:
@@ -452,9 +462,13 @@ def with_costs(
     return tuple(entries)
 
 
-def _counts(space: SearchSpace, rows: Genotypes, asked: Collection[str]) -> list[dict[str, float]]:
+def _counts(
+    space: GenotypeSpace, rows: Genotypes, asked: Collection[str]
+) -> list[dict[str, float]]:
     """What is counted of each row ``(N, S)``, by name."""
     found = exact(space, rows, asked)
+    if not found:
+        return [{} for _ in rows]
     columns = [values.tolist() for values in found.values()]
     return [dict(zip(found, values, strict=True)) for values in zip(*columns, strict=True)]
 

@@ -89,6 +89,8 @@ def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included."""
     ended = folder.finished("*")
     wanted = [stage.name for stage in stages_of_run(folder.spec, ended)]
+    if folder.spec.evaluator is not None:  # who alone knows the networks
+        return [*wanted, REPORT.name]
     chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
     return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 
@@ -114,7 +116,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
         picked,
         retrained,
         tuple(dict.fromkeys(problems)),
-        read_failed(folder.path),
+        read_failed(folder),
         tuple(read_workers(folder.path)) if running else (),
     )
 

@@ -28,6 +28,7 @@ from nas.run.stages import stage_label, stages_of_run
 from nas.search.front import FrontEntry, as_rows
 from search_spaces.architecture import Architecture
 from search_spaces.files import read_lines
+from search_spaces.genotypes import Network
 from search_spaces.json_text import parse_json
 from search_spaces.space import Slot
 
@@ -94,8 +95,8 @@ class RunResults:
         rows = self._rows(self.contents.observed)
         rows += [
             {
-                "id": one.architecture.id,
-                **self._genes(one.architecture),
+                "id": one.network.id,
+                **self._genes(one.network),
                 "failed": one.failure.kind,
                 "reason": one.failure.reason,
                 "tries": one.failure.tries,
@@ -148,11 +149,16 @@ class RunResults:
 
     def _rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
         rows = zip(as_rows(entries), entries, strict=True)
-        return [{**row, **self._genes(entry.architecture)} for row, entry in rows]
+        return [{**row, **self._genes(entry.network)} for row, entry in rows]
 
-    def _genes(self, network: Architecture) -> dict[str, int | str | None]:
+    def _genes(self, network: Network) -> dict[str, Any]:
         """The genes by name; None for those of layers that the network has not."""
-        return {slot.name: _gene(network, slot) for slot in self.contents.space.slots}
+        space = self.contents.spec.domain
+        if isinstance(network, Architecture):
+            return {slot.name: _gene(network, slot) for slot in self.contents.space.slots}
+        row = space.encode([network])
+        pairs = zip(space.slots, row[0], space.active(row)[0], strict=True)
+        return {slot.name: slot.choices[i] if there else None for slot, i, there in pairs}
 
 
 def _gene(network: Architecture, slot: Slot) -> int | str | None:
@@ -200,6 +206,10 @@ def _column(values: Sequence[Any], name: str) -> Any:
         return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True)
     if name in TEXTS or name.endswith("attention"):
         return pd.Series(values, dtype="str")
+    if any(isinstance(value, str) for value in values):  # a gene of categories
+        return pd.Series(values, dtype="str")
+    if name in INTEGERS and any(isinstance(one, float) and one % 1 for one in values):
+        return pd.Series(values, dtype="float64")  # an evaluator's, which need not be whole
     if name in INTEGERS or name == "tries" or name.startswith(("encoder.", "decoder.")):
         return pd.Series(values, dtype="Int64")
     return pd.Series(values, dtype="float64")

@@ -30,6 +30,7 @@ from nas.run.layout import (
 )
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
+from search_spaces.space import SearchSpace
 from supernet.extraction import StandAlone, Supernet
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.tasks.base import Task
@@ -50,8 +51,13 @@ class OpenedRun:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.spec = folder.spec
-        self.space = folder.spec.space
+        self.domain = folder.spec.domain
         use_threads(self.spec)
+
+    @property
+    def space(self) -> SearchSpace:
+        """The space of this project's own networks, see `SearchSpec.space`."""
+        return self.spec.space
 
     def rng(self, purpose: int) -> np.random.Generator:
         """Random numbers of one purpose."""

@@ -79,6 +79,7 @@ class Stage:
         applies: whether a search has it.
         scratch: files and folders it leaves only while it is unfinished.
         reads: files it reads, where they are there, that no stage writes but the user.
+        told: whether a search has it whose networks an evaluator of others knows.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Stage:
     applies: Callable[[SearchSpec], bool] = _always
     scratch: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    told: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -119,6 +121,7 @@ SEARCH_STAGES = (
         "Check the request",
         (),
         {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
+        told=True,
     ),
     _timed(LATENCY, "Time sampled networks", ""),
     _timed(DECODE.name, "Time a token of sampled networks", ", a token behind a context"),
@@ -171,6 +174,7 @@ SEARCH_STAGES = (
         "Observe networks",
         ("supernet", *PREDICTING),
         {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
+        told=True,
     ),
     Stage(
         "rank",
@@ -181,6 +185,7 @@ SEARCH_STAGES = (
             REPORT_CARD_FILE: "how well it orders networks it has not seen",
             IMPORTANCES_FILE: "what moves its predictions",
         },
+        told=True,
     ),
     Stage(
         "prune",
@@ -196,6 +201,7 @@ SEARCH_STAGES = (
         ("prune", "rank", *PREDICTING),
         {POPULATION_FILE: "every network that evolution scored"},
         lambda spec: spec.ranks,
+        told=True,
     ),
     Stage(
         "verify",
@@ -205,12 +211,14 @@ SEARCH_STAGES = (
             VERIFICATION_FILE: "networks measured after the evolution",
             HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
         },
+        told=True,
     ),
     Stage(
         "front",
         "Find the Pareto front",
         ("verify", "observe", "rank", *PREDICTING),
         {FRONT_FILE: "the result: the front"},
+        told=True,
     ),
     Stage(
         "exchange",
@@ -233,8 +241,10 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
     """The stages that a search really has, from the request to the front, in order.
 
     Nothing is timed or measured that nobody asks for, and only searchers that rank prune the space
-    and evolve in it.
+    and evolve in it. Networks that an evaluator knows are neither timed nor trained.
     """
+    if spec.evaluator is not None:
+        return [stage for stage in SEARCH_STAGES if stage.told and stage.applies(spec)]
     return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
 
 

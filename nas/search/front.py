@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, Objective, rates
+from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, TOLD, Objective, rates
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
 from nas.request.picks import (
     BEST,
@@ -29,11 +29,15 @@ from nas.run.layout import FRONT_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.genes import GeneNetwork
+from search_spaces.genotypes import GenotypeSpace, Network
 from search_spaces.json_text import UNREADABLE, finite_number
-from search_spaces.space import SearchSpace
+
+ReadNetwork = Callable[[Any], Network]
 
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
+TOLD_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class FrontEntry:
     """One network of the front.
 
     Attributes:
-        id: the architecture's id.
-        architecture: the network.
+        id: the network's id.
+        network: the network.
         measured: name → value, every objective among them.
         predicted: name → value, as far as something was predicted; an objective that could not be
             measured, because the device is elsewhere, counts as it was predicted.
@@ -51,10 +55,24 @@ class FrontEntry:
     """
 
     id: str
-    architecture: Architecture
+    network: Network
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
     doubtful: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The network, which is one of this project's.
+
+        Raises:
+            UsageError: when it is one that only an evaluator of others knows.
+        """
+        if not isinstance(self.network, Architecture):
+            raise UsageError(
+                f"the network {self.id} is known to the evaluator of its search alone: it cannot "
+                "be built here"
+            )
+        return self.network
 
     def value(self, name: str) -> float:
         """What the network is known by: measured, or else predicted."""
@@ -64,7 +82,7 @@ class FrontEntry:
         """What it is compared by: its value as one of which less is better."""
         return OBJECTIVES[name].minimised(self.value(name))
 
-    def with_rates(self, names: Collection[str], space: SearchSpace) -> Self:
+    def with_rates(self, names: Collection[str], space: GenotypeSpace) -> Self:
         """The entry with those of the named objectives that follow from its times.
 
         Args:
@@ -93,7 +111,7 @@ class FrontEntry:
         timed = any(name in self.measured for name in TIMED)
         return {
             "id": self.id,
-            "architecture": self.architecture.to_json(),
+            "architecture": self.network.to_json(),
             "measured": dict(self.measured),
             "predicted": dict(self.predicted),
             **({"doubtful": dict(self.doubtful)} if timed else {}),
@@ -111,6 +129,7 @@ class Front:
         hypervolume: share, 0 to 1, of the box between zero and the reference that is dominated.
         predicted_for: metric → the device for which it was predicted where no network could be
             timed; empty where everything was measured.
+        origin: the quality from which the box begins, where one may lie below 0.
     """
 
     objectives: tuple[Objective, ...]
@@ -118,6 +137,7 @@ class Front:
     entries: tuple[FrontEntry, ...]
     hypervolume: float
     predicted_for: Mapping[str, str] = field(default_factory=dict)
+    origin: float = 0.0
 
     def points(self) -> NDArray[np.float64]:
         """The objectives, ``(N, M)``, all minimised."""
@@ -129,31 +149,40 @@ class Front:
             {**objective.to_json(), "reference": reference}
             for objective, reference in zip(self.objectives, self.reference, strict=True)
         ]
-        foreign = {"predicted_for": dict(self.predicted_for)} if self.predicted_for else {}
+        more: dict[str, Any] = {}
+        schema = SCHEMA
+        if self.predicted_for:
+            schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
+        if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
+            schema, more = TOLD_SCHEMA, {"origin": self.origin}
         return {
-            "schema": FOREIGN_SCHEMA if foreign else SCHEMA,
+            "schema": schema,
             "objectives": objectives,
             "front": [entry.to_json() for entry in self.entries],
             "hypervolume": self.hypervolume,
-            **foreign,
+            **more,
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: Any, read: ReadNetwork = Architecture.from_json) -> Self:
         """Read ``pareto.json``.
+
+        Args:
+            data: its content.
+            read: makes a network of its JSON.
 
         Raises:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA):
+            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA, TOLD_SCHEMA):
                 raise DamagedRunError(
-                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} and "
-                    f"{FOREIGN_SCHEMA}"
+                    f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
+                    f"{TOLD_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
-            entries = tuple(_entry(item, objectives, foreign) for item in data["front"])
+            entries = tuple(_entry(item, objectives, foreign, read) for item in data["front"])
             if not entries:
                 raise ValueError("the front is empty")
             return cls(
@@ -162,6 +191,7 @@ class Front:
                 entries=entries,
                 hypervolume=finite_number(data["hypervolume"]),
                 predicted_for=foreign,
+                origin=finite_number(data.get("origin", 0.0)),
             )
         except (*UNREADABLE, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
@@ -171,7 +201,7 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     metric, unit = item["metric"], item["unit"]
     if not (isinstance(metric, str) and isinstance(unit, str)):
         raise ValueError(f"the objective {item['name']} has no metric and unit")
-    qualities = {one.objective.metric: one.objective for one in QUALITIES.values()}
+    qualities = {one.objective.metric: one.objective for one in (*QUALITIES.values(), TOLD)}
     known = OBJECTIVES[item["name"]]
     if known.name == QUALITY:
         known = qualities.get(metric, known)
@@ -187,9 +217,12 @@ def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _entry(
-    item: Mapping[str, Any], objectives: Sequence[Objective], foreign: Mapping[str, str]
+    item: Mapping[str, Any],
+    objectives: Sequence[Objective],
+    foreign: Mapping[str, str],
+    read: ReadNetwork,
 ) -> FrontEntry:
-    architecture = Architecture.from_json(item["architecture"])
+    network = read(item["architecture"])
     if not isinstance(item["id"], str):
         raise ValueError(f"{item['id']!r} is not an id")
     measured = {name: finite_number(value) for name, value in item["measured"].items()}
@@ -197,9 +230,9 @@ def _entry(
     for objective in objectives:
         known = objective.name in measured
         if not known and not (objective.name in foreign and objective.name in predicted):
-            raise ValueError(f"the network {architecture.id} has no measured {objective.name}")
+            raise ValueError(f"the network {network.id} has no measured {objective.name}")
     doubtful = {str(name): str(why) for name, why in item.get("doubtful", {}).items()}
-    return FrontEntry(item["id"], architecture, measured, predicted, doubtful)
+    return FrontEntry(item["id"], network, measured, predicted, doubtful)
 
 
 def confirmed_by_id(
@@ -222,7 +255,7 @@ def in_sessions(
     entries: Iterable[FrontEntry],
     confirmed: Mapping[str, Mapping[str, ConfirmedLatency]],
     names: Collection[str],
-    space: SearchSpace,
+    space: GenotypeSpace,
 ) -> list[FrontEntry]:
     """The entries, with what sessions said of their times in place of the single measurement.
 
@@ -287,6 +320,7 @@ def build_front(
     reference: Sequence[float],
     limits: Mapping[str, float],
     device: str = "",
+    origin: float = 0.0,
 ) -> Front:
     """The networks within the limits that no other dominates.
 
@@ -297,6 +331,7 @@ def build_front(
         limits: name → largest allowed value, or smallest where more is better; see
             `nas.objectives.latency_limits.keeps`.
         device: name of the device for which objectives are predicted that were not measured.
+        origin: the quality from which the box begins.
 
     Raises:
         NasError: when no network keeps the limits.
@@ -310,11 +345,12 @@ def build_front(
         )
     unique = {entry.id: entry for entry in best}.values()
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
-    scaled = points_of(ordered, objectives) / minimised(reference, objectives)
-    volume = round(hypervolume(scaled, np.ones(len(objectives))), 9)
+    points, corner = points_of(ordered, objectives), minimised(reference, objectives)
+    points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
+    volume = round(hypervolume(points / corner, np.ones(len(objectives))), 9)
     names = [objective.name for objective in objectives] + list(limits)
     foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
-    return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign)
+    return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign, origin)
 
 
 def limit_text(name: str, value: float) -> str:
@@ -353,7 +389,7 @@ def read_front(folder: RunFolder) -> Front:
     """
     if not folder.has(FRONT_FILE):
         raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
-    return Front.from_json(folder.read_json(FRONT_FILE))
+    return Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network)
 
 
 def pick(front: Front, how: str) -> FrontEntry:
@@ -385,7 +421,7 @@ def pick(front: Front, how: str) -> FrontEntry:
         return among[knee_index(points_of(among, front.objectives))]
     if (times := saving_of(how)) is not None:
         return _saving(front, times)
-    if conditions := conditions_of(how):
+    if conditions := conditions_of(how, [objective.name for objective in front.objectives]):
         return _meeting(front, conditions)
     ids = {entry.id: entry for entry in front.entries}
     what = f"network on the front, none of {', '.join(WORDS)}, and no condition like 'params<=2e5'"
@@ -421,7 +457,8 @@ def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
     """The lowest in the first objective without a condition, of those that meet all."""
     for condition in conditions:
         if any(condition.name not in entry.values for entry in front.entries):
-            there = [n for n in NAMES if all(n in entry.values for entry in front.entries)]
+            names = dict.fromkeys((*NAMES, *(one.name for one in front.objectives)))
+            there = [n for n in names if all(n in entry.values for entry in front.entries)]
             raise UsageError(
                 f"{condition.name} was not measured in this run; there are {', '.join(there)}"
             )

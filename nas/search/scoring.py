@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import OBJECTIVES, QUALITY, counted, rates
+from nas.objectives import COUNTED, OBJECTIVES, QUALITY, counted, rates
 from nas.objectives.latency_limits import MEASURED_STDS
 from nas.run.folder import RunFolder
 from nas.run.layout import RANKER_FILE, predictor_file
 from nas.search.evolution import Scores
 from nas.search.ranking import Ranker, ranker_from_json
 from search_spaces.encoding import encode_features
-from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 
 Floats = NDArray[np.float64]
 
@@ -35,11 +35,20 @@ class CostScorer:
         stds: standard deviations that make its uncertainty, see `nas.objectives.latency_limits`.
     """
 
-    root: SearchSpace
+    root: GenotypeSpace
     predictors: Mapping[str, LatencyPredictor]
     objectives: Sequence[str]
     limits: Mapping[str, float]
     stds: float = MEASURED_STDS
+
+    @property
+    def exact(self) -> Collection[str]:
+        """Names of the costs that need no measurement."""
+        return COUNTED
+
+    def learnt(self, rows: Genotypes, values: Sequence[Mapping[str, float]]) -> CostScorer:
+        """What it is with networks ``(N, S)`` whose costs are known meanwhile."""
+        return self
 
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:
         """All costs of root genotypes ``(N, S)``: name → ``(N,)``, as people read them.
@@ -82,7 +91,7 @@ class CostScorer:
         for name, most in self.limits.items():
             one = OBJECTIVES[name]
             upper = one.minimised(values[name])
-            if one.predicted:
+            if one.std_name in values:
                 upper = one.largest(values[name], values[one.std_name], self.stds)
             violations += np.maximum(0.0, upper / one.minimised(most) - 1.0)
         return Scores(np.stack(costs, axis=1), violations)
@@ -131,10 +140,10 @@ def read_costs(folder: RunFolder, stds: float = MEASURED_STDS) -> CostScorer:
     return CostScorer(spec.space, predictors, spec.objectives, spec.limits, stds)
 
 
-def read_scorer(folder: RunFolder, stds: float = MEASURED_STDS) -> Scorer:
-    """The fitted predictors of a run.
+def read_scorer(folder: RunFolder, costs: CostScorer) -> Scorer:
+    """The fitted ranker of a run, beside what is known of costs.
 
-    Arguments and errors as for `read_costs`.
+    Raises:
+        DamagedRunError: when the ranker is missing or cannot be read.
     """
-    ranker = ranker_from_json(folder.read_json(RANKER_FILE))
-    return Scorer(ranker, read_costs(folder, stds))
+    return Scorer(ranker_from_json(folder.read_json(RANKER_FILE)), costs)

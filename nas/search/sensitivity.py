@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 
 from nas.objectives import OBJECTIVES
 from nas.run.folder import RunFolder
-from nas.search.scoring import read_scorer
+from nas.search.scoring import read_costs, read_scorer
+from nas.search.told_costs import observed_costs
 from search_spaces.errors import UsageError
-from search_spaces.space import Choice, Genotypes, SearchSpace
+from search_spaces.genes import Value
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 
 Floats = NDArray[np.float64]
 Predict = Callable[[Genotypes], Mapping[str, Floats]]
@@ -49,7 +51,7 @@ class Feature:
 
     name: str
     share: float
-    means: Mapping[Choice, float]
+    means: Mapping[Value, float]
     direction: str
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class TopFeatures:
 
 
 def top_features(
-    space: SearchSpace,
+    space: GenotypeSpace,
     predict: Predict,
     objectives: Sequence[str],
     seed: int,
@@ -109,7 +111,7 @@ def top_features(
     found: dict[str, dict[str, list[Feature]]] = {name: {} for name in objectives}
     for kind, groups in (("genes", _genes(space)), ("slots", _slots(space))):
         effects = {name: _effects(space, predict, rows, others, c, before) for name, c in groups}
-        means: dict[str, dict[str, dict[Choice, float]]] = {}  # group → objective → choice
+        means: dict[str, dict[str, dict[Value, float]]] = {}  # group → objective → choice
         for objective in objectives:
             total = sum(effect[objective] for effect in effects.values())
             shares = {name: e[objective] / total if total else 0.0 for name, e in effects.items()}
@@ -139,13 +141,14 @@ def read_features(folder: RunFolder) -> dict[str, TopFeatures]:
         raise UsageError(f"{folder.path} has no ranker yet; nas resume {folder.path} goes on")
     spec = folder.spec
     names = list(dict.fromkeys([*spec.objectives, *spec.limits]))
-    return top_features(spec.space, read_scorer(folder).predict, names, spec.seed)
+    costs = read_costs(folder) if spec.evaluator is None else observed_costs(folder)
+    return top_features(spec.domain, read_scorer(folder, costs).predict, names, spec.seed)
 
 
 Groups = list[tuple[str, list[int]]]
 
 
-def _genes(space: SearchSpace) -> Groups:
+def _genes(space: GenotypeSpace) -> Groups:
     """Gene → its columns, of genes with a choice."""
     columns: dict[str, list[int]] = {}
     for column, slot in enumerate(space.slots):
@@ -154,14 +157,14 @@ def _genes(space: SearchSpace) -> Groups:
     return list(columns.items())
 
 
-def _slots(space: SearchSpace) -> Groups:
+def _slots(space: GenotypeSpace) -> Groups:
     return [
         (slot.name, [column]) for column, slot in enumerate(space.slots) if len(slot.choices) > 1
     ]
 
 
 def _effects(
-    space: SearchSpace,
+    space: GenotypeSpace,
     predict: Predict,
     rows: Genotypes,
     others: Genotypes,
@@ -178,10 +181,10 @@ def _effects(
 
 
 def _means(
-    space: SearchSpace, predict: Predict, rows: Genotypes, columns: list[int]
-) -> dict[str, dict[Choice, float]]:
+    space: GenotypeSpace, predict: Predict, rows: Genotypes, columns: list[int]
+) -> dict[str, dict[Value, float]]:
     """Objective → choice → mean prediction of networks that all make that choice."""
-    found: dict[str, dict[Choice, float]] = {}
+    found: dict[str, dict[Value, float]] = {}
     for choice in dict.fromkeys(c for column in columns for c in space.slots[column].choices):
         forced = rows.copy()
         for column in columns:
@@ -192,13 +195,13 @@ def _means(
     return found
 
 
-def _direction_of(objective: str, means: Mapping[Choice, float]) -> str:
+def _direction_of(objective: str, means: Mapping[Value, float]) -> str:
     """What helps an objective, or anything else of which less is better."""
     more = objective in OBJECTIVES and OBJECTIVES[objective].maximise
     return direction({choice: -mean for choice, mean in means.items()} if more else means)
 
 
-def direction(means: Mapping[Choice, float]) -> str:
+def direction(means: Mapping[Value, float]) -> str:
     """What helps, in words.
 
     Args:
@@ -209,7 +212,7 @@ def direction(means: Mapping[Choice, float]) -> str:
         return "makes no difference alone"
     if any(isinstance(choice, str) for choice in means):
         return f"{best} helps, {worst} hurts"
-    sizes = sorted(means, key=int)
+    sizes = sorted(means, key=float)
     if best == sizes[-1]:
         return "more helps"
     return "less helps" if best == sizes[0] else f"best at {best}"

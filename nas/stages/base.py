@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,14 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.timings import read_timings
+from nas.evaluators import Evaluator
+from nas.evaluators.offered import OfferedCosts
+from nas.evaluators.opening import EvaluatorName
+from nas.executors.asking import asked, batch_of
+from nas.executors.attempts import time_limit
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
 from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
-from nas.results.failures import failed
+from nas.results.failures import FAILED, failed
 from nas.run.folder import RunFolder
 from nas.run.layout import (
+    DATA_FILE,
     DEVICE_PROFILE_FILE,
     OBSERVATIONS_FILE,
     PRUNED_SPACE_FILE,
@@ -26,15 +32,20 @@ from nas.run.layout import (
 )
 from nas.run.opened import OBSERVE, OpenedRun
 from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
+from nas.search.told_costs import ToldCosts
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
-from search_spaces.errors import NasError
+from search_spaces.errors import DataError, EvaluationError, NasError
+from search_spaces.genes import GeneSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
 from search_spaces.loading import parse_space
 from search_spaces.operators import distinct, largest, sample_distinct, smallest
-from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
+
+# How much worse than the worst of the first networks one is that is of no use.
+MARGIN = 1.1
 
 
 class KnownCost(NamedTuple):
@@ -50,11 +61,19 @@ class Run(OpenedRun):
     Args:
         folder: the run.
         executor: where its networks are evaluated and timed; in this process if not given.
+        evaluator: of others, where one knows the networks and is at hand; otherwise the one that
+            the spec names is opened.
     """
 
-    def __init__(self, folder: RunFolder, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        executor: Executor | None = None,
+        evaluator: Evaluator | None = None,
+    ) -> None:
         super().__init__(folder)
         self.executor = executor or LocalExecutor()
+        self._given = evaluator
 
     @property
     def computes_on(self) -> str:
@@ -68,9 +87,10 @@ class Run(OpenedRun):
         With limits the cheapest network of every attention kind is among them, so that a limit
         which was let through is kept by a network that is observed.
         """
-        rows = sample_distinct(self.space, self.rng(OBSERVE), self.spec.budget.observations)
-        ends = [largest(self.space), smallest(self.space)]
-        ends += [cheapest_rows(self.space)] if self.spec.limits else []
+        rows = sample_distinct(self.domain, self.rng(OBSERVE), self.spec.budget.observations)
+        ends = [largest(self.domain), smallest(self.domain)]
+        if self.spec.limits and self.spec.evaluator is None:
+            ends.append(cheapest_rows(self.space))
         if self.checkpoint is not None:
             ends.insert(0, self.space.encode([self.checkpoint.architecture]))
         return distinct(np.concatenate([*ends, rows]))[: len(rows)]
@@ -78,18 +98,87 @@ class Run(OpenedRun):
     @cached_property
     def observed_rows(self) -> Genotypes:
         """The networks that were observed, in order; without those that failed."""
-        lines = [line for line in self.observations().values() if not failed(line)]
-        return self.space.encode([Architecture.from_json(line["architecture"]) for line in lines])
+        return self.rows_of([one for one in self.observations().values() if not failed(one)])
+
+    def rows_of(self, lines: Sequence[Mapping[str, Any]]) -> Genotypes:
+        """The networks of lines of a journal."""
+        return self.domain.encode([self.domain.network(line["architecture"]) for line in lines])
+
+    @property
+    def first_rows(self) -> Genotypes:
+        """The networks that a search begins with."""
+        return self.sampled_rows[: self.spec.budget.rounds.first]
+
+    @cached_property
+    def unobserved_costs(self) -> CostScorer:
+        """What networks cost as far as it is known before any is observed."""
+        if self.offered is None:
+            return read_costs(self.folder, self._stds)
+        assert isinstance(self.domain, GeneSpace)
+        spec = self.spec
+        return ToldCosts(self.domain, {}, spec.objectives, spec.limits, offered=self.offered.of)
 
     @cached_property
     def costs(self) -> CostScorer:
         """What networks cost."""
-        return read_costs(self.folder, self._stds)
+        lines = [line for line in self.observations().values() if not failed(line)]
+        return self.unobserved_costs.learnt(self.rows_of(lines), lines)
 
     @cached_property
     def scorer(self) -> Scorer:
         """The fitted predictors."""
-        return read_scorer(self.folder, self._stds)
+        return read_scorer(self.folder, self.costs)
+
+    @cached_property
+    def evaluator(self) -> Evaluator | None:
+        """Who tells what networks are worth, where that is somebody else.
+
+        Raises:
+            NasError: when it is not there, or not what it was when the run began.
+        """
+        name = self.spec.evaluator
+        if name is None:
+            return None
+        assert isinstance(self.domain, GeneSpace)
+        found = self._given or EvaluatorName.read(name).open(self.domain, self.spec.costs)
+        batch_of(found)
+        return found
+
+    @cached_property
+    def offered(self) -> OfferedCosts | None:
+        """The costs that an evaluator of others tells without evaluating.
+
+        Raises:
+            EvaluationError: when they cannot be told.
+            DataError: when they are not what they were when the run began.
+        """
+        if self.evaluator is None:
+            return None
+        seconds = self.executor.settings.timeout_s
+        costs = self.spec.costs
+        found = OfferedCosts(self.evaluator, self.domain, costs, lambda: time_limit(seconds))
+        if self.folder.has(DATA_FILE):
+            self._check_same(found)
+        return found
+
+    def told_of(self, offered: OfferedCosts) -> dict[str, Any]:
+        """What is kept of an evaluator, so that another one in its place is noticed."""
+        costs = {name: values.tolist() for name, values in offered.of(self.first_rows[:2]).items()}
+        return {
+            "evaluator": self.spec.evaluator,
+            "digest": getattr(self.evaluator, "digest", None),
+            "costs": costs,
+        }
+
+    def _check_same(self, offered: OfferedCosts) -> None:
+        known, now = self.folder.read_json(DATA_FILE), self.told_of(offered)
+        if known != now:
+            name = next(name for name in now if known.get(name) != now[name])
+            raise DataError(
+                f"the evaluator {self.spec.evaluator} is not what it was when this run began: its "
+                f"{name} was {known.get(name)} and is {now[name]}; put the old one back, or start "
+                "a new run in another folder"
+            )
 
     @property
     def _stds(self) -> float:
@@ -102,6 +191,8 @@ class Run(OpenedRun):
 
         One value for each objective, as people read it.
         """
+        if self.spec.evaluator is not None:
+            return self._first_worst
         top = largest(self.space)
         values = {name: float(value[0]) for name, value in self.costs.predict(top).items()}
         values[QUALITY] = QUALITIES[self.spec.quality].of_guessing(self.task.guessing_loss)
@@ -113,8 +204,43 @@ class Run(OpenedRun):
         return [values[name] for name in self.spec.objectives]
 
     @cached_property
-    def pruned(self) -> SearchSpace:
+    def _first_worst(self) -> list[float]:
+        """A little worse than the worst of the first networks, in each objective.
+
+        Raises:
+            EvaluationError: when none of them could be evaluated.
+        """
+        lines = self._first_lines()
+        worst = [max(line[name] for line in lines) for name in self.spec.objectives]
+        quality = quality_range([line[QUALITY] for line in lines])
+        return [quality.worst, *(MARGIN * value for value in worst[1:])]
+
+    @cached_property
+    def origin(self) -> float:
+        """The quality from which hypervolumes are measured: 0, if none is below.
+
+        Qualities that an evaluator tells may be of any sign.
+        """
+        if self.spec.evaluator is None:
+            return 0.0
+        return quality_range([line[QUALITY] for line in self._first_lines()]).origin
+
+    def _first_lines(self) -> list[dict[str, Any]]:
+        known = self.observations()
+        ids = [network.id for network in self.domain.decode(self.first_rows)]
+        lines = [known[one] for one in ids if one in known and not failed(known[one])]
+        if not lines:
+            raise EvaluationError(
+                f"none of the first {len(ids)} networks could be evaluated: "
+                f"{next(iter(known.values()))[FAILED]['reason'] if known else 'none was asked for'}"
+            )
+        return lines
+
+    @cached_property
+    def pruned(self) -> GenotypeSpace:
         """The space that is searched."""
+        if self.spec.evaluator is not None:
+            return self.domain
         file = self.folder.path / PRUNED_SPACE_FILE
         return parse_space(file.read_text(encoding="utf-8"), str(file))
 
@@ -173,14 +299,40 @@ class Run(OpenedRun):
     def qualities(self) -> Floats:
         """The observed qualities, less is better, one for each of `observed_rows`."""
         known = self.observations()
-        networks = self.space.decode(self.observed_rows)
+        networks = self.domain.decode(self.observed_rows)
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
-    def evaluate(self, networks: Sequence[Architecture]) -> Iterator[Outcome]:
-        """What networks are worth, in their order, see `Executor`."""
-        return self.executor.evaluate(self, networks)
+    def evaluate(self, networks: Sequence[Network]) -> Iterator[list[Outcome]]:
+        """What networks are worth, in their order, see `Executor`.
+
+        Yields:
+            The outcomes that became known together.
+        """
+        if self.evaluator is None or self.offered is None:
+            own = [network for network in networks if isinstance(network, Architecture)]
+            for outcome in self.executor.evaluate(self, own):
+                yield [outcome]
+            return
+        known = self.offered.of(self.domain.encode(networks))
+        costs = [{name: float(known[name][i]) for name in known} for i in range(len(networks))]
+        seconds = self.executor.settings.timeout_s
+        yield from asked(self.evaluator, networks, costs, self.spec.costs, seconds)
 
 
-def size_text(space: SearchSpace) -> str:
+class QualityRange(NamedTuple):
+    """A quality that is of no use, and one from which hypervolumes are measured."""
+
+    worst: float
+    origin: float
+
+
+def quality_range(qualities: Sequence[float]) -> QualityRange:
+    """The range of qualities of any sign, of which some are known."""
+    low, high = min(qualities), max(qualities)
+    spread = (high - low) or abs(high) or 1.0
+    return QualityRange(high + (MARGIN - 1) * spread, 0.0 if low >= 0 else low - spread)
+
+
+def size_text(space: GenotypeSpace) -> str:
     """How many networks a space holds, for a line on the screen."""
     return f"{space.size:,}" if space.size < 10**12 else power_of_ten(space.size)

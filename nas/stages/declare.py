@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.evaluators.offered import OfferedCosts
 from nas.run.evaluator import check_data
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
@@ -12,6 +13,8 @@ from nas.stages import feasibility
 from nas.stages.base import Run, size_text
 from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
+from search_spaces.genes import GeneSpace, dump_genes
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
 from supernet.building import supernet_params
@@ -21,8 +24,11 @@ from supernet.training_settings import TrainingSettings
 
 def work(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
+    _check_size(run.domain)
+    if run.offered is not None:
+        yield from _declare_told(run, run.offered)
+        return
     run.executor.check(run.spec)
-    _check_size(run.space)
     feasibility.check_request(run.spec, run.executor, run.device_profile)
     task = run.task
     check_data(run.quick_task, run.spec.quality)
@@ -43,6 +49,20 @@ def work(run: Run) -> Iterator[Event]:
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 
+def _declare_told(run: Run, offered: OfferedCosts) -> Iterator[Event]:
+    """The same for networks that an evaluator of others knows."""
+    if run.executor.settings.kind != "local":
+        raise UsageError(
+            f"--executor {run.executor.settings.kind} is for networks that are trained here; an "
+            "evaluator is asked in this process, and may share its work out itself"
+        )
+    assert isinstance(run.domain, GeneSpace)
+    write_atomically(run.folder.path / SPACE_FILE, dump_genes(run.domain))
+    run.folder.write_json(DATA_FILE, run.told_of(offered))
+    told = f"; {', '.join(offered.names)} told of any network" if offered.names else ""
+    yield Progress("declare", 1, 1, f"{size_text(run.domain)} networks{told}")
+
+
 def training_text(space: SearchSpace, settings: TrainingSettings) -> str:
     """What training the supernet needs of a GPU, in a sentence."""
     costs = training_costs(space, supernet_params(space), settings)
@@ -52,7 +72,7 @@ def training_text(space: SearchSpace, settings: TrainingSettings) -> str:
     return f"{text}, see nas space estimate"
 
 
-def _check_size(space: SearchSpace) -> None:
+def _check_size(space: GenotypeSpace) -> None:
     if space.size < MIN_OBSERVATIONS:
         raise UsageError(
             f"the space {space.name} holds {space.size} network{'s' * (space.size != 1)}, and a "

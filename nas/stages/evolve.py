@@ -22,7 +22,7 @@ def work(run: Run) -> Iterator[Event]:
     done = [Generation.from_json(line) for line in run.folder.read_journal(POPULATION_FILE)]
     generations = evolve(
         space,
-        lambda rows: scorer.score(space.translate(rows, run.space)),
+        lambda rows: scorer.score(space.translate(rows, run.domain)),
         settings,
         run.spec.seed,
         done,

@@ -9,6 +9,7 @@ tells them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
     }
     networks = run.space.decode(np.concatenate([one.row for one in missing]))
     known = _known(run)
-    outcomes = run.evaluate([one for one in networks if one.id not in known])
+    outcomes = chain.from_iterable(run.evaluate([one for one in networks if one.id not in known]))
     for number, (one, changed) in enumerate(zip(missing, networks, strict=True), len(done) + 1):
         values = costs[one.slot, one.kind]
         if changed.id not in known:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nas.objectives import objective
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import FRONT_FILE
 from nas.search.front import FrontEntry, build_front
@@ -17,10 +16,10 @@ from nas.stages.measured import (
 
 def work(run: Run) -> Iterator[Event]:
     """Put everything that was measured together and keep what nothing dominates."""
-    objectives = [objective(name, run.spec.quality, run.space.task) for name in run.spec.objectives]
+    objectives = [run.spec.objective(name) for name in run.spec.objectives]
     entries = with_confirmed(run, measured_entries(run))
     device = run.elsewhere or ""
-    front = build_front(entries, objectives, run.reference, run.spec.limits, device)
+    front = build_front(entries, objectives, run.reference, run.spec.limits, device, run.origin)
     run.folder.write_json(FRONT_FILE, front.to_json())
     points = tuple(_shown(entry, run.spec.objectives) for entry in front.entries)
     yield FrontUpdated("front", points, front.hypervolume)

@@ -6,29 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nas.objectives import COUNTED, OBJECTIVES, exact
+from nas.objectives import OBJECTIVES, exact
 from nas.objectives.latency_limits import ConfirmedLatency
 from nas.results.failures import failed
 from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry, confirmed_by_id, in_sessions
 from nas.stages.base import KnownCost, Run
-from search_spaces.architecture import Architecture
-from search_spaces.space import Genotypes
+from search_spaces.genotypes import Genotypes
 
 
 def measured_entries(run: Run) -> list[FrontEntry]:
     """Every network all of whose objectives were measured, as far as they can be."""
     verified = run.folder.read_journal(VERIFICATION_FILE)
-    entries = {line["id"]: journal_entry(line) for line in verified if not failed(line)}
+    entries = {line["id"]: journal_entry(run, line) for line in verified if not failed(line)}
     costs = run.measured_costs()
-    networks = run.space.decode(run.observed_rows)
+    networks = run.domain.decode(run.observed_rows)
     rows = [i for i, network in enumerate(networks) if network.id not in entries]
     if run.elsewhere is None:
         rows = [i for i in rows if all(networks[i].id in known for known in costs.values())]
     if rows:
         chosen = run.observed_rows[rows]
         known = run.observations()
-        networks = run.space.decode(chosen)
+        networks = run.domain.decode(chosen)
         details = zip(
             networks, predicted_values(run, chosen), exact_costs(run, chosen), strict=True
         )
@@ -42,7 +41,7 @@ def measured_entries(run: Run) -> list[FrontEntry]:
 def with_confirmed(run: Run, entries: Sequence[FrontEntry]) -> list[FrontEntry]:
     """The entries, with what the sessions said so far, see `in_sessions`."""
     names = (*run.spec.objectives, *run.spec.limits)
-    return in_sessions(entries, read_confirmed(run), names, run.space)
+    return in_sessions(entries, read_confirmed(run), names, run.domain)
 
 
 def read_confirmed(run: Run) -> dict[str, dict[str, ConfirmedLatency]]:
@@ -69,24 +68,26 @@ def observed_values(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in line.items() if name not in ("id", "architecture")}
 
 
-def journal_entry(line: Mapping[str, Any]) -> FrontEntry:
+def journal_entry(run: Run, line: Mapping[str, Any]) -> FrontEntry:
     """A network that was verified, out of its line in the journal."""
-    architecture = Architecture.from_json(line["architecture"])
+    network = run.domain.network(line["architecture"])
     return FrontEntry(
-        line["id"], architecture, line["measured"], line["predicted"], line.get("doubtful", {})
+        line["id"], network, line["measured"], line["predicted"], line.get("doubtful", {})
     )
 
 
 def predicted_values(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     """What the predictors say of each of the networks ``(N, S)``, by name."""
     values = run.scorer.predict(rows)
-    names = [name for name in values if name not in COUNTED]
+    names = [name for name in values if name not in run.costs.exact]
     return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
 
 
 def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     """What is counted of each of the networks ``(N, S)``, by name."""
-    found = exact(run.space, rows, (*run.spec.objectives, *run.spec.limits))
+    found = exact(run.domain, rows, (*run.spec.objectives, *run.spec.limits))
+    if not found:
+        return [{} for _ in rows]
     columns = [
         [int(value) if OBJECTIVES[name].whole else float(value) for value in values]
         for name, values in found.items()

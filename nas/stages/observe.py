@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from nas.objectives import OBJECTIVES, QUALITY
 from nas.results.failures import failed
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import OBSERVATIONS_FILE
-from nas.search.evolution import EvolutionSettings
+from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.front import minimised
 from nas.search.pareto import non_dominated
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
+from nas.search.scoring import CostScorer
 from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
@@ -26,9 +27,8 @@ from nas.stages.outcomes import (
     too_many_failures,
     values_of,
 )
-from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError
-from search_spaces.space import Genotypes
+from search_spaces.genotypes import Genotypes, Network
 
 # Searchers that ask for one network at a time would tell of a front after each.
 NETWORKS_PER_FRONT = 8
@@ -44,16 +44,23 @@ def work(run: Run) -> Iterator[Event]:
         DivergedError, EvaluationError: when so many networks fail that it makes no sense to go on.
     """
     known = run.observations()
-    searcher = build_searcher(run)
     total, shown = run.spec.budget.observations, 0
+    if run.spec.evaluator is not None:  # what is of no use follows from the first networks
+        for event in _observed(run, run.domain.decode(run.first_rows), known):
+            yield event
+            yield Progress("observe", min(len(known), total), total)
+    costs = _Costs(run.unobserved_costs)
+    searcher = build_searcher(run, costs.score)
     asked: list[str] = []
     while len(rows := searcher.ask()):
-        networks = run.space.decode(rows)
+        networks = run.domain.decode(rows)
         for event in _observed(run, networks, known):
             yield event
             yield Progress("observe", min(len(known), total), total)
         asked += [network.id for network in networks]
         lines = [known[network.id] for network in networks]
+        good = [not failed(line) for line in lines]
+        costs.learn(rows[good], [line for line in lines if not failed(line)])
         _tell(run, searcher, rows, lines)
         if searcher.done >= shown + NETWORKS_PER_FRONT:
             shown = searcher.done
@@ -69,16 +76,37 @@ def work(run: Run) -> Iterator[Event]:
     yield Progress("observe", total, total, f"{searcher.done} networks")
 
 
+class _Costs:
+    """What networks cost, as far as it is known by now."""
+
+    def __init__(self, now: CostScorer) -> None:
+        self._now = now
+
+    def learn(self, rows: Genotypes, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take in what was told of networks."""
+        self._now = self._now.learnt(rows, lines)
+
+    def score(self, rows: Genotypes) -> Scores:
+        """See `CostScorer.score`."""
+        return self._now.score(rows)
+
+
 def _observed(
-    run: Run, networks: Sequence[Architecture], known: dict[str, dict[str, Any]]
+    run: Run, networks: Sequence[Network], known: dict[str, dict[str, Any]]
 ) -> Iterator[Event]:
     """Evaluate and journal, in order, those networks that are not known yet."""
     missing = [network for network in networks if network.id not in known]
-    for network, outcome in zip(missing, run.evaluate(missing), strict=True):
-        line = {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}
-        known[network.id] = line
-        run.folder.append(OBSERVATIONS_FILE, [line])
-        yield to_event("observe", network, outcome)
+    left = iter(missing)
+    for outcomes in run.evaluate(missing):
+        pairs = [(next(left), outcome) for outcome in outcomes]
+        lines = [
+            {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}
+            for network, outcome in pairs
+        ]
+        known |= {line["id"]: line for line in lines}
+        run.folder.append(OBSERVATIONS_FILE, lines)
+        for network, outcome in pairs:
+            yield to_event("observe", network, outcome)
         problem = too_many_failures(known.values(), run.spec.trains_alone)
         abort_stage(run.folder, "observe", [OBSERVATIONS_FILE], problem)
 
@@ -86,16 +114,24 @@ def _observed(
 def _tell(
     run: Run, searcher: Searcher, rows: Genotypes, lines: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Tell what networks are worth; those that failed are worth nothing."""
+    """Tell what networks are worth, from the origin; those that failed are worth nothing."""
     worth = [run.reference[0] if failed(line) else line[QUALITY] for line in lines]
+    worth = [quality - run.origin for quality in worth]
     searcher.tell(rows, np.array(worth, dtype=np.float64), np.array([failed(x) for x in lines]))
 
 
-def build_searcher(run: Run) -> Searcher:
-    """The searcher of a run, which has not been told anything yet."""
+def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:
+    """The searcher of a run, which has not been told anything yet.
+
+    Args:
+        run: the search.
+        costs: see `Problem`.
+    """
     spec, budget = run.spec, run.spec.budget
     objectives = [OBJECTIVES[name] for name in spec.objectives]
-    problem = Problem(run.space, run.costs.score, minimised(run.reference, objectives))
+    reference = minimised(run.reference, objectives)
+    reference[0] -= run.origin
+    problem = Problem(run.domain, costs, reference)
     match spec.searcher:
         case "rank-evolve":
             settings = RankEvolveSettings(
@@ -110,14 +146,15 @@ def build_searcher(run: Run) -> Searcher:
                     mutation_rate=budget.evolution.mutation_rate,
                 ),
             )
-            return RankEvolve(problem, run.sampled_rows[: budget.rounds.first], settings, spec.seed)
+            return RankEvolve(problem, run.first_rows, settings, spec.seed)
         case "ranknas":
             # Later stages rank, prune, evolve and verify.
             return OneShot(problem, run.sampled_rows, 0, spec.seed)
         case sampler:
             from nas.search.searchers.optuna_study import OptunaSearcher
 
-            return OptunaSearcher(problem, sampler, budget.observations, spec.seed)
+            start = None if spec.evaluator is None else run.first_rows
+            return OptunaSearcher(problem, sampler, budget.observations, spec.seed, start=start)
 
 
 def _front(run: Run, searcher: Searcher) -> FrontUpdated:
@@ -125,6 +162,7 @@ def _front(run: Run, searcher: Searcher) -> FrontUpdated:
     found = searcher.problem.points(searcher.good_rows, searcher.good_qualities)
     kept = found.violations == 0
     points = found.objectives[kept]
+    points[:, 0] += run.origin
     best = points[non_dominated(points)]
     rows: tuple[dict[str, Any], ...] = tuple(
         {n: OBJECTIVES[n].minimised(v) for n, v in zip(run.spec.objectives, point, strict=True)}

@@ -12,8 +12,8 @@ from nas.executors.base import Failure, Outcome
 from nas.results.failures import FAILED, failed
 from nas.run.events import ArchitectureMeasured, EvaluationFailed, Event
 from nas.run.folder import RunFolder
-from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, EvaluationError, NasError
+from search_spaces.genotypes import Network
 
 # So many failures, and more of them than of the rest, are no accident.
 MANY_FAILURES = 8
@@ -26,7 +26,7 @@ def values_of(outcome: Outcome) -> dict[str, Any]:
     return {FAILED: outcome.to_json()} if isinstance(outcome, Failure) else dict(outcome)
 
 
-def to_event(stage: str, network: Architecture, outcome: Outcome) -> Event:
+def to_event(stage: str, network: Network, outcome: Outcome) -> Event:
     """The event of an evaluation."""
     if isinstance(outcome, Failure):
         return EvaluationFailed(stage, network.id, outcome.kind, outcome.reason, outcome.tries)

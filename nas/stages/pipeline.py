@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from nas.evaluators import Evaluator
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.objectives import OBJECTIVES, TIMED
@@ -28,7 +29,10 @@ TIMES_LAST = "verify"
 
 
 def run_search(
-    folder: RunFolder, settings: ExecutorSettings | None = None, retime: bool = False
+    folder: RunFolder,
+    settings: ExecutorSettings | None = None,
+    retime: bool = False,
+    evaluator: Evaluator | None = None,
 ) -> Iterator[Event]:
     """Do everything that is left to do of a run, from the space to the report.
 
@@ -36,6 +40,7 @@ def run_search(
         folder: the run.
         settings: where it is worked on; in this process if not given.
         retime: whether to forget first what was timed for it.
+        evaluator: who knows the networks, where that is an object at hand.
 
     Yields:
         What happens; the same events are appended to ``events.jsonl``.
@@ -50,12 +55,13 @@ def run_search(
     from nas.stages.retrain import search_ids
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
-        run = Run(folder, executor)
+        run = Run(folder, executor, evaluator)
         if retime:
             yield from _forget_times(run)
         for stage in search_stages(run.spec):
             yield from run_stage(run, stage, work_of(stage))
-        yield from executor.retrain(run, search_ids(run))
+        if run.spec.evaluator is None:
+            yield from executor.retrain(run, search_ids(run))
         yield from report(run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.objectives.size import network_costs
+from nas.objectives import exact
 from nas.run.events import Event, Progress
 from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
 from nas.run.opened import RANK
@@ -16,14 +16,13 @@ from search_spaces.encoding import encode_features, feature_names
 def work(run: Run) -> Iterator[Event]:
     """Fit the ranker and write its report card."""
     rows, qualities = run.observed_rows, run.qualities()
-    params, flops = network_costs(run.space, rows).T
-    features = encode_features(run.space, rows)
+    features = encode_features(run.domain, rows)
     ranker, card = choose_ranker(
         features,
         qualities,
-        {"params": params, "flops": flops},
+        exact(run.domain, rows, ("params", "flops")),
         run.rng(RANK),
-        feature_names(run.space),
+        feature_names(run.domain),
     )
     run.folder.write_json(RANKER_FILE, ranker.to_json())
     run.folder.write_json(REPORT_CARD_FILE, card.to_json())

@@ -27,11 +27,11 @@ def work(run: Run) -> Iterator[Event]:
     write_study(
         run.folder.path / STUDY_FILE,
         run.folder.path.resolve().name,
-        run.space,
+        run.domain,
         objectives,
         [
             (
-                entry.architecture,
+                entry.network,
                 {name: entry.value(name) for name in objectives} | dict(entry.measured),
             )
             for entry in with_confirmed(run, measured_entries(run))

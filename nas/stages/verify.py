@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from latency.timings import read_timings
 from nas.executors.base import Failure
-from nas.objectives import OBJECTIVES, TIMED, objective
+from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -33,8 +34,8 @@ from nas.stages.measured_cost import measured_cost
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
+from search_spaces.genotypes import Genotypes, Network
 from search_spaces.measurement import Measurement
-from search_spaces.space import Genotypes
 
 # A time further from its prediction is taken again before it is believed.
 MOST_STDS, LEAST_ODD = 3.0, 0.1
@@ -77,7 +78,9 @@ def work(run: Run) -> Iterator[Event]:
             yield Progress("verify", done, wanted)
         position += len(batch)
     _check_doubts(run)
-    if off := predictions_off(journal_entry(line) for line in lines.values() if not failed(line)):
+    if off := predictions_off(
+        journal_entry(run, line) for line in lines.values() if not failed(line)
+    ):
         yield Note("verify", off, loud=True)
     for name in (VERIFICATION_FILE, HOLDING_FILE):
         if not (run.folder.path / name).exists():
@@ -117,10 +120,10 @@ def _confirm_front(run: Run) -> Iterator[Event]:
     single measurement is doubtful gets its chance here.
     """
     limited = {OBJECTIVES[name].rate_of or name for name in run.spec.limits}
-    clocks = [name for name in TIMED if name in limited]
+    clocks = [name for name in run.spec.timed if name in limited]
     if not clocks or run.elsewhere is not None:
         return
-    objectives = [objective(name, run.spec.quality, run.space.task) for name in run.spec.objectives]
+    objectives = [run.spec.objective(name) for name in run.spec.objectives]
     while True:
         confirmed = read_confirmed(run)
         measured = measured_entries(run)
@@ -158,7 +161,7 @@ def _given_a_chance(
 @dataclass(frozen=True)
 class _Candidate:
     id: str
-    architecture: Architecture
+    network: Network
     row: Genotypes
 
 
@@ -172,7 +175,7 @@ def _candidates(run: Run) -> list[_Candidate]:
     if run.spec.ranks:
         lines = run.folder.read_journal(POPULATION_FILE)
         evolved = archive([Generation.from_json(line) for line in lines])
-        found = run.pruned.translate(evolved.genotypes, run.space)
+        found = run.pruned.translate(evolved.genotypes, run.domain)
         known = {row.tobytes() for row in rows} | _failed_rows(run)
         new = [row.tobytes() not in known for row in found]
         rows = np.concatenate([rows, found[new]])
@@ -181,15 +184,14 @@ def _candidates(run: Run) -> list[_Candidate]:
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
     order = best[spread_order(points[best])]
-    networks = run.space.decode(rows)
+    networks = run.domain.decode(rows)
     return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
 
 
 def _failed_rows(run: Run) -> set[bytes]:
     """The networks that could not be observed: nothing is known of them but that."""
     lines = [line for line in run.observations().values() if failed(line)]
-    networks = [Architecture.from_json(line["architecture"]) for line in lines]
-    return {row.tobytes() for row in run.space.encode(networks)}
+    return {row.tobytes() for row in run.rows_of(lines)}
 
 
 def _predictions(
@@ -224,13 +226,14 @@ def _verified(
     if not candidates:
         return
     rows = np.concatenate([candidate.row for candidate in candidates])
-    networks = [candidate.architecture for candidate in candidates]
+    networks = [candidate.network for candidate in candidates]
     known = run.observations()
     cost_values = exact_costs(run, rows)
     times: list[dict[str, Measurement]] = [{} for _ in networks]
     untimed: dict[str, set[str]] = {}
     for name in run.spec.timed if run.elsewhere is None else ():
-        values, untimed[name], notes = _times(run, name, networks, predicted)
+        own = [network for network in networks if isinstance(network, Architecture)]
+        values, untimed[name], notes = _times(run, name, own, predicted)
         for note in notes:
             yield None, note
         for one, value in zip(times, values, strict=True):
@@ -240,7 +243,8 @@ def _verified(
         _measured_costs(run, network, time, untimed, known_costs)
         for network, time in zip(networks, times, strict=True)
     ]
-    outcomes = iter(run.evaluate([network for network in networks if network.id not in known]))
+    missing = [network for network in networks if network.id not in known]
+    outcomes = chain.from_iterable(run.evaluate(missing))
     for index, network in enumerate(networks):
         line = {
             "id": network.id,
@@ -265,7 +269,7 @@ def _verified(
 
 def _measured_costs(
     run: Run,
-    network: Architecture,
+    network: Network,
     times: Mapping[str, Measurement],
     untimed: Mapping[str, Collection[str]],
     known: Mapping[str, Mapping[str, KnownCost]],
@@ -277,6 +281,7 @@ def _measured_costs(
         if network.id in known[name]:
             costs[name] = known[name][network.id].value
         else:
+            assert isinstance(network, Architecture)
             costs[name] = fresh[name] = measured_cost(run, name, network)
     return costs, fresh
 
@@ -328,5 +333,5 @@ def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
     Doubtful ones count by their value here: where other work disturbs the timing it disturbs that
     of the next candidates as well, and asking for ever more of them would find nothing.
     """
-    entries = with_confirmed(run, [journal_entry(line) for line in lines if not failed(line)])
+    entries = with_confirmed(run, [journal_entry(run, line) for line in lines if not failed(line)])
     return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)

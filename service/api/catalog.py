@@ -22,7 +22,8 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
-from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError
+from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
+from search_spaces.genes import GeneSpace, parse_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml_source import read_text
@@ -87,6 +88,7 @@ class Catalog:
         self._data = settings.home / "data"
         self._profiles = settings.home / "profiles"
         self._checkpoints = settings.home / "checkpoints"
+        self._evaluators = settings.registered
 
     def seen_by(self, viewer: Token) -> Catalog:
         """The same with the checkpoints that somebody has uploaded."""
@@ -112,6 +114,28 @@ class Catalog:
         if name not in space_names():
             raise _unknown("space", name, self.space_names())
         return _shipped(name)
+
+    def genes(self, name: str) -> GeneSpace:
+        """A space of genes among the server's own.
+
+        Raises:
+            UnknownNameError: when there is none of that name.
+            SpaceFileError: when it cannot be read.
+        """
+        files = {file.stem: file for file in self._own_spaces()}
+        if name not in files:
+            raise _unknown("space of genes", name, files)
+        return parse_genes(read_text(files[name]), name)
+
+    def evaluator(self, name: str) -> str:
+        """What is registered under that name: nobody else says what code is run here.
+
+        Raises:
+            UnknownNameError: when nothing is.
+        """
+        if name not in self._evaluators:
+            raise _unknown("evaluator", name, self._evaluators)
+        return self._evaluators[name]
 
     def readable_spaces(self) -> list[SearchSpace]:
         """All spaces that can be read, by name."""
@@ -171,6 +195,17 @@ class Catalog:
             raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
+
+    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+        """Nothing: how fast networks are trained is not found out while a request waits.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "no space is given: name one, or bring one along as space_toml; nas space new --data "
+            "makes one for data, on the machine that has them"
+        )
 
     def texts(self, path: Path, begun: StartingPoint) -> Path:
         """Data as they are: on a server they are prepared before they are put there."""

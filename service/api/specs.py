@@ -58,12 +58,12 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     with refusing(*catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
-        if given.limits or given.quality != "loss":
+        if spec.evaluator is None and (given.limits or given.quality != "loss"):
             # Imported late: it brings along what fits rankers, for which most have no use.
             from nas.stages.feasibility import check_costs, check_quality
 
             with blaming("limits"):
-                check_costs(found.space, spec.limits)
+                check_costs(spec.space, spec.limits)
             with blaming("quality"):
                 check_quality(spec)
     return Search(spec.model_dump_json(), found.space.name[:200], spec.dataset[:200], spec.preset)

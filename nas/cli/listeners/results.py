@@ -50,7 +50,8 @@ def request(spec: SearchSpec) -> dict[str, str]:
     """The request in short: name → value."""
     limits = ", ".join(f"{name}={value:g}" for name, value in spec.limits.items())
     return {
-        "space": spec.space.name,
+        "space": spec.domain.name,
+        **({} if spec.evaluator is None else {"evaluator": spec.evaluator}),
         "dataset": spec.dataset,
         "device": spec.device,
         "objectives": ", ".join(spec.objectives),
@@ -59,7 +60,7 @@ def request(spec: SearchSpec) -> dict[str, str]:
         "preset": spec.preset,
         "seed": str(spec.seed),
         "pick": spec.pick,
-        "keep": as_options(spelled(spec.space, spec.keep)),
+        "keep": as_options(spelled(spec.space, spec.keep) if spec.keep else []),
         "digest": spec.digest,
     }
 

@@ -25,10 +25,8 @@ from optuna.trial import FrozenTrial, create_trial
 
 from nas.objectives import OBJECTIVES
 from nas.search.searchers.base import Flags, Floats, Problem, Searcher
-from search_spaces.architecture import Architecture
-from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
 from search_spaces.operators import sample
-from search_spaces.space import SearchSpace
 
 SamplerName = Literal["random", "nsga2", "tpe", "gp"]
 # So many known networks in a row, and a new one is drawn at random: TPE can ask for the same few
@@ -168,9 +166,9 @@ def _params(space: GenotypeSpace, row: Genotypes) -> dict[str, Any]:
 def write_study(
     path: Path,
     name: str,
-    space: SearchSpace,
+    space: GenotypeSpace,
     objectives: Sequence[str],
-    networks: Iterable[tuple[Architecture, Mapping[str, float]]],
+    networks: Iterable[tuple[Network, Mapping[str, float]]],
 ) -> None:
     """Write measured networks as an Optuna study, for ``optuna-dashboard PATH``.
 
@@ -197,9 +195,9 @@ def write_study(
 
 
 def _trial(
-    space: SearchSpace,
+    space: GenotypeSpace,
     objectives: Sequence[str],
-    network: Architecture,
+    network: Network,
     measured: Mapping[str, float],
 ) -> FrozenTrial:
     row = space.encode([network])

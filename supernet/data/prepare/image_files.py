@@ -256,6 +256,15 @@ def _channels(path: Path) -> int:
         raise DataError(f"{path} is no PNG or JPEG image, or is damaged: {error}") from error
 
 
+def read_picture(path: Path, channels: int, size: int) -> Pixels:
+    """One picture as data are prepared: its middle square, scaled, ``(size, size, C)``.
+
+    Raises:
+        DataError: for what is no PNG or JPEG image.
+    """
+    return _decoded(_bytes(path), str(path), channels, size)
+
+
 def _decoded(data: bytes, name: str, channels: int, size: int | None) -> Pixels:
     """One picture ``(H, W, C)``."""
     from PIL import Image

@@ -39,11 +39,11 @@ def test_prepares_and_tells_what(folder: Path) -> None:
 
 def test_the_search_to_go_on_with_is_told_for_every_task(folder: Path) -> None:
     told = translate(folder).stdout.replace("\n", "")
-    assert f"nas search --space SPACE --data {folder / 'out'}" in told
+    assert f"nas search --data {folder / 'out'}" in told
     write_jsonl(folder / "a.jsonl")
     given = ["--task", "classification", "--source", str(folder / "a.jsonl")]
     done = CliRunner().invoke(app, ["data", "prepare", *given, "--out", str(folder / "an out")])
-    assert f"nas search --space SPACE --data '{folder / 'an out'}'" in done.stdout
+    assert f"nas search --data '{folder / 'an out'}'" in done.stdout
 
 
 def test_quiet_prints_one_line(folder: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nas.objectives import QUALITIES
 from nas.request.picks import (
     WORDS,
     Condition,
@@ -90,8 +91,8 @@ def test_requests_take_every_form_that_the_command_takes(text: str) -> None:
     ],
 )
 def test_why_a_network_was_chosen(text: str, reason: str) -> None:
-    assert read_pick(text).reason("loss") == reason
-    assert read_pick("best").reason("bleu") == "the highest BLEU"
+    assert read_pick(text).reason(QUALITIES["loss"]) == reason
+    assert read_pick("best").reason(QUALITIES["bleu"]) == "the highest BLEU"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
 @pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])
 def test_a_saving_is_a_pick(text: str) -> None:
     assert saving_of(text) == float(text[:-1]) and read_pick(text).text == text
-    assert "times less" in read_pick(text).reason("loss")
+    assert "times less" in read_pick(text).reason(QUALITIES["loss"])
 
 
 @pytest.mark.parametrize("text", ["0.5x", "x", "1,5x", "1e3x", "-2x", "1.5 x"])

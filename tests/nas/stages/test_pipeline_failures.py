@@ -161,8 +161,8 @@ def test_show_and_report_tell_what_failed(
     bad = ids(whole, OBSERVED)[3]
     poison[bad] = "raise"
     run = finished(tmp_path / "run")
-    (one,) = read_failed(run.path)
-    assert one.architecture.id == bad and one.failure.reason == "RuntimeError: a bad kernel"
+    (one,) = read_failed(run)
+    assert one.network.id == bad and one.failure.reason == "RuntimeError: a bad kernel"
     said = CliRunner().invoke(app, ["show", str(run.path)]).stdout
     assert "Could not be evaluated" in said and "RuntimeError: a bad kernel" in said
     page = write_report(run).read_text("utf-8")
@@ -170,7 +170,7 @@ def test_show_and_report_tell_what_failed(
 
 
 def test_nothing_is_told_where_nothing_failed(whole: RunFolder) -> None:
-    assert read_failed(whole.path) == ()
+    assert read_failed(whole) == ()
     assert "Could not be" not in CliRunner().invoke(app, ["show", str(whole.path)]).stdout
     assert "could not be evaluated" not in write_report(whole).read_text("utf-8")
 
@@ -179,8 +179,9 @@ def test_nothing_is_told_where_nothing_failed(whole: RunFolder) -> None:
     "line", ["", "{", "[]", '{"failed": 1}', '{"failed": {}, "architecture": {}}']
 )
 def test_lines_that_cannot_be_read_are_no_failures(tmp_path: Path, line: str) -> None:
-    (tmp_path / OBSERVED).write_text(f"{line}\n")
-    assert read_failed(tmp_path) == ()
+    run = tiny(tmp_path / "run")
+    (run.path / OBSERVED).write_text(f"{line}\n")
+    assert read_failed(run) == ()
 
 
 # -- when to give up ------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""How fast this machine trains and evaluates networks of a space, found in seconds by doing so."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nas.request.fitted_space import Pace
+from nas.request.presets import budget_for
+from search_spaces.architecture import Architecture
+from search_spaces.operators import largest
+from search_spaces.space import SearchSpace
+from supernet.building import build_supernet
+from supernet.extraction import Supernet
+from supernet.tasks.base import Task
+from supernet.tasks.evaluation import evaluate
+from supernet.tasks.opening import open_task
+from supernet.training.loop import Trainer
+from supernet.training.sampling import ArchitectureSampler, SingleNetwork, build_sampler
+from supernet.training_settings import TrainingSettings
+
+ENOUGH_S, MOST_UPDATES = 3.0, 100  # of training
+EXAMPLES = 16  # that are evaluated
+GAIN = 0.9  # more threads have to be faster by this
+
+
+def measure_pace(space: SearchSpace, data: Path, device: str) -> Pace:
+    """Train and evaluate a few networks for a moment.
+
+    Args:
+        space: whose preset ``quick`` says how large an update is.
+        data: a folder made by `nas data prepare`.
+        device: where, ``cpu`` or ``cuda``.
+
+    Raises:
+        DataError: when the data are damaged or do not fit the space.
+    """
+    settings = budget_for(space, "quick", {}).supernet
+    task = open_task(space, data.name, str(data), seed=0)
+    few = task.first_valid(EXAMPLES)
+    (most,) = space.decode(largest(space))
+    before = torch.get_num_threads()
+    try:
+        paces = [_pace(space, task, few, settings, most, device, n) for n in _threads(device)]
+    finally:
+        torch.set_num_threads(before)
+    best = paces[0]
+    for pace in paces[1:]:
+        if pace.update_s < GAIN * best.update_s:
+            best = pace
+    return best
+
+
+def _threads(device: str) -> list[int]:
+    """Numbers of threads that are worth a try."""
+    every = torch.get_num_threads()
+    return [1, every] if device == "cpu" and every > 1 else [every]
+
+
+def _pace(
+    space: SearchSpace,
+    task: Task[Any, Any],
+    few: Task[Any, Any],
+    settings: TrainingSettings,
+    most: Architecture,
+    device: str,
+    threads: int,
+) -> Pace:
+    torch.set_num_threads(threads)
+    model = build_supernet(space, settings.dropout)
+    update_s = _update_s(model, build_sampler(space, settings, 0), few, settings, device)
+    largest_s = _update_s(model, SingleNetwork(most), few, settings, device)
+    begun = time.perf_counter()
+    evaluate(few, model, most, few.valid, device=device)
+    example_s = (time.perf_counter() - begun) / EXAMPLES
+    # A drawn network takes the share of the largest that it takes in training.
+    share = min(1.0, update_s / largest_s)
+    return Pace(update_s, largest_s, share * example_s, task.num_batches(settings), threads)
+
+
+def _update_s(
+    model: Supernet,
+    sampler: ArchitectureSampler,
+    task: Task[Any, Any],
+    settings: TrainingSettings,
+    device: str,
+) -> float:
+    """Seconds of an update, the median of some."""
+    single = replace(
+        settings, epochs=MOST_UPDATES, epoch_updates=1, max_updates=0, check_every=MOST_UPDATES
+    )
+    trainer = Trainer(model, sampler, sampler.draw()[:1], task, single, seed=0, device=device)
+    running = trainer.run()
+    next(running)  # warms up
+    spent: list[float] = []
+    while len(spent) < MOST_UPDATES - 2 and sum(spent) < ENOUGH_S:
+        begun = time.perf_counter()
+        next(running)
+        spent.append(time.perf_counter() - begun)
+    return statistics.median(spent)
