@@ -123,6 +123,7 @@ TASKS: dict[TaskName, TaskTraits] = {
             "accuracy": "accuracy",
             "loss": "loss",
             "recall_nats": "loss on recalled",
+            "kl": "divergence",
         },
     ),
     "embedding": TaskTraits(

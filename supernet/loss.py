@@ -14,6 +14,31 @@ from supernet.attention.base import in_full_precision
 
 IGNORED = -100
 """The label of a place where nothing is to be predicted, such as padding."""
+DIVERGENCE_NUMBERS = 1 << 23
+"""Logits that are compared at once."""
+
+
+def summed_divergence(teacher_PC: Tensor, logits_PC: Tensor, labels_P: Tensor) -> float:
+    """Kullback-Leibler divergence of a network from its teacher, in nats, over all predictions.
+
+    For each prediction the sum over outcomes of p (log p − log q), where p are the teacher's
+    probabilities and q the network's; 0 where they say the same.
+
+    Args:
+        teacher_PC: the teacher's logits, on any device.
+        logits_PC: the network's.
+        labels_P: `IGNORED` where nothing is predicted, which is left out.
+    """
+    real_R = (labels_P != IGNORED).nonzero().squeeze(1)
+    total, rows = 0.0, max(1, DIVERGENCE_NUMBERS // logits_PC.shape[1])
+    for some_R in real_R.split(rows):
+        told_RC = teacher_PC[some_R.to(teacher_PC.device)].to(logits_PC.device)
+        log_p_RC = told_RC.float().log_softmax(dim=-1)
+        log_q_RC = logits_PC[some_R].float().log_softmax(dim=-1)
+        apart_R = (log_p_RC.exp() * (log_p_RC - log_q_RC)).sum(dim=-1)
+        # Below 0 by rounding only; a number that is none stays one.
+        total += apart_R.clamp(min=0.0).double().sum().item()
+    return total
 
 
 def smoothed_cross_entropy(logits_PC: Tensor, labels_P: Tensor, smoothing: float = 0.0) -> Tensor:

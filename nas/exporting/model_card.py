@@ -25,7 +25,17 @@ from search_spaces.tasks import TASKS
 SCHEMA = 1
 LICENCE = "Apache-2.0"
 # Of a result these are told elsewhere, or are no scores.
-_NO_SCORES = ("schema", "id", "architecture", "task", "dataset", "epochs", "seed", "params")
+_NO_SCORES = (
+    "schema",
+    "id",
+    "architecture",
+    "task",
+    "dataset",
+    "epochs",
+    "seed",
+    "params",
+    "by_distance",
+)
 SCORES = {
     "bleu": "BLEU",
     "accuracy": "accuracy",
@@ -37,6 +47,7 @@ SCORES = {
     "checkpoint_recall_at_10": "recall at 10 of the checkpoint",
     "loss": "loss (nats)",
     "recall_nats": "loss on recalled tokens (nats)",
+    "kl": "divergence from the checkpoint (nats)",
 }
 SPLITS = {"test": "test split", "valid": "validation split"}
 

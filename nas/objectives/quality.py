@@ -13,7 +13,9 @@ from typing import Literal
 from nas.objectives.base import Objective
 from search_spaces.tasks import TASK_NAMES, TaskName
 
-QualityMetric = Literal["loss", "accuracy", "bleu", "recall_nats", "similarity", "recall_at_10"]
+QualityMetric = Literal[
+    "loss", "accuracy", "bleu", "recall_nats", "kl", "similarity", "recall_at_10"
+]
 
 LOSS = Objective(
     "quality", "valid_loss", unit="nats", label="validation loss", head="loss", symbol="nats"
@@ -111,6 +113,15 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
             ),
             wish="a low loss on recalled tokens",
             winner="the lowest loss on recalled tokens",
+            tasks=("language_modelling",),
+        ),
+        Quality(
+            "kl",
+            replace(
+                LOSS, metric="valid_kl", label="divergence from the checkpoint", head="divergence"
+            ),
+            wish="a low divergence from the checkpoint",
+            winner="the lowest divergence",
             tasks=("language_modelling",),
         ),
         Quality(

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.stats import kendalltau
 
 from nas.objectives import OBJECTIVES, QUALITY, TIMED
+from nas.objectives.base import base_workload
+from nas.objectives.cache import OBJECTIVE as CACHE_OBJECTIVE
+from nas.objectives.cache import cache_mb
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.results.contents import Origin, RunContents
+from nas.results.contents import DISTANCES, ByDistance, Origin, RunContents, Stretch
+from search_spaces.architecture import Architecture
 
 TITLE = "The checkpoint"
+CACHE = CACHE_OBJECTIVE.name
+MOST_CONTEXTS = 4
+DISTANCE_CAPTIONS = {
+    "repeats": (
+        "Loss in nats of the validation split's tokens, by how many tokens ago the pair of a token "
+        "and the one before it last stood in the text that a network reads at once. What stands "
+        "beyond a window is told by recall alone."
+    ),
+    "positions": (
+        "The same by a token's place in that text: what networks make of how much they have read."
+    ),
+}
 FEWEST_RANKED = 3
 """Networks that have to be fine-tuned before an order of them says anything."""
 
@@ -50,7 +66,13 @@ def checkpoint_section(run: RunContents) -> Html:
         ", a square in the charts. ",
         *(f"{compared(run, first, row)} " for row in others[:1]),
     )
-    parts = [comparison(run, first, others), _layers(run, run.origin), _flips(run)]
+    parts = [
+        comparison(run, first, others),
+        _layers(run, run.origin),
+        _losses(run, run.origin),
+        _states(run, run.origin),
+        _flips(run),
+    ]
     return section("checkpoint", TITLE, intro, *parts)
 
 
@@ -169,6 +191,80 @@ def _layers(run: RunContents, origin: Origin) -> Html:
             " On the right: how far each kind was from what the checkpoint's layer says, after it "
             "was taught by it alone (mean squared error; 1 is saying nothing)."
         )
+    return table(heads, rows, caption)
+
+
+def _losses(run: RunContents, origin: Origin) -> Html:
+    """The loss of the checkpoint and of fine-tuned networks by distance, of language models."""
+    told = {origin.entry.id: origin.by_distance}
+    told |= {one.id: one.by_distance for one in run.retrained if one.by_distance}
+    return join(*(_loss_table(told, origin, name) for name in DISTANCES if origin.by_distance))
+
+
+def _loss_table(told: Mapping[str, ByDistance], origin: Origin, name: str) -> Html:
+    stretches = origin.by_distance[name]
+    rows = [[cell("tokens"), *(cell(words.whole(one.tokens), one.tokens) for one in stretches)]]
+    for identity, losses in told.items():
+        known = {one.first: one.nats for one in losses.get(name, ())}
+        rows.append(
+            [
+                cell(tag("code", identity), strong=identity == origin.entry.id),
+                *(cell(_nats(known.get(one.first)), known.get(one.first)) for one in stretches),
+            ]
+        )
+    return table(["network", *map(_stretch, stretches)], rows, DISTANCE_CAPTIONS[name])
+
+
+def _nats(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
+
+
+def _stretch(one: Stretch) -> str:
+    if one.last == 0:
+        return "never"
+    return f"over {one.first - 1:,}" if one.last is None else f"{one.first:,}–{one.last:,}"
+
+
+def contexts(run: RunContents) -> list[int]:
+    """Numbers of positions after which a network's state is told: the workload's, and powers of 4.
+
+    Four at most beside the workload's, up to the longest that leaves a place behind it.
+    """
+    longest = run.space.model.max_length - 1
+    powers = [1 << n for n in range(30) if longest >> n > 1][::-2][:MOST_CONTEXTS]
+    return sorted({*powers, longest, base_workload(run.space).positions_read})
+
+
+def state_mb(run: RunContents, network: Architecture, context: int) -> float:
+    """Megabytes that a network keeps of so many positions, as the workload's allocator does."""
+    space = replace(run.space, workload={**run.space.workload, "context": context})
+    return float(cache_mb(space, space.encode([network]))[0])
+
+
+def _states(run: RunContents, origin: Origin) -> Html:
+    """What the checkpoint, the picked network and those fine-tuned keep of texts, by length."""
+    if OBJECTIVES[CACHE].problem(run.space) is not None:
+        return Html("")
+    networks = {origin.entry.id: origin.entry.architecture}
+    networks |= {} if run.picked is None else {run.picked.id: run.picked.architecture}
+    networks |= {one.id: one.architecture for one in run.retrained}
+    lengths = contexts(run)
+    before = [state_mb(run, origin.entry.architecture, length) for length in lengths]
+    rows = []
+    for identity, network in networks.items():
+        cells = [cell(tag("code", identity), strong=identity == origin.entry.id)]
+        for length, most in zip(lengths, before, strict=True):
+            size = state_mb(run, network, length)
+            share = "" if identity == origin.entry.id else f" ({ratio(CACHE, most, size)})"
+            cells.append(cell(f"{size:.4g}{share}", size))
+        rows.append(cells)
+    heads = ["network", *(f"after {length:,} positions, MB" for length in lengths)]
+    workload = base_workload(run.space)
+    caption = (
+        "State that each network keeps while it writes, by formula: "
+        f"{words.plural(workload.batch, 'sequence')}, {workload.dtype}, "
+        f"{workload.allocator or 'live'} allocation."
+    )
     return table(heads, rows, caption)
 
 

@@ -80,7 +80,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *_retrained_traces(run, cost),
     ]
-    traces += _checkpoint_traces(run, cost, _all(traces, "y"))
+    traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
     layout = {
         "xaxis": axis(
@@ -196,16 +196,22 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
     return [*traces, _points(run, "retrained", stars, cost, marker)]
 
 
-def _checkpoint_traces(run: RunContents, cost: str, others: Sequence[float]) -> list[Trace]:
-    """A square for the checkpoint that the search began with.
+def checkpoint_traces(
+    run: RunContents,
+    cost: str,
+    others: Sequence[float],
+    name: str = "the checkpoint",
+    colour: str = "var(--ink)",
+) -> list[Trace]:
+    """A square for the checkpoint that the search began with; none where there was none.
 
     Where its distance from itself is next to nothing, it would stretch a logarithmic axis over all
     the decades down to it: it then stands at a share of the lowest of the others.
     """
     if run.origin is None:
         return []
-    marker = _dots("var(--ink)", 12, symbol="square-open", line={"width": 2.5})
-    made = _points(run, "the checkpoint", [run.origin.entry], cost, marker)
+    marker = _dots(colour, 12, symbol="square-open", line={"width": 2.5})
+    made = _points(run, name, [run.origin.entry], cost, marker)
     lowest = min((value for value in others if value > 0), default=0.0)
     return [{**made, "y": [max(value, NEXT_TO_NOTHING * lowest) for value in made["y"]]}]
 

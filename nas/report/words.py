@@ -29,6 +29,7 @@ LABELS = {
     "valid_bleu": "validation BLEU",
     "valid_loss": "validation loss",
     "valid_recall_nats": "validation loss on recalled tokens",
+    "valid_kl": "validation divergence from the checkpoint",
     "valid_similarity": "validation similarity",
     "valid_recall_at_10": "validation recall at 10",
     "valid_accuracy": "validation accuracy",
@@ -46,6 +47,7 @@ SCORES = {
     "perplexity_per_word": "perplexity per word",
     "bits_per_character": "bits per character",
     "recall_nats": "loss on recalled tokens",
+    "kl": "divergence from the checkpoint",
     "similarity": "similarity",
     "recall_at_10": "recall at 10",
     "checkpoint_recall_at_10": "recall at 10 of the checkpoint",
@@ -109,7 +111,7 @@ def axis_label(run: RunContents, name: str) -> str:
 def with_unit(name: str, task: TaskName, quality: QualityMetric) -> str:
     """What a metric is called, with its unit where it has one."""
     symbol = objective(name, quality, task).symbol if name in OBJECTIVES else ""
-    symbol = "nats" if name == "valid_recall_nats" else symbol
+    symbol = "nats" if name in ("valid_recall_nats", "valid_kl") else symbol
     if name == "valid_loss":
         symbol = TASKS[task].loss_unit
     return f"{called(name, task, quality)} ({symbol})" if symbol else called(name, task, quality)

@@ -138,8 +138,9 @@ class SearchTerms(BaseModel):
         Field(
             description="What quality is: the validation loss, the share of right predictions, for "
             "translation BLEU, which takes longer, for language models the loss on tokens that "
-            "repeat what stands beyond the window, or for encoders of texts how well they agree "
-            "with the checkpoint on which texts are alike, or nearest."
+            "repeat what stands beyond the window or the divergence from the checkpoint, or for "
+            "encoders of texts how well they agree with the checkpoint on which texts are alike, "
+            "or nearest."
         ),
         Shown("Quality"),
     ] = "loss"

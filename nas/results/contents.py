@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from latency.predictor import PredictorReport
 from latency.timings import TimingJournal
@@ -24,6 +24,28 @@ from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens of the validation split at like distances from what tells them, and their loss.
+
+    Attributes:
+        first: the shortest distance, in tokens.
+        last: the longest one; None for any.
+        tokens: how many they are.
+        nats: their mean loss.
+    """
+
+    first: int
+    last: int | None
+    tokens: int
+    nats: float
+
+
+DISTANCES = ("repeats", "positions")
+ByDistance = Mapping[str, tuple[Stretch, ...]]
+"""Each of `DISTANCES`, see `supernet.tasks.base.Task.by_distance`; empty where it is not told."""
+
+
 @dataclass(frozen=True)
 class Retrained:
     """A network trained from scratch; see ``retrained/<id>/result.json``.
@@ -37,6 +59,7 @@ class Retrained:
         valid_scores: the same on the validation split.
         epochs: passes over the training split.
         seed: of the training.
+        by_distance: its loss by distance, where the search began with a checkpoint.
     """
 
     id: str
@@ -46,6 +69,7 @@ class Retrained:
     valid_scores: Mapping[str, float]
     epochs: int
     seed: int
+    by_distance: ByDistance = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,12 +99,14 @@ class Origin:
         entry: its network, with its own weights, and what that costs.
         layer_order: numbers of its layers; a network of fewer has the first so many of them.
         errors: ``LAYER.KIND`` → how far that kind is from what the layer says, once taught by it.
+        by_distance: its loss by distance, of a language model.
     """
 
     name: str
     entry: FrontEntry
     layer_order: tuple[int, ...]
     errors: Mapping[str, float]
+    by_distance: ByDistance = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,16 @@ from nas.objectives import COSTS, OBJECTIVES, QUALITY, Objective, exact
 from nas.profiling.device_profile import read_device_profile
 from nas.request.protected_choices import checked_protected
 from nas.request.spec import SearchSpec
-from nas.results.contents import Audit, Epoch, Exchange, Origin, Retrained, RunContents
+from nas.results.contents import (
+    DISTANCES,
+    Audit,
+    Epoch,
+    Exchange,
+    Origin,
+    Retrained,
+    RunContents,
+    Stretch,
+)
 from nas.results.failures import failed, read_failed
 from nas.run import layout
 from nas.run.folder import RunFolder
@@ -181,7 +190,8 @@ def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Or
         if QUALITY not in scores or sorted(order) != list(range(len(order))):
             raise ValueError("it lacks a quality, or an order of all layers")
         errors = reader.json(layout.DISTILLED_ERRORS_FILE, _numbers) or {}
-        return Origin(Path(start.folder).name, entry, order, errors)
+        name = Path(start.folder).name
+        return Origin(name, entry, order, errors, _by_distance(data.get("by_distance", {})))
 
     return reader.json(layout.BASELINE_FILE, parse)
 
@@ -364,7 +374,16 @@ def _result(data: Any) -> Retrained:
         valid_scores=valid,
         epochs=int(data["epochs"]),
         seed=int(data["seed"]),
+        by_distance=_by_distance(data.get("by_distance", {})),
     )
+
+
+def _by_distance(data: Any) -> dict[str, tuple[Stretch, ...]]:
+    def stretch(one: Any) -> Stretch:
+        last = None if one["last"] is None else int(one["last"])
+        return Stretch(int(one["first"]), last, int(one["tokens"]), finite_number(one["nats"]))
+
+    return {name: tuple(map(stretch, data[name])) for name in DISTANCES if name in data}
 
 
 def _scores(data: Any, split: str) -> dict[str, float]:

@@ -25,7 +25,7 @@ from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
-from supernet.tasks.evaluation import score
+from supernet.tasks.evaluation import by_distance, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 SCHEMA = 2
@@ -165,6 +165,9 @@ def finish(
         "params": params(run.space.model, run.space.task, entry.architecture),
         **(about or {}),
     }
+    if spec.start is not None:
+        found = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
+        result |= {"by_distance": found} if found else {}
     run.folder.write_json(result_file(entry.id), result)
 
 

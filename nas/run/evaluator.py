@@ -5,22 +5,26 @@ One of the few modules of `nas` that know torch. It joins the elastic models wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from latency.locking import cache_dir
 from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.request.spec import SearchSpec
+from nas.run.checkpoint import open_checkpoint
 from nas.run.network_training import trained_alone
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
 from supernet.building import build_supernet
-from supernet.extraction import Supernet
+from supernet.extraction import StandAlone, Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
+from supernet.tasks.teacher import Teacher
 from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import read
 
@@ -123,8 +127,33 @@ def open_evaluator(spec: SearchSpec, data_digest: str, weights: bytes | None) ->
             f"the data set {spec.data or spec.dataset} is not the one on the machine where the run "
             "is worked on; put the same files at the same path"
         )
+    if spec.quality == "kl":
+        task = beside_checkpoint(task, spec)
     supernet = None if weights is None else trained_supernet(spec, read(weights)["weights"])
     return Evaluator(spec, compared_on(task, spec), supernet)
+
+
+def beside_checkpoint(
+    task: Task[Any, Any], spec: SearchSpec, load: Callable[[], StandAlone] | None = None
+) -> Task[Any, Any]:
+    """The task of a run whose quality is the divergence from the checkpoint it began with.
+
+    Args:
+        task: as it is.
+        spec: the request.
+        load: gives the checkpoint's network; read from its folder unless given.
+
+    Raises:
+        DataError: once the checkpoint is needed, when it is gone or another one.
+    """
+    start = spec.start
+    assert start is not None  # `check_quality` has refused such a request
+
+    def loaded() -> tuple[Any, Architecture]:
+        found = open_checkpoint(start).network().requires_grad_(False) if load is None else load()
+        return found.network, found.architecture
+
+    return task.beside(Teacher(loaded, cache_dir()))
 
 
 def compared_on(task: Task[Any, Any], spec: SearchSpec) -> Task[Any, Any]:

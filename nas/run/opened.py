@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from nas.run.checkpoint import open_checkpoint
-from nas.run.evaluator import Evaluator, compared_on, trained_supernet, use_threads
+from nas.run.evaluator import (
+    Evaluator,
+    beside_checkpoint,
+    compared_on,
+    trained_supernet,
+    use_threads,
+)
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,
@@ -73,7 +79,7 @@ class OpenedRun:
                     f"the data set {spec.data or spec.dataset} has changed since this run began; "
                     "put the old data back, or start a new run in another folder"
                 )
-        return task
+        return beside_checkpoint(task, spec, self._taught_by) if spec.quality == "kl" else task
 
     @cached_property
     def quick_task(self) -> Task[Any, Any]:
@@ -99,6 +105,10 @@ class OpenedRun:
     def teacher(self) -> StandAlone | None:
         """The checkpoint's own network, frozen and on the CPU, where the run begins with one."""
         return None if self.checkpoint is None else self.checkpoint.network().requires_grad_(False)
+
+    def _taught_by(self) -> StandAlone:
+        assert self.teacher is not None
+        return self.teacher
 
     def first_weights(self) -> dict[str, Any]:
         """What the supernet of a run that begins with a checkpoint is trained from."""

@@ -54,6 +54,11 @@ def check_quality(spec: SearchSpec) -> None:
             f"--quality {quality.name} is for {tasks}, but the space {spec.space.name} is for "
             f"{task.replace('_', ' ')}: leave it out, and quality is the validation loss"
         )
+    if quality.name == "kl" and spec.start is None:
+        raise UsageError(
+            "--quality kl is how far a network is from the checkpoint that the search begins with: "
+            "name one with --from, or leave it out, and quality is the validation loss"
+        )
     if quality.name == "recall_nats" and recall_window(spec.space) is None:
         raise UsageError(
             f"--quality recall_nats needs the window beyond which tokens count as recalled, and "

@@ -13,6 +13,7 @@ from nas.stages.base import Run
 from supernet.depth import ORDER
 from supernet.inheritance.inherit import inherit
 from supernet.inheritance.parts import stack_name
+from supernet.tasks.evaluation import by_distance
 from supernet.training.checkpoint import save
 
 JUDGED_BATCHES = 16
@@ -37,6 +38,7 @@ def work(run: Run) -> Iterator[Event]:
     order = weights[f"{stack_name(network)}.{ORDER}"].tolist()
     line = {"id": network.id, "architecture": network.to_json(), "values": values}
     line["layer_order"] = order
+    line["by_distance"] = by_distance(task, model, network, task.valid, device=device)
     run.folder.write_json(BASELINE_FILE, line)
     yield ArchitectureMeasured("inherit", network.id, values)
     yield Progress("inherit", 2, 2, f"the checkpoint's {QUALITY} is {values[QUALITY]:.4g}")

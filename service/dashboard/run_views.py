@@ -14,8 +14,16 @@ import numpy as np
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, hover
+from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import training_section
-from nas.report.front_section import TICKS, cost_chart, front_table, front_traces
+from nas.report.exchange_section import exchange_section
+from nas.report.front_section import (
+    TICKS,
+    checkpoint_traces,
+    cost_chart,
+    front_table,
+    front_traces,
+)
 from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
@@ -239,11 +247,13 @@ def stages(view: RunView, job: Job) -> list[StageView]:
 
 
 def evidence(view: RunView) -> Html:
-    """Why the predictions may be believed, what was cut, and how the supernet learnt."""
+    """What became of a checkpoint, why predictions may be believed, and how the supernet learnt."""
     run = view.contents
     if run.spec.evaluator is not None:
         return join(card_section(run), importances_section(run), pruning_section(run))
     return join(
+        checkpoint_section(run),
+        exchange_section(run),
         card_section(run),
         importances_section(run),
         latency_section(run),
@@ -309,6 +319,8 @@ def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
         # Titles may be alike: the number tells them apart.
         name = f"{number}. {front.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
+        begun = f"{number}. its checkpoint"
+        traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
     layout: dict[str, Any] = {
         "xaxis": axis(
             words.axis_label(first, cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")

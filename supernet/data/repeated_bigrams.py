@@ -35,18 +35,39 @@ def with_recalled(split: StreamSplit, length: int, window: int) -> StreamSplit:
     Returns:
         The split with `recalled`; as it is where no token is.
     """
-    tokens = np.asarray(split.rows.tokens, dtype=np.int64)
-    before = np.concatenate([[BOS], tokens[:-1]])
-    if split.alone:
-        before[split.rows.offsets[:-1]] = BOS
-        segments = np.repeat(np.arange(len(split.rows)), split.rows.lengths)
-    else:
-        # Without a mark before it the first token is in none.
-        segments = (np.arange(len(tokens)) - (split.begin is None)) // length
+    before, tokens, segments = _read(split, length)
     found = repeats_beyond(before, tokens, segments, window)
     if split.scored is not None:
         found &= split.scored
     return replace(split, recalled=found) if found.any() else split
+
+
+def distances(split: StreamSplit, length: int) -> tuple[Ints, Ints]:
+    """How far each token of a split is from what tells it, and from the beginning.
+
+    Args:
+        split: a text.
+        length: as of `with_recalled`.
+
+    Returns:
+        How many tokens ago its bigram last stood in the segment, 0 where it did not, and its place
+        in the segment, from 1; ``(N,)`` each.
+    """
+    before, tokens, segments = _read(split, length)
+    first = np.flatnonzero(np.diff(segments, prepend=segments[:1] - 1))
+    starts = np.repeat(first, np.diff(first, append=len(tokens)))
+    return repeated_after(before, tokens, segments), np.arange(len(tokens)) - starts + 1
+
+
+def _read(split: StreamSplit, length: int) -> tuple[Ints, Ints, Ints]:
+    """The first and second token of each bigram, and the number of its segment."""
+    tokens = np.asarray(split.rows.tokens, dtype=np.int64)
+    before = np.concatenate([[BOS], tokens[:-1]])
+    if split.alone:
+        before[split.rows.offsets[:-1]] = BOS
+        return before, tokens, np.repeat(np.arange(len(split.rows)), split.rows.lengths)
+    # Without a mark before it the first token is in none.
+    return before, tokens, (np.arange(len(tokens)) - (split.begin is None)) // length
 
 
 def repeats_beyond(
@@ -60,9 +81,20 @@ def repeats_beyond(
         segments_N: number of the segment, ascending.
         window: at least 0.
     """
+    return repeated_after(before_N, tokens_N, segments_N) > window
+
+
+def repeated_after(before_N: Ints, tokens_N: Ints, segments_N: Ints) -> Ints:
+    """How many tokens ago a bigram last stood in the same segment; 0 where it did not: ``(N,)``.
+
+    Args:
+        before_N: as of `repeats_beyond`.
+        tokens_N: the same.
+        segments_N: the same.
+    """
     pairs_N = before_N * (int(tokens_N.max(initial=0)) + 1) + tokens_N
     order_N = np.lexsort((pairs_N, segments_N))  # stable: within equal ones as they stand
     again = (np.diff(pairs_N[order_N]) == 0) & (np.diff(segments_N[order_N]) == 0)
-    found_N = np.zeros(len(tokens_N), dtype=np.bool_)
-    found_N[order_N[1:]] = again & (np.diff(order_N) > window)
+    found_N = np.zeros(len(tokens_N), dtype=np.int64)
+    found_N[order_N[1:]] = np.where(again, np.diff(order_N), 0)
     return found_N

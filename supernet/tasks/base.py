@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +24,7 @@ from search_spaces.tasks import TASKS, TaskName
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED, smoothed_cross_entropy
+from supernet.tasks.teacher import Teacher
 from supernet.training_settings import TrainingSettings
 
 DECODING_TOKENS = 16_384  # of a batch that is translated, unless told otherwise
@@ -37,12 +38,14 @@ class Predictions(NamedTuple):
 
     Of texts that are embedded: embeddings ``(P, D)``, and those that they should be ``(P, D)``.
 
-    `recalled`, bool ``(P,)``, tells which labels only recall can tell, where that is known.
+    `recalled`, bool ``(P,)``, tells which labels only recall can tell, where that is known;
+    `teacher` are the logits ``(P, C)`` of a network to compare with, where there is one.
     """
 
     logits: Tensor
     labels: Tensor
     recalled: Tensor | None = None
+    teacher: Tensor | None = None
 
 
 class States(NamedTuple):
@@ -71,6 +74,7 @@ class Evaluation:
         accuracy: share of right predictions; None where they are neither right nor wrong.
         count: predictions.
         recall_nats: the mean over the recalled tokens; None where none are known.
+        kl: mean divergence from the teacher, in nats; None where there is none.
         compared: scores of all predictions together, see `Task.compared`.
     """
 
@@ -78,12 +82,14 @@ class Evaluation:
     accuracy: float | None
     count: int
     recall_nats: float | None = None
+    kl: float | None = None
     compared: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def scores(self) -> dict[str, float]:
         """All of them by name, those that are known."""
         known = {"loss": self.loss, "accuracy": self.accuracy, "recall_nats": self.recall_nats}
+        known["kl"] = self.kl
         return {name: v for name, v in known.items() if v is not None} | dict(self.compared)
 
 
@@ -102,7 +108,8 @@ class Scores:
             ``word_perplexity`` shares the same nats out among the words alone and so is larger the
             shorter the lines are; it stays for comparison with results of older versions.
             ``recall_nats``, where a window is known, is the loss on recalled tokens, see
-            `supernet.data.repeated_bigrams`. Of data of which only answers are predicted there are
+            `supernet.data.repeated_bigrams`; ``kl``, where there is a teacher, the divergence from
+            it. Of data of which only answers are predicted there are
             loss, accuracy and ``recall_nats`` alone.
         headline: the name that the task is known by.
         count: predictions.
@@ -113,6 +120,22 @@ class Scores:
     headline: str
     count: int
     bleu_signature: str | None = field(default=None)
+
+
+class Stretch(NamedTuple):
+    """Tokens at like distances, and their loss.
+
+    Attributes:
+        first: the shortest distance, in tokens.
+        last: the longest one; None for any.
+        tokens: how many they are.
+        nats: their mean cross-entropy.
+    """
+
+    first: int
+    last: int | None
+    tokens: int
+    nats: float
 
 
 class Task(ABC, Generic[BatchT, SplitT]):
@@ -156,6 +179,17 @@ class Task(ABC, Generic[BatchT, SplitT]):
     def has_recall(self) -> bool:
         """Whether some tokens of the validation split are known to be recalled."""
         return False
+
+    def beside(self, teacher: Teacher) -> Self:
+        """The same task, in which networks are also compared with what a teacher says.
+
+        Raises:
+            UsageError: for a task whose networks write no tokens.
+        """
+        raise UsageError(
+            f"networks of {self.kind} are not compared with a teacher's predictions; "
+            "those of language modelling are"
+        )
 
     @abstractmethod
     def describe(self) -> Mapping[str, int]:
@@ -246,6 +280,17 @@ class Task(ABC, Generic[BatchT, SplitT]):
             split: of the task.
             logits: of all `evaluation`, in its order.
             labels: with them.
+        """
+        return {}
+
+    def by_distance(
+        self, model: Supernet, architecture: Architecture, split: SplitT, device: str
+    ) -> Mapping[str, Sequence[Stretch]]:
+        """The loss of a network by how far tokens are from what tells them; see `Stretch`.
+
+        Returns:
+            ``repeats``, by how many tokens ago a pair of tokens last stood (0: it did not), and
+            ``positions``, by how many the network has read; empty where tokens have no order.
         """
         return {}
 

@@ -11,6 +11,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.turns import give_way
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
+from supernet.loss import summed_divergence
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
@@ -33,10 +34,12 @@ def evaluate(
     loss, right, count = 0.0, list[int](), 0
     kept: list[tuple[Tensor, Tensor]] = []
     recall_loss, num_recalled = 0.0, 0
+    divergence: float | None = None
     kind = torch.device(device).type
     try:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
-            for logits, labels, recalled in task.evaluation(model, architecture, split, device):
+            for one in task.evaluation(model, architecture, split, device):
+                logits, labels, recalled, teacher = one
                 give_way()
                 loss += task.summed_loss(logits, labels)
                 if (among := task.num_right(logits, labels)) is not None:
@@ -44,6 +47,8 @@ def evaluate(
                 count += task.num_labels(labels)
                 if task.compares:
                     kept.append((logits, labels))
+                if teacher is not None:
+                    divergence = (divergence or 0.0) + summed_divergence(teacher, logits, labels)
                 if recalled is not None:
                     recall_loss += task.summed_loss(logits[recalled], labels[recalled])
                     num_recalled += int(recalled.sum())
@@ -56,7 +61,29 @@ def evaluate(
     if task.compares:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
         compared = dict(task.compared(split, logits, labels))
-    return Evaluation(loss / count, accuracy, count, recall_nats, compared)
+    kl = None if divergence is None else divergence / count
+    return Evaluation(loss / count, accuracy, count, recall_nats, kl, compared)
+
+
+@torch.inference_mode()
+def by_distance(
+    task: Task[Any, Any],
+    model: Supernet,
+    architecture: Architecture,
+    split: Any,
+    *,
+    device: str = "cpu",
+) -> dict[str, list[dict[str, float | None]]]:
+    """What `Task.by_distance` tells of a network in evaluation mode, as JSON."""
+    was_training = model.training
+    model.eval()
+    kind = torch.device(device).type
+    try:
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+            found = task.by_distance(model, architecture, split, device)
+    finally:
+        model.train(was_training)
+    return {name: [one._asdict() for one in stretches] for name, stretches in found.items()}
 
 
 def score(

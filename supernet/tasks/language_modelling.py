@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Self
 
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
@@ -19,7 +24,7 @@ from supernet.beam_search import BeamSettings
 from supernet.data.prepared import STREAM, PreparedData, StreamSplit, check_fits
 from supernet.data.recall import NAME as RECALL
 from supernet.data.recall import RecallSettings, open_recall, open_recall_test
-from supernet.data.repeated_bigrams import with_recalled
+from supernet.data.repeated_bigrams import Ints, distances, with_recalled
 from supernet.data.synthetic import NAME as SYNTHETIC
 from supernet.data.synthetic import SYNTHETIC_STREAM
 from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
@@ -29,11 +34,13 @@ from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
-from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, States, Stretch, Task
+from supernet.tasks.teacher import Teacher
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
+DISTANCES = (8, 32, 128, 512, 2048, 8192, 32768)  # that end a stretch
 SEGMENT_LENGTH = 128  # of a space whose workload names no length
 
 
@@ -86,6 +93,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         self.num_outcomes = model.input.vocab_size
         self.tokenizer: Tokenizer = data.source_tokenizer
         self._memory_length = memory_length
+        self._teacher: Teacher | None = None
         self._max_length = model.max_length
         self._open_test = lambda: self._compared(open_test())
 
@@ -119,6 +127,17 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             data, test = STREAM.open(folder), partial(STREAM.open_test, folder)
         check_fits(data, model)
         return cls(data, model, length, memory, test, recall_window(space))
+
+    def beside(self, teacher: Teacher) -> Self:
+        """See `Task.beside`."""
+        if self._memory_length:
+            raise UsageError(
+                "networks with a memory are not compared with a teacher's predictions: remove "
+                "memory_length from the space"
+            )
+        task = copy.copy(self)
+        task._teacher = teacher
+        return task
 
     @property
     def has_recall(self) -> bool:
@@ -219,7 +238,48 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             batches = recurrent_batches(split, most, length, warm_up, device)
             return _recurrent(model, architecture, batches)
         parts = stream_batches(split, most, length, shuffle=False, device=device)
-        return (self.predict(model, batch, architecture) for batch in parts)
+        if self._teacher is None:
+            return (self.predict(model, batch, architecture) for batch in parts)
+        told = self._teacher.beside(split, parts, self._said, len(split), device)
+        return (
+            self.predict(model, batch, architecture)._replace(teacher=logits_PC)
+            for batch, logits_PC in told
+        )
+
+    def by_distance(
+        self, model: Supernet, architecture: Architecture, split: StreamSplit, device: str
+    ) -> Mapping[str, Sequence[Stretch]]:
+        """See `Task.by_distance`; of networks with a memory nothing is told."""
+        if decoder_of(architecture).memory_length:
+            return {}
+        length = self._segment_length
+        repeats_N, places_N = distances(split, length)
+        groups = [("repeats", *one) for one in _stretches(repeats_N)]
+        groups += [("positions", *one) for one in _stretches(places_N)]
+        most = max(EVALUATION_TOKENS, length)
+        marked = [
+            stream_batches(replace(split, recalled=marks_N), most, length, shuffle=False)
+            for *_, marks_N in groups
+        ]
+        sums, counts = [0.0] * len(groups), [0] * len(groups)
+        plain = copy.copy(self)
+        plain._teacher = None
+        said = plain.evaluation(model, architecture, split, device)
+        for one, *batches in zip(said, *marked, strict=True):
+            losses_P = F.cross_entropy(one.logits.float(), one.labels, reduction="none").cpu()
+            for number, batch in enumerate(batches):
+                assert batch.recalled is not None
+                chosen_R = losses_P[batch.recalled.flatten()]
+                sums[number] += chosen_R.double().sum().item()
+                counts[number] += len(chosen_R)
+        found: dict[str, list[Stretch]] = {"repeats": [], "positions": []}
+        for (name, first, last, _), total, count in zip(groups, sums, counts, strict=True):
+            if count:
+                found[name].append(Stretch(first, last, count, total / count))
+        return found
+
+    def _said(self, model: Supernet, batch: StreamBatch, architecture: Architecture) -> Tensor:
+        return self.predict(model, batch, architecture).logits
 
     def scores(
         self,
@@ -244,6 +304,17 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             "bits_per_character": nats / math.log(2.0) / max(split.num_characters, 1),
         }
         return Scores(values, "perplexity", found.count)
+
+
+def _stretches(distances_N: Ints) -> list[tuple[int, int | None, NDArray[np.bool_]]]:
+    """Ranges of distances, each with its tokens; 0 is a range of its own."""
+    ends = (-1, 0, *DISTANCES)
+    found: list[tuple[int, int | None, NDArray[np.bool_]]] = [
+        (before + 1, end, (distances_N > before) & (distances_N <= end))
+        for before, end in itertools.pairwise(ends)
+    ]
+    found.append((ends[-1] + 1, None, distances_N > ends[-1]))
+    return [one for one in found if one[2].any()]
 
 
 def _how_to_prepare(space: SearchSpace) -> str:

@@ -103,7 +103,7 @@ def _at_once(
 ) -> tuple[float, Taught]:
     """One network's gradients; its loss, times the part's weight; and what it teaches."""
     with _autocast(device, settings):
-        logits, labels, _ = task.predict(model, part.batch, network)
+        logits, labels, *_ = task.predict(model, part.batch, network)
     soft = None if teacher is None else teacher(0, len(labels))
     loss = task.loss(logits, labels, soft, settings) * part.weight
     (loss / part.networks).backward()

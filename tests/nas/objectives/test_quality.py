@@ -42,6 +42,7 @@ def test_every_name_has_a_line_and_tasks_that_know_it() -> None:
         ("bleu", "100 - valid_bleu", "BLEU"),
         ("accuracy", "1 - valid_accuracy", "share"),
         ("recall_nats", "valid_recall_nats", "nats"),
+        ("kl", "valid_kl", "nats"),
         ("similarity", "1 - valid_similarity", "correlation"),
         ("recall_at_10", "1 - valid_recall_at_10", "share"),
     ],
@@ -68,9 +69,10 @@ def test_a_front_that_was_read_knows_its_quality(name: Any) -> None:
 
 def test_less_is_better_of_each() -> None:
     near = {"similarity": 0.75, "recall_at_10": 0.5}
+    near["kl"] = 0.125
     scores = {"loss": 2.5, "accuracy": 0.75, "bleu": 30.0, "recall_nats": 1.25, **near}
     worth = {name: one.of(scores) for name, one in QUALITIES.items()}
-    far = {"similarity": 0.25, "recall_at_10": 0.5}
+    far = {"kl": 0.125, "similarity": 0.25, "recall_at_10": 0.5}
     assert worth == {"loss": 2.5, "accuracy": 0.25, "bleu": 70.0, "recall_nats": 1.25, **far}
     blind = {name: one.of_guessing(3.0) for name, one in QUALITIES.items()}
     assert blind == {
@@ -78,6 +80,7 @@ def test_less_is_better_of_each() -> None:
         "accuracy": 1.0,
         "bleu": 100.0,
         "recall_nats": 3.0,
+        "kl": 3.0,
         "similarity": 1.0,
         "recall_at_10": 1.0,
     }

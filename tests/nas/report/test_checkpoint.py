@@ -10,7 +10,7 @@ from nas.report.checkpoint_section import checkpoint_section, compared, ratio, r
 from nas.report.front_section import cost_chart
 from nas.report.page import render
 from nas.request.spec import Start
-from nas.results.contents import Origin, Retrained, RunContents
+from nas.results.contents import Origin, Retrained, RunContents, Stretch
 from nas.search.front import FrontEntry
 from tests.support import report_cases
 from tests.support.report_cases import trace, words_of
@@ -86,6 +86,25 @@ def test_each_layer_is_told(begun: RunContents) -> None:
     dropped = sorted(set(range(count)) - set(begun.origin.layer_order[: count - 1]))
     assert dropped == [count - 2]
     assert "0.125" in page and f"{count - 1}.125" in page
+
+
+def test_losses_stand_by_distance(begun: RunContents) -> None:
+    assert begun.origin is not None and "tokens ago" not in checkpoint_section(begun)
+    told = {
+        "repeats": (Stretch(0, 0, 345, 3.25), Stretch(9, 32, 7, 0.5), Stretch(33, None, 2, 9.0)),
+        "positions": (Stretch(1, 8, 5, 1.0),),
+    }
+    less = {"repeats": told["repeats"][:1], "positions": ()}
+    (one,) = begun.retrained
+    origin, tuned = replace(begun.origin, by_distance=told), replace(one, by_distance=less)
+    text = words_of(checkpoint_section(replace(begun, origin=origin, retrained=(tuned,))))
+    assert "network never 9–32 over 32 tokens 345 7 2" in text, text
+    assert f"{origin.entry.id} 3.250 0.500 9.000 {one.id} 3.250" in text
+    assert "network 1–8 tokens 5" in text
+
+
+def test_networks_that_keep_nothing_have_no_table_of_it(begun: RunContents) -> None:
+    assert "State that each network keeps" not in checkpoint_section(begun)
 
 
 def test_an_order_that_turned_round_is_told(begun: RunContents) -> None:

@@ -15,20 +15,30 @@ from typer.testing import CliRunner
 from nas.cli.app import app
 from nas.cli.search import Here
 from nas.executors.base import ExecutorSettings
+from nas.objectives.base import base_workload
+from nas.report.checkpoint_section import checkpoint_section, contexts, state_mb
+from nas.report.exchange_section import exchange_section
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
 from nas.retraining.network import network_trainer
+from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
+from nas.stages.feasibility import check_quality
 from nas.stages.pipeline import run_search
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
+from service.api.run_cache import read_run
+from service.dashboard.run_views import Compared, comparison, evidence
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import CheckpointFolder, load, save
+from tests.nas.stages.test_pipeline_recall import check
 from tests.support import start_cases
 from tests.support.export_cases import hub_without_net
 from tests.support.pipeline_cases import start, work
@@ -127,6 +137,29 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     assert 'id="checkpoint"' in page and "taught by it" in page
     stack = contents.picked.architecture.decoder
     assert stack is not None and len(contents.silenced) == len(stack.layers)
+    lengths = contexts(contents)
+    states = [state_mb(contents, network, length) for length in lengths]
+    assert states == sorted(states) and lengths[-1] == contents.space.model.max_length - 1
+    context = base_workload(contents.space).positions_read
+    known = contents.origin.entry.measured["kv_cache_mb"]
+    assert states[lengths.index(context)] == known
+    assert f"after {context} positions, MB" in page and "live allocation" in page
+    (tuned,) = contents.retrained
+    assert tuned.by_distance.keys() == contents.origin.by_distance.keys() == {*DISTANCES}
+    stretches = contents.origin.by_distance["positions"]
+    tokens = sum(one.tokens for one in stretches)
+    mean = sum(one.tokens * one.nats for one in stretches) / tokens
+    loss = contents.origin.entry.measured["quality"]
+    assert mean == pytest.approx(loss, rel=1e-5)
+    assert "how many tokens ago the pair" in page and "over 0" not in page
+    (file,) = run.path.glob("retrained/*/result.json")
+    check("retrained", json.loads(file.read_text()))
+    # The job's page of a service shows the same sections.
+    shown = evidence(read_run(run))
+    for part in (checkpoint_section(contents), exchange_section(contents)):
+        assert part and part in page and part in shown
+    beside = comparison([Compared("1", "first", read_run(run))] * 2)
+    assert "1. its checkpoint" in beside and "2. its checkpoint" in beside
 
 
 def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:
@@ -230,6 +263,49 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(
     assert not list(folder.path.glob("retrained/*/result.json"))
     work(RunFolder.open(folder.path))
     assert results(folder) == results(whole)
+
+
+def test_quality_may_be_the_distance_to_the_checkpoint(
+    llama: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_CACHE_DIR", str(tmp_path / "cache"))
+    found = resolve(asked(llama, data, quality="kl"), Here())
+    folder = RunFolder.create(tmp_path / "run", found.spec)
+    for event in run_search(folder):
+        if isinstance(event, Progress) and event.stage == "observe" and event.done == 3:
+            break
+    work(RunFolder.open(folder.path))
+    baseline = folder.read_json("inherited/baseline.json")["values"]
+    assert baseline["quality"] == baseline["valid_kl"] == 0.0 < baseline["valid_loss"]
+    front = read_front(folder)
+    assert front.objectives[0].metric == "valid_kl"
+    others = [one for one in front.entries if one.id != read_checkpoint(llama).architecture.id]
+    assert others and all(one.measured["quality"] > 0 for one in others)
+    check("pareto", folder.read_json("pareto.json"))
+    (trained,) = folder.path.glob("retrained/*/result.json")
+    scores = json.loads(trained.read_text())
+    check("retrained", scores)
+    assert scores["valid_kl"] > 0 and scores["test_kl"] > 0
+    page = (folder.path / "report.html").read_text()
+    assert "divergence from the checkpoint" in page and "--quality kl" in page
+    # What a worker elsewhere finds, which reads the checkpoint itself.
+    opened = OpenedRun(folder)
+    away = open_evaluator(folder.spec, opened.data_digest, opened.weights())
+    line = folder.read_journal("observations.jsonl")[1]
+    network = Architecture.from_json(line["architecture"])
+    assert away.quality(network) == opened.quality(network)
+    assert away.quality(network)["quality"] == line["quality"]
+
+
+def test_without_a_checkpoint_there_is_no_distance_to_it(data: Path, tmp_path: Path) -> None:
+    given = {"space": "digits", "quality": "kl", "preset": "smoke"}
+    spec = resolve(SearchRequest(**given), Here()).spec
+    with pytest.raises(UsageError, match="--quality kl is for language modelling"):
+        check_quality(spec)
+    given["space"] = "python-source"
+    spec = resolve(SearchRequest(**given, data="synthetic"), Here()).spec
+    with pytest.raises(UsageError, match="name one with --from"):
+        check_quality(spec)
 
 
 @pytest.mark.slow

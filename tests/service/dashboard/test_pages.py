@@ -96,6 +96,9 @@ def test_a_job_shows_its_run(server: Server, alice: httpx.Client, done: str) -> 
         assert f'data-network="{identity}"' in text
     for part in ("report card", "What decides", "What pruning cut", "Train the supernet"):
         assert part in text
+    assert "#checkpoint" not in text and 'id="exchange"' in text
+    for part in ("pareto.json", "Another kind in one layer"):
+        assert part in text
     assert "queued → running" in text and "pareto.json" in text and "Report" in text
     assert "data-follow" not in text
 

@@ -125,7 +125,7 @@ def test_the_loss_on_recalled_tokens_is_the_mean_over_them() -> None:
     model, (network,) = build_supernet(space).eval(), networks_of(space, 1)
     losses, marks = [], []
     with torch.no_grad():
-        for logits, labels, recalled in task.evaluation(model, network, task.valid, "cpu"):
+        for logits, labels, recalled, _ in task.evaluation(model, network, task.valid, "cpu"):
             assert recalled is not None
             losses.append(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
             marks.append(recalled)

@@ -34,7 +34,7 @@ from tests.support.task_cases import (
 def test_every_prediction_has_its_label(kind: str) -> None:
     task, space = task_of(kind), SPACES[kind]
     batch = first_batch(task)
-    logits, labels, _ = task.predict(supernet_of(space), batch, networks_of(space, 1)[0])
+    logits, labels, *_ = task.predict(supernet_of(space), batch, networks_of(space, 1)[0])
     assert logits.shape == (len(labels), task.num_outcomes) and labels.dtype == torch.int64
     real = labels != IGNORED
     assert int(labels[real].min()) >= 0 and int(labels[real].max()) < task.num_outcomes
