@@ -76,15 +76,17 @@ def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
     known = _known(run)
     outcomes = chain.from_iterable(run.evaluate([one for one in networks if one.id not in known]))
     for number, (one, changed) in enumerate(zip(missing, networks, strict=True), len(done) + 1):
-        values = costs[one.slot, one.kind]
+        values, event = costs[one.slot, one.kind], None
         if changed.id not in known:
             outcome = next(outcomes)
             known[changed.id] = None if isinstance(outcome, Failure) else outcome[QUALITY]
-            yield to_event("exchange", changed, outcome)
+            event = to_event("exchange", changed, outcome)
         if (quality := known[changed.id]) is not None:
             values = {**values, QUALITY: quality}
         line = {"of": network.id, "slot": one.slot, "kind": one.kind, "values": values}
         run.folder.append(EXCHANGES_FILE, [line])
+        if event is not None:  # told once it is kept: whoever stops here does not evaluate it again
+            yield event
         yield Progress("exchange", number, len(exchanges), _label(network))
 
 
