@@ -23,8 +23,8 @@ from tests.support.pipeline_cases import (
     results,
     tiny,
     work,
-from tests.support.timing_cases import Machine
 )
+from tests.support.timing_cases import Machine
 
 ONE_LAYER = (
     ("embed_dim = [4, 8]", "embed_dim = [4]"),
