@@ -22,7 +22,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import Network
-from search_spaces.toml_source import read_text
+from search_spaces.toml.source import read_text
 from service.api.schemas import JobRequest
 from service.commands import installed
 
