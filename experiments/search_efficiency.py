@@ -61,7 +61,7 @@ BUDGETS = {
     "evolution": 2400,
     "nsga2": 2400,
     "tpe": 240,
-    "gp": 320,
+    "gp": 100,
     "local": 2400,
     "regularised": 2400,
 }
