@@ -10,10 +10,10 @@ from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
 from nas.report.omni_section import explanation, omni_view
 from nas.results.contents import RunContents
-from nas.retraining.shortfall import shortfall
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
+from nas.search.shortfall import shortfall
 from service.api.run_cache import RunView
 
 
