@@ -142,10 +142,8 @@ class Database:
     def number_in(self, column: ColumnElement[str], name: str) -> ColumnElement[float]:
         """A number of a JSON object that is kept as text; -1 where there is none."""
         if self.is_sqlite:
-            found = func.json_extract(column, f"$.{name}", type_=Double)
-        else:
-            found = cast(cast(column, JSON)[name].as_string(), Double)
-        return func.coalesce(found, -1.0)
+            return func.coalesce(func.json_extract(column, f"$.{name}", type_=Double), -1.0)
+        return func.coalesce(cast(cast(column, JSON)[name].as_string(), Double), -1.0)
 
     def ping(self) -> None:
         """Ask for nothing, to see whether the database answers and has our tables.

@@ -73,9 +73,9 @@ class JobStore:
             UsageError: when the job that the page goes on after is gone, and with it its place.
         """
         by, conditions = self._place(wanted.order), [*self._conditions(wanted)]
-        order = (by.asc() if wanted.ascends else by.desc(), jobs.c.id.desc())
-        if wanted.order is Order.created:
-            order = (by.asc() if wanted.ascends else by.desc(),)
+        order = [by.asc() if wanted.ascends else by.desc()]
+        if wanted.order is not Order.created:
+            order.append(jobs.c.id.desc())
         with self._database.reading() as connection:
             if wanted.before is not None:
                 conditions.append(_after(connection, wanted, by))
