@@ -19,7 +19,7 @@ from service.api.routes.results import folder_of, reads_runs
 from service.api.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from service.auth import Token
 from service.dashboard.pages import Form, Page, page
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 

@@ -12,11 +12,11 @@ from nas.report.network_section import curve_section, layers_section, parts_sect
 from nas.report.omni_section import explanation, omni_view
 from nas.results import training_curve
 from nas.results.contents import RunContents
-from nas.retraining.shortfall import shortfall
 from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
+from nas.search.shortfall import shortfall
 from search_spaces.settings import ImageInput
 from service.api.run_cache import RunView
 

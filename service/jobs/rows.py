@@ -30,6 +30,7 @@ def job_of(row: Mapping[Any, Any]) -> Job:
             "kind": Kind(row["kind"]),
             "state": State(row["state"]),
             "request": json.loads(row["request"]),
+            "tags": tuple(json.loads(row["tags"])),
             "summary": Summary(**json.loads(row["summary"])),
         }
     )
@@ -40,9 +41,13 @@ def event_of(row: Mapping[Any, Any]) -> JobEvent:
     return JobEvent(row["seq"], row["time"], row["attempt"], json.loads(row["data"]))
 
 
-def search_text(title: str, space: str, dataset: str, identity: str) -> str:
-    """What a filter by text looks through; a text without line ends matches in one line."""
-    return "\n".join((title, space, dataset, identity)).lower()
+def search_text(*texts: str) -> str:
+    """What a filter by text looks through; a text without line ends matches in one line.
+
+    Args:
+        texts: title, space, data set, id and tags of a job; notes are too long for an index.
+    """
+    return "\n".join(texts).lower()
 
 
 def summary_text(summary: Summary) -> str:

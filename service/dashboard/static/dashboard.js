@@ -4,6 +4,9 @@
 (() => {
   // -- parts of the page that are written anew -------------------------------------------------
 
+  // A form's own .id is hidden by a field that is called id.
+  const named = (part) => part.getAttribute("id");
+
   // What the reader has done to a part goes on: drawn charts, ticks, opened details, the focus.
   function keepState(old, fresh) {
     for (const plot of old.querySelectorAll(".plot[id]")) {
@@ -18,10 +21,11 @@
       const twin = fresh.querySelector(`#${CSS.escape(details.id)}`);
       if (twin) twin.open = details.open;
     }
+    for (const form of old.querySelectorAll("details[open] form[id]")) {  // what is being typed
+      const twin = fresh.querySelector(`#${CSS.escape(named(form))}`);
+      if (twin) twin.replaceWith(form);
+    }
   }
-
-  // A form's own .id is hidden by a field that is called id.
-  const named = (part) => part.getAttribute("id");
 
   const written = new Map();  // part → its text as it came from the server
 

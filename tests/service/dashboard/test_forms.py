@@ -12,7 +12,7 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
 from service.auth import Role
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from tests.support import dashboard_cases
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import Server

@@ -13,6 +13,7 @@ from nas.results.training_curve import training_curve
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
+from service.auth import Role
 from service.worker.runner import Outcome
 from tests.layering_rules import loaded
 from tests.support import dashboard_cases, run_fixture
@@ -82,6 +83,23 @@ def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
         older = re.search(r'href="(/\?[^"]*before=[^"]*)"', first)
         assert older and "job 25." in first and "job 0." not in first
         assert "job 0." in said(client.get(older[1].replace("&amp;", "&")))
+
+
+def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> None:
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    given = {"title": "<i>new", "tags": "a, b  c", "notes": "one\r\ntwo", "back": "/?kind=search"}
+    answer = alice.post(f"/jobs/{job}/words", data=given)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?kind=search")
+    text = said(alice.get("/?kind=search&tag=b&sort=work&backwards=true"))
+    assert "&lt;i&gt;new" in text and "one\ntwo" in text and 'aria-sort="ascending"' in text
+    assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
+    for back in ("https://elsewhere.example", "//elsewhere.example", ""):
+        answer = alice.post(f"/jobs/{job}/words", data={**given, "back": back})
+        assert answer.headers["location"] == "/"
+    said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
+    with browser(server, server.token("alice", Role.reader)) as reader:
+        assert "/words" not in said(reader.get("/"))
+        said(reader.post(f"/jobs/{job}/words", data=given), 403)
 
 
 def test_the_curve_is_a_picture(alice: httpx.Client, done: str) -> None:
