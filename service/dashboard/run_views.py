@@ -90,7 +90,9 @@ def picked_numbers(view: RunView, job: str) -> Html:
     entry = run.picked
     if entry is None:
         return Html("")
-    tiles = [("picked network" if view.final else "picked so far", _link(job, entry.id))]
+    tiles: list[tuple[str, str]] = [
+        ("picked network" if view.final else "picked so far", _link(job, entry.id))
+    ]
     for result in run.retrained:
         if result.id == entry.id:
             number = words.score(result.headline, result.test_scores[result.headline])
