@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    Base64Bytes,
     BaseModel,
     ConfigDict,
     Field,
@@ -525,6 +526,35 @@ class ArchitectureOut(EntryOut):
     on_front: bool
     retrained: dict[str, Any] | None
     problem: str | None
+
+
+class PredictRequest(BaseModel):
+    """What a trained network is to say something about: a text, or a picture as base64."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello"}]})
+
+    text: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    picture: Annotated[Base64Bytes, Field(description="A PNG or JPEG, as base64.")] | None = None
+    tokens: Annotated[
+        int, Field(ge=1, le=200, description="That a language model writes behind the text.")
+    ] = 50
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.text is None) == (self.picture is None):
+            raise ValueError("give either a text or a picture")
+        return self
+
+
+class PredictionOut(BaseModel):
+    """The network's answer; `chances` is empty where there are no classes, the likeliest first.
+
+    `warning` tells that the data on the server are not those that the network learnt from.
+    """
+
+    answer: str
+    chances: dict[str, float] = {}
+    warning: str | None = None
 
 
 class OmniLayerOut(BaseModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, case, insert, update
@@ -83,6 +83,8 @@ def change(
     sources, target = TRANSITIONS[action]
     if job.state not in sources:
         return None
+    if job.state is State.running and job.summary.stage_at is not None:
+        values = {"summary": summary_text(_with_broken_off(job)), **values}
     row = connection.execute(
         update(jobs)
         .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.attempt == job.attempt)
@@ -108,6 +110,14 @@ def change(
     if changed.state.ended:
         tell_end(connection, changed, moment)
     return changed
+
+
+def _with_broken_off(job: Job) -> Summary:
+    """A job's progress when it is let go of in the middle of a stage, whose time it has cost."""
+    summary = job.summary
+    assert summary.stage_at is not None
+    spent_s = max(0.0, (job.beat_at or summary.stage_at) - summary.stage_at)
+    return replace(summary, stage_at=None, worked_s=summary.worked_s + spent_s)
 
 
 def write_events(

@@ -113,7 +113,9 @@ def test_chosen_networks_are_retrained(server: Server, alice: httpx.Client, done
 
 @pytest.mark.parametrize("chosen", [[], ["x y"], ["0" * 12]])
 def test_retraining_nothing_is_refused(alice: httpx.Client, done: str, chosen: list[str]) -> None:
-    said(alice.post(f"/jobs/{done}/retrain", data={"id": chosen}), 422)
+    headers = {"Referer": f"{alice.base_url}/jobs/{done}"}
+    answer = alice.post(f"/jobs/{done}/retrain", data={"id": chosen}, headers=headers)
+    assert f'<a href="/jobs/{done}">Back</a>' in said(answer, 422)
 
 
 # -- jobs about single networks -------------------------------------------------------------------

@@ -270,3 +270,15 @@ def test_a_search_is_deleted_with_its_retrainings(store: Store) -> None:
     store.jobs.cancel(other.id, 20.0)
     store.jobs.delete(search.id)
     assert store.jobs.get(other.id) is None
+
+
+def test_the_time_of_a_stage_that_was_broken_off_is_kept(store: Store) -> None:
+    submit(store)
+    job = must(claim(store))
+    begun = (job.beat_at or 0.0) - 40.0
+    job = store.leases.append(job, [], 0, Summary(stage="supernet", stage_at=begun, worked_s=2.0))
+    stopped = store.leases.end(job, Action.stop)
+    assert stopped.summary.stage_at is None
+    assert stopped.summary.worked_s == pytest.approx(42.0, abs=1.0)
+    again = must(store.jobs.retry(stopped.id))
+    assert again.summary.worked_s == stopped.summary.worked_s  # counted once
