@@ -119,7 +119,9 @@ class Job:
         space: name of the space.
         dataset: name of the data set.
         preset: of the search.
-        title: the submitter's own words.
+        title: the owner's own words.
+        tags: words to find it by, sorted.
+        notes: what the owner has to say about it.
         pick: the network that it is about.
         request: what was submitted.
         priority: 0 to 9, larger ones first.
@@ -146,6 +148,8 @@ class Job:
     dataset: str
     preset: str
     title: str
+    tags: tuple[str, ...]
+    notes: str
     pick: str
     request: Mapping[str, Any]
     priority: int

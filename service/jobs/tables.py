@@ -73,6 +73,8 @@ jobs = Table(
     Column("dataset", String(200), nullable=False),
     Column("preset", String(32), nullable=False),
     Column("title", String(200), nullable=False),
+    Column("tags", Text, nullable=False, server_default="[]"),  # a list in JSON
+    Column("notes", Text, nullable=False, server_default=""),
     Column("pick", String(16), nullable=False),
     Column("request", Text, nullable=False),
     Column("priority", Integer, nullable=False),
@@ -111,6 +113,14 @@ jobs = Table(
         postgresql_where=text("state = 'running'"),
     ),
     Index(None, "run"),
+)
+# To tell which tags an owner has without reading all jobs.
+Index(
+    "ix_jobs_tagged",
+    jobs.c.owner,
+    jobs.c.tags,
+    sqlite_where=text("tags <> '[]'"),
+    postgresql_where=text("tags <> '[]'"),
 )
 # In the order in which an owner's are claimed.
 Index("ix_jobs_claim", jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
