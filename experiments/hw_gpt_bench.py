@@ -75,7 +75,7 @@ from experiments.searchers import (
     words,
 )
 from latency.predictor import LatencyPredictor
-from nas.evaluators.table import read_columns, table_rows
+from nas.run.evaluators.table import read_columns, table_rows
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.pareto import non_dominated
 from nas.search.searchers.base import Problem, search
