@@ -15,7 +15,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
@@ -93,8 +92,13 @@ class LineReporter(ProgressReporter):
         self._console.print(Text(text), soft_wrap=True)
 
 
+<<<<<<< HEAD
 class BarReporter(ProgressReporter):
     """A progress bar with time left for each stage; finished bars stay."""
+=======
+class BarScreen(Screen):
+    """A progress bar with time left for each stage; finished bars stay, with the time taken."""
+>>>>>>> main
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -105,8 +109,7 @@ class BarReporter(ProgressReporter):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24 if wide else 8),
             MofNCompleteColumn(),
-            *([TimeElapsedColumn()] if wide else []),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[message]}", style="dim", markup=False, table_column=message),
             console=console,
             expand=True,
