@@ -55,7 +55,7 @@ from threadpoolctl import threadpool_limits
 from experiments.harness import Options, Study, note, table_of
 from experiments.search_efficiency import Measure
 from latency.predictor import LatencyPredictor
-from nas.evaluators.table import read_columns, table_rows
+from nas.run.evaluators.table import read_columns, table_rows
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.pareto import crowding_distance, non_dominated, non_dominated_ranks
 from nas.search.searchers.base import Problem, search

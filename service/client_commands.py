@@ -23,7 +23,7 @@ from search_spaces.errors import UsageError
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import Network
 from search_spaces.toml_source import read_text
-from service.api.schemas import JobRequest
+from service.api.schemas import JobQuery, JobRequest
 from service.commands import installed
 
 if TYPE_CHECKING:
@@ -68,33 +68,31 @@ def submit(
     say(job)
 
 
+@options.grouped(query=options.request_options(JobQuery))
 def jobs(
-    state: list[str] = typer.Option([], help="Only those in that state. Repeatable."),
-    space: str = typer.Option(None, help="Only those of that space."),
-    text: str = typer.Option(None, help="Only those with that in title, space, data set or id."),
-    limit: int = typer.Option(20, min=1, max=200, help="How many."),
+    query: JobQuery,
     as_json: bool = options.JSON,
     server: str = SERVER,
     token: str = TOKEN,
 ) -> None:
     """List the jobs of a service, newest first.
 
-    Example: nas jobs --state running
+    Example: nas jobs --state running --tag paper
     """
-    given = {"state": state, "space": space, "text": text, "limit": limit}
-    params = {name: value for name, value in given.items() if value}
+    params = query.model_dump(mode="json", exclude_defaults=True)
     with connected(server, token) as client:
         page = client.ask("GET", "/jobs", params=params)
     if as_json:
         print_json(page["jobs"])
         return
-    made = table("", ["job", "kind", "state", "space", "preset", "owner", "at", "title"])
+    made = table("", ["job", "kind", "state", "space", "preset", "owner", "at", "tags", "title"])
     for job in page["jobs"]:
         names = ("id", "kind", "state", "space", "preset", "owner")
-        made.add_row(*(str(job[name]) for name in names), _at(job), job["title"] or NOTHING)
+        words = (", ".join(job["tags"]) or NOTHING, job["title"] or NOTHING)
+        made.add_row(*(str(job[name]) for name in names), _at(job), *words)
     out().print(made)
     if page["next"]:
-        tell("there are more: raise --limit, or narrow it with --state, --space or --text")
+        tell("there are more: raise --limit, or narrow it with --state, --tag, --text or --since")
 
 
 def watch(

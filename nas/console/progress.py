@@ -15,7 +15,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
@@ -94,7 +93,7 @@ class LineScreen(Screen):
 
 
 class BarScreen(Screen):
-    """A progress bar with time left for each stage; finished bars stay."""
+    """A progress bar with time left for each stage; finished bars stay, with the time taken."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -105,8 +104,7 @@ class BarScreen(Screen):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24 if wide else 8),
             MofNCompleteColumn(),
-            *([TimeElapsedColumn()] if wide else []),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[message]}", style="dim", markup=False, table_column=message),
             console=console,
             expand=True,

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-from nas.evaluators import Answer, Evaluator, observe
 from nas.executors.attempts import sentence, time_limit
 from nas.executors.base import Failure, Outcome
 from nas.objectives import QUALITY
+from nas.run.evaluators import Answer, Evaluator, observe
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Network
 

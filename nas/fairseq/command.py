@@ -8,11 +8,11 @@ from pathlib import Path
 
 import typer
 
-from nas.cli.listeners.targets import LOG, Target, read_logs
-from nas.cli.plugins import USE
-from nas.cli.results import final_lines, follow
 from nas.console import options
+from nas.console.commands.results import final_lines, follow
+from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import say, tell
+from nas.console.plugins import USE
 from nas.console.progress import Screen, choose_screen
 from nas.fairseq.plugin import USER_DIR
 from nas.results.state import open_run

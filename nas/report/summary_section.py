@@ -16,7 +16,6 @@ from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import spelled
 from nas.request.spec import SYNTHETIC, SearchRequest, SearchSpec, SearchTerms
 from nas.results.contents import Retrained, RunContents
-from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
@@ -25,6 +24,7 @@ from nas.run.layout import (
     SPEC_FILE,
 )
 from nas.run.stages import stages_of_run
+from nas.search.shortfall import shortfall_and_advice
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 

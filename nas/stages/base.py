@@ -10,9 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.timings import read_timings
-from nas.evaluators import Evaluator
-from nas.evaluators.offered import OfferedCosts
-from nas.evaluators.opening import EvaluatorName
 from nas.executors.asking import asked, batch_of
 from nas.executors.attempts import time_limit
 from nas.executors.base import Executor, Meter, Outcome
@@ -21,6 +18,9 @@ from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.results.failures import FAILED, failed
+from nas.run.evaluators import Evaluator
+from nas.run.evaluators.offered import OfferedCosts
+from nas.run.evaluators.opening import EvaluatorName
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.evaluators.offered import OfferedCosts
 from nas.run.evaluator import check_data
+from nas.run.evaluators.offered import OfferedCosts
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
 from nas.search.ranking.report_card import MIN_OBSERVATIONS

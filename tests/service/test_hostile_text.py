@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import plugins
-from nas.cli.app import app
-from nas.cli.listeners.results import stage_results
+from nas.console import plugins
+from nas.console.app import app
+from nas.console.listeners.results import stage_results
 from nas.console.output import err, out, print_json, say, tell, tell_error
 from nas.console.tables import Folding, table
 from nas.report.charts import bars, chart, hover

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput

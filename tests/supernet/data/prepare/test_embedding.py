@@ -15,8 +15,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
-from nas.cli.search import Here
+from nas.console.app import app
+from nas.console.commands.search import Here
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from search_spaces.errors import DataError, UsageError

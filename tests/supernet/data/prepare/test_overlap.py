@@ -14,7 +14,7 @@ import pytest
 from search_spaces.errors import UsageError
 from supernet.data.prepare import plan
 from supernet.data.prepare.plan import Overlaps
-from tests.nas.cli.test_data import translate
+from tests.nas.console.commands.test_data import translate
 from tests.support.prepare_cases import pictures, png, run, write_folder, write_jsonl, write_pairs
 
 Given = dict[str, Any]
