@@ -66,6 +66,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
     "pandas": ("nas.results.tables", "nas.run.evaluators.table"),
+    "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),
