@@ -92,13 +92,8 @@ class LineReporter(ProgressReporter):
         self._console.print(Text(text), soft_wrap=True)
 
 
-<<<<<<< HEAD
 class BarReporter(ProgressReporter):
-    """A progress bar with time left for each stage; finished bars stay."""
-=======
-class BarScreen(Screen):
     """A progress bar with time left for each stage; finished bars stay, with the time taken."""
->>>>>>> main
 
     def __init__(self, console: Console) -> None:
         self._console = console
