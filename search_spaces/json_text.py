@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -65,10 +63,12 @@ def read_as(kind: type[T], data: Any) -> T:
     Raises:
         ValueError: naming the first field at fault, what is right and what was given.
     """
-    from pydantic import ValidationError  # takes a while to load
+    from pydantic import TypeAdapter, ValidationError  # take a while to load
 
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
     try:
-        found: T = _adapter(kind).validate_json(json.dumps(data, allow_nan=False), strict=True)
+        found: T = _adapters[kind].validate_json(json.dumps(data, allow_nan=False), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
@@ -77,8 +77,4 @@ def read_as(kind: type[T], data: Any) -> T:
     return found
 
 
-@cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
+_adapters: dict[object, TypeAdapter[Any]] = {}  # making one takes longer than using it
