@@ -31,7 +31,7 @@ from pydantic import BaseModel, ValidationError
 
 from nas.request.fields import first_problem
 from search_spaces.errors import NasError, UsageError
-from search_spaces.toml_source import read_text
+from search_spaces.toml.source import read_text
 from service.api.schemas import (
     ArtifactOut,
     ExportRequest,

@@ -12,7 +12,7 @@ from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
-from nas.console.progress import choose_screen
+from nas.console.progress import choose_reporter
 from nas.console.tables import show_front, table
 from nas.run.events import event_from_json
 from nas.search.doubtful import doubtful_sentence
@@ -146,7 +146,7 @@ def connected(server: str, token: str | None) -> Client:
 
 def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
     state = "unknown"
-    with choose_screen(quiet, json_lines) as screen:
+    with choose_reporter(quiet, json_lines) as screen:
         for data in client.follow(job):
             if json_lines:
                 sys.stdout.write(json.dumps(data) + "\n")
