@@ -17,6 +17,7 @@ from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
+DEFAULT_SERVER = "http://127.0.0.1:8321"  # where clients look, as `host` and `port` say below
 PRIVATE = ("runs", "logs", "cache", "trash", "uploads")  # folders of the home
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077
