@@ -179,6 +179,25 @@
     });
   }
 
+  // -- charts as pictures -----------------------------------------------------------------------
+
+  if (document.querySelector(".fronts")) {
+    for (const plot of document.querySelectorAll(".plot")) {
+      const button = element("button", "PNG");
+      button.type = "button";
+      button.setAttribute("aria-label", `PNG of ${plot.id.replace("chart-", "")}`);
+      button.addEventListener("click", () => {
+        const style = { paper_bgcolor: getComputedStyle(document.body).backgroundColor };
+        const { data, layout } = plot;
+        Plotly.downloadImage(
+          { data, layout: { ...layout, ...style } },
+          { format: "png", width: 1200, height: 800, filename: plot.id }
+        );
+      });
+      plot.parentElement.append(button);
+    }
+  }
+
   // -- the form of a new search -----------------------------------------------------------------
 
   function restriction(form) {
