@@ -73,6 +73,7 @@ class Settings(BaseModel):
             ``NAME=package.module:Name``, see `nas.run.evaluators.opening`.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
+        webhook_private: whether webhooks may be addresses of this machine and of private networks.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -105,6 +106,7 @@ class Settings(BaseModel):
     executor: ExecutorKind = "local"
     ray_address: str | None = None
     evaluators: tuple[str, ...] = ()
+    webhook_private: bool = False
     runner: str = "service.worker.job_process"
 
     @property

@@ -14,10 +14,11 @@ from service.dashboard import (
     pages,
     static,
     submission,
+    webhook,
 )
 
 router = APIRouter()
-for _module in (pages, static, job_list, comparison, submission, checkpoints, job_page):
+for _module in (pages, static, job_list, comparison, submission, checkpoints, webhook, job_page):
     router.include_router(_module.router)
 
 __all__ = ["router"]

@@ -1,4 +1,4 @@
-"""The page of jobs, with filters, and the fronts of several jobs side by side."""
+"""The page of jobs, with filters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from service.api.routes.jobs import edit, listed
 from service.api.routes.results import folder_of, reads_runs
 from service.api.schemas import JobEdit, JobQuery
 from service.auth import Role
-from service.dashboard.pages import Form, Page, log_in, page
+from service.dashboard.pages import Form, Page, log_in, page, site_path
 from service.jobs.listing import Order
 from service.jobs.states import Kind, State
 
 PER_PAGE = 25
-MOST_FRONTS = 6
 
 router = APIRouter(route_class=Page)
 
@@ -53,7 +52,7 @@ class ListQuery(JobQuery):
 def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query()]) -> Response:
     """The jobs, newest first; with a token in the address it logs in instead."""
     if query.token is not None:
-        return log_in(request, context, query.token)
+        return log_in(request, context, query.token, query.address(token=None))
     viewer = authenticate_reader(request, context)
     found, following = listed(query, viewer, context)
     store, everybody = context.store, viewer.role is Role.admin
@@ -79,7 +78,9 @@ def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query
 
 
 @router.post("/jobs/{job_id}/words")
-def words(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+def words(
+    request: Request, job: AnyJob, token: Submitter, context: InContext, form: Form
+) -> Response:
     """Change title, tags and notes, and go back to where they were changed."""
     given: dict[str, Any] = {
         name: form[name][0].replace("\r\n", "\n") for name in ("title", "notes") if name in form
@@ -90,8 +91,8 @@ def words(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Resp
         edit(job, JobEdit(**given), token, context)
     except ValidationError as error:
         raise ProblemError(422, first_problem(error)) from error
-    back = form.get("back", [""])[0]
-    return RedirectResponse(back if back.startswith("/?") else "/", status_code=303)
+    back = site_path(request.headers.get("referer", "")) or "/"
+    return RedirectResponse(back, status_code=303)
 
 
 @router.get("/jobs/{job_id}/curve.svg")

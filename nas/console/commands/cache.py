@@ -1,4 +1,4 @@
-"""`nas cache`: what is kept on this machine for later searches: times, and prepared texts."""
+"""`nas cache`: what is kept on this machine for later searches: times, its speed, texts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from latency.timings import (
     timings_id,
     write_lock,
 )
+from latency.yardstick import read_speed, speed_lock, speeds_dir
 from nas.console import options
 from nas.console.formatting import NOTHING, compact
 from nas.console.output import out, print_json, say
@@ -94,14 +95,59 @@ class CachedTimes:
         }
 
 
+@dataclass(frozen=True)
+class CachedSpeed:
+    """How fast a device has been, which sets what a millisecond is in all that is timed there.
+
+    Attributes:
+        id: how its file is named.
+        file: that one.
+        state: ``used`` or ``damaged``.
+        problem: what is wrong with a damaged one.
+        device: its label; None where it cannot be read, like the data type.
+        dtype: in which the yardstick computes.
+        sessions: calm ones of the timer.
+        fastest_ms: the yardstick at its fastest; None before enough sessions agreed.
+        last: when the last of the fastest sessions began, in seconds since 1970.
+    """
+
+    id: str
+    file: Path
+    state: str
+    problem: str = ""
+    device: str | None = None
+    dtype: str | None = None
+    sessions: int = 0
+    fastest_ms: float | None = None
+    last: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints; times in UTC."""
+        return {
+            "kind": "speed",
+            "id": self.id,
+            "state": self.state,
+            "problem": self.problem or None,
+            "device": self.device,
+            "dtype": self.dtype,
+            "sessions": self.sessions,
+            "fastest_ms": self.fastest_ms,
+            "last": _utc(self.last),
+            "files": [str(self.file)],
+        }
+
+
+Cached = CachedTimes | CachedSpeed | PreparedTexts
+
+
 def list_cache(as_json: bool = options.JSON) -> None:
     """List what is kept for later searches.
 
     What was timed on this machine is not timed again, and texts that were prepared for a checkpoint
-    are not prepared again.
+    are not prepared again. How fast a device has been tells later searches what a slow moment is.
     """
-    found, texts = read_cache(), read_prepared_texts()
-    every: list[CachedTimes | PreparedTexts] = [*found, *texts]
+    found, speeds, texts = read_cache(), read_speeds(), read_prepared_texts()
+    every: list[Cached] = [*found, *speeds, *texts]
     if as_json:
         print_json([one.to_json() for one in every])
         return
@@ -109,6 +155,8 @@ def list_cache(as_json: bool = options.JSON) -> None:
         say(f"nothing that was timed is kept in {timings_dir()}")
     else:
         _print_times(found)
+    if speeds:
+        _print_speeds(speeds)
     if texts:
         _print_texts(texts)
     for one in every:
@@ -134,6 +182,17 @@ def _print_times(found: Sequence[CachedTimes]) -> None:
     out().print(made)
 
 
+def _print_speeds(found: Sequence[CachedSpeed]) -> None:
+    columns, numbers = ["id", "device", "type", "sessions", "fastest", ""], ["sessions", "fastest"]
+    title = f"How fast devices have been, by a small fixed network, in {speeds_dir()}"
+    made = table(title, columns, numbers, whole=["id"])
+    for one in found:
+        fastest = NOTHING if one.fastest_ms is None else f"{one.fastest_ms:.3g} ms"
+        cells = [one.device or NOTHING, one.dtype or NOTHING, str(one.sessions or NOTHING), fastest]
+        made.add_row(*map(Text, [one.id, *cells, "" if one.state == USED else one.state]))
+    out().print(made)
+
+
 def _print_texts(found: Sequence[PreparedTexts]) -> None:
     columns, numbers = ["id", "task", "examples", "size", ""], ["examples", "size"]
     title = f"Texts prepared for checkpoints, in {prepared_texts_dir()}"
@@ -153,16 +212,20 @@ def clear(
     """Remove what is kept: it is timed or prepared anew when it is needed.
 
     A search whose texts are removed goes on when it is asked for again, with the texts themselves.
+    How fast a device has been is to be removed when it has become slower for good.
     """
     if bool(ids) == everything:
         raise UsageError("nas cache clear takes ids, which nas cache list shows, or --all")
-    found: list[CachedTimes | PreparedTexts] = [*read_cache(), *read_prepared_texts()]
+    found: list[Cached] = [*read_cache(), *read_speeds(), *read_prepared_texts()]
     chosen = found if everything else [_named(given, found) for given in ids]
     if not chosen:
         say(f"nothing is kept in {cache_dir()}")
     for one in dict.fromkeys(chosen):
         if isinstance(one, PreparedTexts):
             remove_prepared_texts(one, LOCK_TIMEOUT_S)
+        elif isinstance(one, CachedSpeed):
+            with file_lock(speed_lock(one.file), LOCK_TIMEOUT_S):
+                one.file.unlink(missing_ok=True)
         else:
             _remove(one)
         say(f"removed {one.id}: {_description(one)}")
@@ -174,6 +237,29 @@ def read_cache() -> list[CachedTimes]:
     for file in sorted(timings_dir().glob(f"*{ENDING}")):
         groups.setdefault(timings_id(file), []).append(file)
     return [_read(name, files) for name, files in sorted(groups.items())]
+
+
+def read_speeds() -> list[CachedSpeed]:
+    """How fast each device has been, by id."""
+    return [_read_speed(file) for file in sorted(speeds_dir().glob("*.json"))]
+
+
+def _read_speed(file: Path) -> CachedSpeed:
+    try:
+        record, speed = read_speed(file)
+    except NasError as error:
+        return CachedSpeed(file.stem, file, DAMAGED, str(error))
+    last = max((began for _, began in speed.fastest), default=None)
+    return CachedSpeed(
+        id=file.stem,
+        file=file,
+        state=USED,
+        device=record.device.label,
+        dtype=record.dtype,
+        sessions=speed.sessions,
+        fastest_ms=speed.quiet_ms,
+        last=last,
+    )
 
 
 def _read(name: str, files: Sequence[Path]) -> CachedTimes:
@@ -216,7 +302,7 @@ def _sessions(profiles: Sequence[TimingJournal]) -> dict[float, bool]:
     return {one.began: bool(one.disturbed) for one in readings}
 
 
-def _named(given: str, found: Sequence[CachedTimes | PreparedTexts]) -> CachedTimes | PreparedTexts:
+def _named(given: str, found: Sequence[Cached]) -> Cached:
     """The only one of that id, or whose id begins so.
 
     Raises:
@@ -245,7 +331,9 @@ def _remove(one: CachedTimes) -> None:
             file.unlink(missing_ok=True)
 
 
-def _description(one: CachedTimes | PreparedTexts) -> str:
+def _description(one: Cached) -> str:
+    if isinstance(one, CachedSpeed):
+        return f"how fast {one.device} has been" if one.state == USED else one.state
     if one.state not in (USED, OLDER):
         return f"{one.state}, {_bytes(one.size)}"
     if isinstance(one, PreparedTexts):

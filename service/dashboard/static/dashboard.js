@@ -200,54 +200,48 @@
 
   // -- the form of a new search -----------------------------------------------------------------
 
-  function restriction(form) {
-    const kept = {};
-    for (const box of form.querySelectorAll('input[name^="gene:"]')) {
-      const gene = (kept[box.name.slice(5)] ??= { all: 0, ticked: [] });
-      gene.all += 1;
-      if (box.checked) gene.ticked.push("number" in box.dataset ? Number(box.value) : box.value);
-    }
-    return Object.fromEntries(
-      Object.entries(kept)
-        .filter(([, gene]) => gene.ticked.length < gene.all)
-        .map(([name, gene]) => [name, gene.ticked])
-    );
-  }
-
-  // As the report writes counts: whole, or as a power of ten.
-  function written10(size) {
-    if (size.length <= 10) return Number(size).toLocaleString("en-US");
-    const raised = [...String(size.length - 1)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-    return `${size[0]}.${size[1]} × 10${raised}`;
-  }
-
-  async function count(form, shown) {
-    const restrict = restriction(form);
-    if (Object.values(restrict).some((ticked) => !ticked.length)) {
-      shown.textContent = "Each gene needs at least one choice.";
-      return;
-    }
-    const answer = await fetch("/api/v1/spaces/check", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ space: form.elements.space.value, restrict }),
-    });
-    const found = await answer.json();
-    const number = document.createElement("strong");
-    number.textContent = answer.ok ? written10(found.size) : "";
-    shown.replaceChildren(number, answer.ok ? " networks remain" : found.detail);
-  }
-
+  // The server says of the form as it stands what it would say if it were sent.
   const form = document.querySelector("form.search");
   if (form) {
     const shown = document.getElementById("remaining");
+    const problem = document.getElementById("problem");
     document.getElementById("count").hidden = true;
-    form.addEventListener("change", (event) => {
-      if (event.target.name.startsWith("gene:")) count(form, shown);
+    let timer = null;
+    let asked = 0;
+
+    // A field of the request that has several fields of the form → how their names begin.
+    const several = { limits: "limit:", restrict: "gene:", objectives: "objective" };
+
+    function mark(field) {
+      const prefix = several[field];
+      for (const one of form.elements) {
+        if (field && (one.name === field || (prefix && one.name.startsWith(prefix)))) one.setAttribute("aria-invalid", "true");
+        else one.removeAttribute("aria-invalid");
+      }
+    }
+
+    async function check() {
+      const number = (asked += 1);
+      const body = new URLSearchParams(new FormData(form));
+      const answer = await fetch(form.dataset.check, { method: "POST", body });
+      if (number !== asked || !answer.ok) return;  // something was typed meanwhile
+      const found = await answer.json();
+      if (number !== asked) return;
+      problem.hidden = !found.problem;
+      if (problem.textContent !== (found.problem ?? "")) problem.textContent = found.problem ?? "";
+      mark(found.field);
+      shown.replaceChildren(element("strong", found.remaining), " networks remain");
+    }
+
+    form.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(check, 400);
     });
     const space = document.querySelector("[data-submit]");
-    space.addEventListener("change", () => space.form.submit());
-    space.form.querySelector("button").hidden = true;
+    if (space) {
+      space.addEventListener("change", () => space.form.submit());
+      space.form.querySelector("button").hidden = true;
+    }
   }
 
   // -- a network that is asked ------------------------------------------------------------------

@@ -17,6 +17,7 @@ from latency.locking import file_lock
 from latency.machine import MachineState
 from latency.timings import TimingHeader, default_timings_path, open_timings
 from latency.workload import Workload
+from latency.yardstick import SpeedRecord
 from nas.console.app import app
 from nas.console.commands import cache
 from search_spaces.loading import load_space
@@ -70,6 +71,19 @@ def make_older(path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for ending in (".held.jsonl", ".confirmed.jsonl"):
         path.with_suffix(ending).unlink()
+
+
+def test_how_fast_a_device_has_been_is_shown_and_removed() -> None:
+    record = SpeedRecord(DEVICE, "float32")
+    record.add([(0.5, BEGAN), (0.51, BEGAN), (0.52, BEGAN + HOUR), (0.9, BEGAN)])
+    (row,) = listed()
+    assert row["kind"] == "speed" and row["state"] == "used" and row["sessions"] == 4
+    assert row["fastest_ms"] == pytest.approx(0.51) and row["device"] == DEVICE.label
+    assert "0.51 ms" in nas("list").stdout and "Some [fast] Processor" in nas("list").stdout
+    record.path.write_text("{")
+    assert listed()[0]["state"] == "damaged" and "is damaged" in nas("list").stdout
+    assert nas("clear", record.path.stem[:6]).exit_code == 0
+    assert listed() == [] and not record.path.exists()
 
 
 def test_nothing_was_timed_yet(own_cache: Path) -> None:
