@@ -130,7 +130,7 @@ def test_a_search_begins_again_with_changes(server: Server, alice: httpx.Client)
         "limits": {"params": 30000.0},
         "restrict": {"encoder.ffn_dim": [8, 16]},
         "keep": {"encoder.attention": ["omni"]},
-        "settings": {"observations": 50},
+        "settings": {"observations": "50"},
     }
     job = server.client("alice").post("/jobs", json=asked).json()["id"]
     assert f'href="/new?again={job}"' in said(alice.get(f"/jobs/{job}"))
