@@ -57,7 +57,7 @@ LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray*", "nas.executors.retraining.tuning", "experiments.ray_chaos"),
+    "ray": ("nas.executors.ray*", "nas.executors.retraining.tuning", "experiments.ray_*"),
     "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx",),
     "onnxscript": ("supernet.export.onnx",),
@@ -66,6 +66,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
     "pandas": ("nas.results.tables", "nas.run.evaluators.table"),
+    "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

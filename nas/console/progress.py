@@ -128,7 +128,7 @@ class BarScreen(Screen):
             case events.StageStarted(stage, label, total):
                 self._start(stage, label, total)
             case events.Progress(stage, done, total, message):
-                self._bars.update(self._task(stage), completed=done, total=total)
+                self._bars.update(self._task(stage), completed=done, total=total or None)
                 if message:  # else the last words stay
                     self._bars.update(self._task(stage), message=message)
             case events.FrontUpdated(stage, points, volume):
