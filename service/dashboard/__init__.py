@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from service.dashboard import (
     checkpoints,
     comparison,
+    data,
     job_list,
     job_page,
     pages,
@@ -18,7 +19,17 @@ from service.dashboard import (
 )
 
 router = APIRouter()
-for _module in (pages, static, job_list, comparison, submission, checkpoints, webhook, job_page):
+for _module in (
+    pages,
+    static,
+    job_list,
+    comparison,
+    submission,
+    checkpoints,
+    data,
+    webhook,
+    job_page,
+):
     router.include_router(_module.router)
 
 __all__ = ["router"]

@@ -16,6 +16,7 @@ from nas.request.spec import SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
+from service.api.catalog import Catalog
 from service.api.dependencies import Context, InContext, Submitter, job_of
 from service.api.problems import ProblemError
 from service.api.routes import jobs
@@ -194,7 +195,7 @@ def _form_page(
         remaining = _remaining(chosen, context)
     except ProblemError as error:
         problem = problem or error.detail
-    offers = _offers(context)
+    offers = _offers(context.catalog.seen_by(token))
     return page(
         request,
         "new",
@@ -219,9 +220,8 @@ def _form_page(
     )
 
 
-def _offers(context: Context) -> list[Offer]:
+def _offers(catalog: Catalog) -> list[Offer]:
     """All spaces; with what is missing where neither its own data are here nor others for it."""
-    catalog = context.catalog
     usable = [one for one in catalog.datasets() if one.problem is None]
     names, tasks = {one.name for one in usable}, {one.task for one in usable if one.path}
     files = bool(catalog.data_names())
@@ -284,12 +284,12 @@ def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[st
 
 def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -> list[Control]:
     """What the form asks for besides space, objectives and choices: the fields of a request."""
-    catalog, dataset = context.catalog, space.data.get("dataset")
+    catalog, dataset = context.catalog.seen_by(token), space.data.get("dataset")
     here: dict[str, list[str]] = {
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
         "data": [SYNTHETIC, *catalog.data_names()],
         "device_profile": catalog.profile_names(),
-        "start": catalog.seen_by(token).checkpoint_names(),
+        "start": catalog.checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }

@@ -396,6 +396,69 @@
     });
   }
 
+  // -- data that are uploaded ------------------------------------------------------------------
+
+  const CHUNK = 8 * 2 ** 20;
+  const TRIES = 5;  // of a chunk, before the reader is asked to go on
+
+  // Sends what the service has not got yet; a file that is on its way goes on there.
+  async function uploadData(form, bar, say) {
+    const [file] = form.elements.file.files;
+    const { name, task, image_size } = form.elements;
+    const known = await ask("GET", "/api/v1/data");
+    const same = (one) => one.state === "coming" && one.file === file.name && one.bytes === file.size;
+    const side = image_size.value ? { image_size: Number(image_size.value) } : {};
+    const wanted = { name: name.value, file: file.name, bytes: file.size, task: task.value, ...side };
+    let upload = known.uploads.find(same) ?? await ask("POST", "/api/v1/data", wanted);
+    const place = `/api/v1/data/${upload.id}`;
+    bar.max = file.size;
+    let failed = 0;
+    while (upload.received < file.size) {
+      const offset = upload.received;
+      const part = file.slice(offset, offset + CHUNK);
+      say(`Sending ${file.name}.`);
+      try {
+        await send(`${place}/content?offset=${offset}`, part, (bytes) => { bar.value = offset + bytes; });
+        failed = 0;
+      } catch (error) {
+        failed += 1;
+        if (failed === TRIES) throw error;
+        say(`${error.message}; trying again.`);
+        await new Promise((done) => { setTimeout(done, 1000 * 2 ** failed); });
+      }
+      upload = await ask("GET", place);
+    }
+    say("The service checks it.");
+    await ask("POST", `${place}/finish`);
+  }
+
+  const bringing = document.querySelector("form.data-upload");
+  if (bringing) {
+    const bar = bringing.querySelector("progress");
+    const button = bringing.querySelector("button");
+    const status = bringing.querySelector("[role=status]");
+    const say = (text) => { status.textContent = text; };
+    bringing.elements.file.addEventListener("change", (event) => {
+      const stem = event.target.files[0]?.name.split(".")[0] ?? "";
+      bringing.elements.name.value ||= stem.replace(/[^A-Za-z0-9_.-]/g, "-").slice(0, 100);
+    });
+    bringing.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      bar.hidden = false;
+      status.classList.remove("fault");
+      try {
+        await uploadData(bringing, bar, say);
+        location.assign("/data");
+      } catch (error) {
+        status.classList.add("fault");
+        say(error.message);
+        button.disabled = false;
+        bar.hidden = true;
+      }
+    });
+  }
+
   remember();
   bindAll();
   if (document.body.dataset.follow) follow();
