@@ -289,7 +289,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     assert run.front is not None
     picked = run.picked
     if run.spec.evaluator is not None:
-        return _told_table(run, titled)
+        return _external_table(run, titled)
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
     costs = [name for name in COSTS if name in known]
@@ -329,7 +329,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _told_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
+def _external_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
     """The same of networks that an evaluator of others knows: each in a line."""
     assert run.front is not None
     picked = run.picked

@@ -69,9 +69,9 @@ def _story(run: RunContents) -> Html:
         for name in run.spec.objectives
         if name != QUALITY
     ).replace(" and little ", " and ")
-    told = run.spec.evaluator is not None
-    what = "networks" if told else "transformers"
-    where = "" if told else f" on the data set {run.spec.dataset}"
+    external = run.spec.evaluator is not None
+    what = "networks" if external else "transformers"
+    where = "" if external else f" on the data set {run.spec.dataset}"
     sentences: list[str | Html] = [
         f"This run looked for {what} with {run.quality.wish} and {costs}{where}. "
     ]

@@ -263,7 +263,7 @@ class Progress(BaseModel):
 class JobOut(BaseModel):
     """A job."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     id: str
     kind: Kind

@@ -1,6 +1,6 @@
 """Has what strangers send read, and networks asked, by other processes, which may be lost.
 
-What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds`). Should there be
+What a stranger sends is bounded before it is parsed (`search_spaces.toml.bounds`). Should there be
 text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
@@ -39,7 +39,7 @@ from nas.request.spec import SpaceSource
 from nas.run.folder import RunFolder
 from nas.run.layout import weights_file
 from search_spaces.errors import NasError
-from search_spaces.toml_bounds import check_bounds
+from search_spaces.toml.bounds import check_bounds
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import (
