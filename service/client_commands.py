@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from nas.cli.architectures import read_architecture
 from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
 from nas.console.progress import choose_screen
 from nas.console.tables import show_front, table
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN
 from nas.run.events import event_from_json
 from nas.search.doubtful import doubtful_sentence
-from nas.search.front import Front, FrontEntry, value_text
+from nas.search.front import BASELINES_SCHEMA, SCHEMA, Front, FrontEntry, value_text
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genes import GeneNetwork
@@ -60,6 +63,8 @@ def submit(
     name = str(request.space)
     if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
         asked |= {"space": None, "space_toml": read_text(Path(name))}
+    if request.baseline not in (PLAIN, NONE) and isinstance(request.baseline, str):
+        asked |= {"baseline": read_architecture(request.baseline).to_json()}
     with connected(server, token) as client:
         job = str(client.ask("POST", "/jobs", json=asked)["id"])
         if follow:
@@ -189,7 +194,8 @@ def _show(answer: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if answer["final"]:
-        show_front(Front.from_json({**answer, "schema": 1}, _network), None)
+        schema = BASELINES_SCHEMA if answer.get("baselines") else SCHEMA
+        show_front(Front.from_json({**answer, "schema": schema}, _network), None)
         return
     names = [objective["name"] for objective in answer["objectives"]]
     made = table("So far", ["id", *names], right=names)

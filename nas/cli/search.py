@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from latency.workload import Workload
+from nas.cli.architectures import read_architecture
 from nas.cli.checked_spaces import checked_space
 from nas.cli.data import shown_on
 from nas.cli.listeners.targets import LOG, Target, read_logs
@@ -30,6 +31,7 @@ from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, load_genes
@@ -133,6 +135,10 @@ class Here:
         if found != path and not self._quiet:
             tell(f"{path} as {begun.space.name} reads it: {found}")
         return found
+
+    def architecture(self, name: str) -> Architecture:
+        """A network in a file, or in a line of text."""
+        return read_architecture(name)
 
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file that was named; the first stage looks whether there is such a data set."""

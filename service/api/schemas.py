@@ -314,6 +314,12 @@ class ObjectiveOut(BaseModel):
     reference: float | None = None
 
 
+class BaselineOut(EntryOut):
+    """A network that the winner is held against, and what it was chosen as."""
+
+    roles: list[Literal["largest", "nearest", "own"]]
+
+
 class FrontOut(BaseModel):
     """The Pareto front; `final` is false while the search is still measuring."""
 
@@ -321,6 +327,7 @@ class FrontOut(BaseModel):
     objectives: list[ObjectiveOut]
     front: list[EntryOut]
     hypervolume: float | None
+    baselines: list[BaselineOut] = []
 
 
 class ArchitectureOut(EntryOut):

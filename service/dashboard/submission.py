@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown
-from nas.request.spec import SYNTHETIC, SpaceSource
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace, Slot
 from service.api.dependencies import Context, InContext, Submitter
@@ -139,6 +140,7 @@ def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -
         "device_profile": catalog.profile_names(),
         "start": catalog.seen_by(token).checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
+        "baseline": [PLAIN, NONE],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
     found = []
