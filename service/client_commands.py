@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nas.cli.architectures import read_architecture
 from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
 from nas.console.progress import choose_screen
 from nas.console.tables import show_front, table
+from nas.request.architectures import read_architecture
 from nas.request.protected_choices import NONE
 from nas.request.spec import PLAIN
 from nas.run.events import event_from_json

@@ -10,7 +10,6 @@ from pathlib import Path
 import typer
 
 from latency.workload import Workload
-from nas.cli.architectures import read_architecture
 from nas.cli.checked_spaces import checked_space
 from nas.cli.data import shown_on
 from nas.cli.listeners.targets import LOG, Target, read_logs
@@ -23,6 +22,7 @@ from nas.console.output import tell
 from nas.console.progress import choose_screen
 from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorSettings
+from nas.request.architectures import read_architecture
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
 from nas.request.spec import DEFAULT_HOURS, SYNTHETIC, SearchRequest

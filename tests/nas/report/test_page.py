@@ -29,8 +29,8 @@ from tests.support.report_cases import charts, trace, words_of
 from tests.support.run_fixture import empty_run, retrain, rewrite
 
 SECTIONS = (
-    "front networks exchange omni features importances ranker latency pruning time training "
-    "reproduce"
+    "front baselines networks exchange omni features importances ranker latency pruning time "
+    "training reproduce"
 ).split()
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 

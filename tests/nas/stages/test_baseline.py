@@ -97,9 +97,8 @@ def test_limits_leave_no_plain_network(tmp_path: Path) -> None:
 
 
 def test_a_network_of_sizes_that_the_space_has_not(tmp_path: Path) -> None:
-    own = {"encoder": {"embed_dim": 6, "layers": [{"attention": "softmax", "num_heads": 3}] * 3}}
-    for layer in own["encoder"]["layers"]:
-        layer["ffn_dim"] = 5
+    layer = {"attention": "softmax", "num_heads": 3, "ffn_dim": 5}
+    own = {"encoder": {"embed_dim": 6, "layers": [layer] * 3}}
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(own))
     space = tmp_path / "tiny.toml"
