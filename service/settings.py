@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError
 
-from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
+DEFAULT_SERVER = "http://127.0.0.1:8321"  # where clients look, as `host` and `port` say below
 PRIVATE = ("runs", "logs", "cache", "trash", "uploads")  # folders of the home
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077
@@ -70,9 +71,10 @@ class Settings(BaseModel):
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
         evaluators: what searches of genes may name to know their networks, as
-            ``NAME=package.module:Name``, see `nas.evaluators.opening`.
+            ``NAME=package.module:Name``, see `nas.run.evaluators.opening`.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
+        webhook_private: whether webhooks may be addresses of this machine and of private networks.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -105,6 +107,7 @@ class Settings(BaseModel):
     executor: ExecutorKind = "local"
     ray_address: str | None = None
     evaluators: tuple[str, ...] = ()
+    webhook_private: bool = False
     runner: str = "service.worker.job_process"
 
     @property

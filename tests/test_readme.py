@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import typer
 
-from nas.cli import plugins
-from nas.cli.app import app
+from nas.console import plugins
+from nas.console.app import app
 from nas.request.presets import PRESETS, budget_for, check_setting
 from nas.run.stages import SEARCH_STAGES
 from search_spaces.errors import SpaceFileError

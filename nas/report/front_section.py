@@ -304,24 +304,27 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     assert run.front is not None
     picked = run.picked
     if run.spec.evaluator is not None:
-        return _told_table(run, titled)
+        return _external_table(run, titled)
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
     costs = [name for name in COSTS if name in known]
     timed = [name for name in costs if OBJECTIVES[name].predicted]
     exact = [name for name in COUNTED if name in costs]
     shown = _quality_heads(run)
-    heads = ["network", "layers", "embedding size", *shown.values()]
+    heads = ["network"]
+    heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
+    heads += shown.values()
     for name in timed:
         label, unit = OBJECTIVES[name].label, OBJECTIVES[name].symbol
         heads += [f"{label}, {unit}", f"{label} predicted, {unit}"]
-    heads += [OBJECTIVES[name].label for name in exact]
-    heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
-    rows = [
-        _row(entry, titled(entry), entry.id == (picked and picked.id), shown, timed, exact)
-        + ([_test_score(results.get(entry.id))] if results else [])
-        for entry in run.front.entries
-    ]
+    heads += [*(OBJECTIVES[name].label for name in exact), "layers", "embedding size"]
+    rows = []
+    for entry in run.front.entries:
+        name, *numbers = _row(
+            entry, titled(entry), entry.id == (picked and picked.id), shown, timed, exact
+        )
+        trained = [_test_score(results.get(entry.id))] if results else []
+        rows.append([name, *trained, *numbers])
     *first, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
         f"The networks of the front. {words.sentence(', '.join(first))} and {last} are those of "
@@ -341,7 +344,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _told_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
+def _external_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
     """The same of networks that an evaluator of others knows: each in a line."""
     assert run.front is not None
     picked = run.picked
@@ -393,15 +396,15 @@ def _row(
     depths, dims = [len(stack.layers) for stack in stacks], [stack.embed_dim for stack in stacks]
     cells = [
         cell(join(link, " ", tag("span", "picked", class_="badge")) if picked else link),
-        cell(" + ".join(map(str, depths)), sum(depths)),
-        cell(" + ".join(map(str, dims)), sum(dims)),
     ]
     for name in shown:
         guess = name == PREDICTED
         cells.append(_number(*((entry.predicted, QUALITY) if guess else (entry.measured, name))))
     for name in timed:
         cells += [_measured_or_not(entry, name), _number(entry.predicted, name)]
-    return cells + [_number(entry.measured, name) for name in exact]
+    cells += [_number(entry.measured, name) for name in exact]
+    sizes = ((depths, sum(depths)), (dims, sum(dims)))
+    return cells + [cell(" + ".join(map(str, each)), order) for each, order in sizes]
 
 
 def _measured_or_not(entry: FrontEntry, name: str) -> Html:

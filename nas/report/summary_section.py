@@ -17,7 +17,6 @@ from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import NONE, spelled
 from nas.request.spec import SYNTHETIC, SearchRequest, SearchSpec, SearchTerms
 from nas.results.contents import Retrained, RunContents
-from nas.retraining.shortfall import shortfall_and_advice
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
@@ -27,6 +26,7 @@ from nas.run.layout import (
     result_file,
 )
 from nas.run.stages import stages_of_run
+from nas.search.shortfall import shortfall_and_advice
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
@@ -72,9 +72,9 @@ def _story(run: RunContents) -> Html:
         for name in run.spec.objectives
         if name != QUALITY
     ).replace(" and little ", " and ")
-    told = run.spec.evaluator is not None
-    what = "networks" if told else "transformers"
-    where = "" if told else f" on the data set {run.spec.dataset}"
+    external = run.spec.evaluator is not None
+    what = "networks" if external else "transformers"
+    where = "" if external else f" on the data set {run.spec.dataset}"
     sentences: list[str | Html] = [
         f"This run looked for {what} with {run.quality.wish} and {costs}{where}. "
     ]

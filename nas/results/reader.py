@@ -17,10 +17,10 @@ from nas.request.protected_choices import checked_protected
 from nas.request.spec import SearchSpec
 from nas.results.contents import (
     DISTANCES,
-    Audit,
     Epoch,
     Exchange,
     Origin,
+    PruningAudit,
     Retrained,
     RunContents,
     Stretch,
@@ -37,7 +37,7 @@ from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.search.sensitivity import TopFeatures, read_features
+from nas.search.sensitivity import GeneEffects, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
@@ -317,7 +317,7 @@ def _front(data: Any, space: GenotypeSpace) -> Front:
     return front
 
 
-def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
+def _features(folder: RunFolder, reader: _Reader) -> dict[str, GeneEffects]:
     needed = [layout.RANKER_FILE]
     needed += [layout.predictor_file(OBJECTIVES[name].stage) for name in folder.spec.timed]
     if folder.record("rank") is None or not all(map(folder.has, needed)):
@@ -325,9 +325,9 @@ def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
     return reader.parsed(needed[0], lambda: read_features(folder))
 
 
-def _audit(data: Any, spec: SearchSpec) -> Audit:
+def _audit(data: Any, spec: SearchSpec) -> PruningAudit:
     protected = data.get("vetoes", {})  # earlier versions had none
-    return Audit(
+    return PruningAudit(
         size=int(data["size"]),
         refused=data["refused"],
         cuts=tuple(_cut(cut) for cut in data["cuts"]),

@@ -10,7 +10,16 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, TOLD, Objective, rates
+from nas.objectives import (
+    EXTERNAL_QUALITY,
+    OBJECTIVES,
+    QUALITIES,
+    QUALITY,
+    SCORES,
+    TIMED,
+    Objective,
+    rates,
+)
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
 from nas.request.picks import (
     BEST,
@@ -37,7 +46,7 @@ ReadNetwork = Callable[[Any], Network]
 
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
-TOLD_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
+EXTERNAL_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 BASELINES_SCHEMA = 4  # with baselines, and with predicted_for where schema 2 has it
 
 Role = Literal["largest", "nearest", "own"]
@@ -193,7 +202,7 @@ class Front:
         if self.predicted_for:
             schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
         if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
-            schema, more = TOLD_SCHEMA, {"origin": self.origin}
+            schema, more = EXTERNAL_SCHEMA, {"origin": self.origin}
         if self.baselines:
             schema = BASELINES_SCHEMA
             more |= {"baselines": [one.to_json() for one in self.baselines]}
@@ -244,7 +253,9 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     metric, unit = item["metric"], item["unit"]
     if not (isinstance(metric, str) and isinstance(unit, str)):
         raise ValueError(f"the objective {item['name']} has no metric and unit")
-    qualities = {one.objective.metric: one.objective for one in (*QUALITIES.values(), TOLD)}
+    qualities = {
+        one.objective.metric: one.objective for one in (*QUALITIES.values(), EXTERNAL_QUALITY)
+    }
     known = OBJECTIVES[item["name"]]
     if known.name == QUALITY:
         known = qualities.get(metric, known)

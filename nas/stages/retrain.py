@@ -1,6 +1,6 @@
 """Which networks are trained from scratch, after a search or when somebody asks for it.
 
-How one is, see `nas.retraining.stage`; where, is the executor's business.
+How one is, see `nas.executors.retraining.stage`; where, is the executor's business.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.retraining.tuning_record import ask_for_trials
+from nas.executors.retraining.tuning_record import ask_for_trials
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file, record_file

@@ -27,7 +27,7 @@ from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNam
 from search_spaces.genes import GeneSpace, parse_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
-from search_spaces.toml_source import read_text
+from search_spaces.toml.source import read_text
 from service.auth import Token
 from service.settings import Settings
 from service.uploads import NAME, Uploads

@@ -85,6 +85,37 @@ def front_charts(view: RunView) -> Html:
     return join(warnings, tag("div", charts, class_="charts"), _left_out(view, most))
 
 
+def picked_numbers(view: RunView, job: str) -> Html:
+    """The network that is picked from the front, in numbers; nothing before there is one."""
+    run = view.contents
+    entry = run.picked
+    if entry is None:
+        return Html("")
+    tiles: list[tuple[str, str]] = [
+        ("picked network" if view.final else "picked so far", _link(job, entry.id))
+    ]
+    for result in run.retrained:
+        if result.id == entry.id:
+            number = words.score(result.headline, result.test_scores[result.headline])
+            tiles.append((f"test {words.SCORES[result.headline]}, retrained", number))
+    for name in dict.fromkeys([QUALITY, *run.costs]):
+        if name in entry.values:
+            guess = "" if name in entry.measured else ", predicted"
+            number = words.quantity(name, entry.value(name))
+            tiles.append((f"{words.metric(run, name)}{guess}", number))
+    return tag("div", [tile(*one) for one in tiles], class_="tiles")
+
+
+def tile(name: str, number: str) -> Html:
+    """A number to remember, and what it is."""
+    return tag("div", tag("span", number, class_="figure"), name, class_="tile")
+
+
+def _link(job: str, network: str, **more: object) -> Html:
+    """A network's id, which leads to its page."""
+    return tag("a", network, href=f"/jobs/{job}/networks/{network}", **more)
+
+
 def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:
     """A run whose front has about so many networks, spread over it.
 
@@ -140,7 +171,7 @@ def choice_table(view: RunView, job: str) -> Html:
             id=f"tick-{entry.id}",
             aria_label=f"choose {entry.id}",
         )
-        link = tag("a", entry.id, href=f"/jobs/{job}/networks?id={entry.id}", data_network=entry.id)
+        link = _link(job, entry.id, data_network=entry.id)
         return join(Html(box.removesuffix("</input>")), " ", link)
 
     run = drawn(view.contents, MOST_LISTED)

@@ -49,6 +49,7 @@ def disk_bytes(folder: Path) -> int:
 def make_room(store: Store, settings: Settings) -> None:
     """Delete what may be deleted while runs are above a quota, and what was left behind."""
     _sweep(store, settings)
+    store.outbox.tidy()
     store.database.reserve.keep()
     _shrink_to(store, settings, settings.quota_bytes)
     if settings.owner_quota_bytes is not None:

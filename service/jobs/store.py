@@ -12,6 +12,7 @@ from service.auth import Role, Token
 from service.jobs.database import TIMEOUT_S, Database
 from service.jobs.job_store import JobStore
 from service.jobs.leases import LeaseStore
+from service.jobs.outbox import Outbox
 from service.jobs.rows import event_of
 from service.jobs.states import ALL, NOTHING, RESULTS, JobEvent, Kind, State
 from service.jobs.tables import events, jobs, runs, tokens, workers
@@ -39,6 +40,7 @@ class Store:
         tokens: who may use the service.
         workers: who does the work.
         retention: how much space the runs take.
+        outbox: webhooks and what is to be delivered to them.
     """
 
     database: Database
@@ -48,6 +50,7 @@ class Store:
     tokens: TokenStore
     workers: WorkerStore
     retention: RetentionStore
+    outbox: Outbox
 
 
 def open_store(
@@ -72,6 +75,7 @@ def open_store(
         TokenStore(database),
         WorkerStore(database),
         RetentionStore(database),
+        Outbox(database),
     )
 
 

@@ -4,6 +4,9 @@
 (() => {
   // -- parts of the page that are written anew -------------------------------------------------
 
+  // A form's own .id is hidden by a field that is called id.
+  const named = (part) => part.getAttribute("id");
+
   // What the reader has done to a part goes on: drawn charts, ticks, opened details, the focus.
   function keepState(old, fresh) {
     for (const plot of old.querySelectorAll(".plot[id]")) {
@@ -18,10 +21,11 @@
       const twin = fresh.querySelector(`#${CSS.escape(details.id)}`);
       if (twin) twin.open = details.open;
     }
+    for (const form of old.querySelectorAll("details[open] form[id]")) {  // what is being typed
+      const twin = fresh.querySelector(`#${CSS.escape(named(form))}`);
+      if (twin) twin.replaceWith(form);
+    }
   }
-
-  // A form's own .id is hidden by a field that is called id.
-  const named = (part) => part.getAttribute("id");
 
   const written = new Map();  // part → its text as it came from the server
 
@@ -111,10 +115,19 @@
   const chosen = document.getElementById("chosen");
   const picked = [];  // ids, the last two that were clicked
 
+  // The address of the page names what is shown, so that it can be sent and loaded again.
+  function remembered() {
+    const address = new URL(location.href);
+    address.searchParams.delete("network");
+    picked.forEach((id) => address.searchParams.append("network", id));
+    history.replaceState(null, "", address);
+  }
+
   async function show(id) {
     if (picked.includes(id)) return;
     picked.push(id);
     if (picked.length > 2) picked.shift();
+    remembered();
     const query = picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
     const answer = await fetch(`${chosen.dataset.networks}?${query}`);
     if (!answer.ok) return;
@@ -124,6 +137,7 @@
     clear.textContent = "Close";
     clear.addEventListener("click", () => {
       picked.length = 0;
+      remembered();
       chosen.replaceChildren();
     });
     chosen.replaceChildren(page.getElementById("networks"), clear);
@@ -149,6 +163,14 @@
   }
 
   if (chosen) {
+    for (const id of new URL(location.href).searchParams.getAll("network").slice(0, 2)) show(id);
+    document.addEventListener("submit", (event) => {
+      const table = event.target.closest("#part-table");
+      const none = document.getElementById("none-ticked");
+      if (!table || table.querySelector("input[name=id]:checked")) return;
+      event.preventDefault();
+      none.hidden = false;
+    });
     document.addEventListener("click", (event) => {
       const link = event.target.closest("a[data-network]");
       if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -209,7 +231,7 @@
     space.form.querySelector("button").hidden = true;
   }
 
-  // -- a checkpoint that is uploaded ------------------------------------------------------------
+  // -- a network that is asked ------------------------------------------------------------------
 
   async function ask(method, path, body) {
     const headers = body ? { "Content-Type": "application/json" } : {};
@@ -218,6 +240,67 @@
     if (!answer.ok) throw new Error(found.detail);
     return found;
   }
+
+  function element(name, text, classes = "") {
+    const made = document.createElement(name);
+    made.textContent = text;
+    if (classes) made.className = classes;
+    return made;
+  }
+
+  function base64(file) {
+    return new Promise((done, fail) => {
+      const reader = new FileReader();
+      reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+      reader.onerror = () => fail(new Error(`${file.name} cannot be read`));
+      reader.readAsDataURL(file);
+    });
+  }
+
+  async function question(form) {
+    const { picture, text, tokens } = form.elements;
+    if (!picture) return { text: text.value, ...(tokens && { tokens: Number(tokens.value) }) };
+    const [file] = picture.files;
+    if (file.size > 700_000) throw new Error(`${file.name} has more than 700 kB: give a smaller one`);
+    return { picture: await base64(file) };
+  }
+
+  // The likeliest classes with their chances, or what the network has written.
+  function told(found) {
+    const parts = [];
+    if (found.warning) parts.push(element("p", found.warning, "warning"));
+    const chances = Object.entries(found.chances).slice(0, 5);
+    if (!chances.length) parts.push(element("blockquote", found.answer));
+    for (const [name, chance] of chances) {
+      const line = element("p", "", "chance");
+      const bar = document.createElement("meter");
+      bar.value = chance;
+      bar.setAttribute("aria-label", name);
+      line.append(element("span", name), bar, element("span", `${(100 * chance).toFixed(1)} %`));
+      parts.push(line);
+    }
+    return parts;
+  }
+
+  const trying = document.querySelector("form.try");
+  if (trying) {
+    const status = trying.querySelector("[role=status]");
+    const button = trying.querySelector("button");
+    trying.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      status.replaceChildren("The network is asked …");
+      try {
+        const found = await ask("POST", trying.dataset.predict, await question(trying));
+        status.replaceChildren(...told(found));
+      } catch (error) {
+        status.replaceChildren(element("p", error.message, "fault"));
+      }
+      button.disabled = false;
+    });
+  }
+
+  // -- a checkpoint that is uploaded ------------------------------------------------------------
 
   // A request whose progress can be seen, which fetch does not tell.
   function send(path, file, tell) {

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from latency.predictor import PredictorReport
-from nas.cli.app import app
-from nas.exporting.model_card import gather_facts
+from nas.console.app import app
 from nas.report.page import render
 from nas.results.contents import RunContents
+from nas.results.model_card import gather_facts
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from nas.cli.results import final_lines
-from nas.cli.search import Here
+from nas.console.commands.results import final_lines
+from nas.console.commands.search import Here
 from nas.report.baseline_section import sentences
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest

@@ -12,7 +12,7 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
 from service.auth import Role
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from tests.support import dashboard_cases
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import Server
@@ -113,7 +113,9 @@ def test_chosen_networks_are_retrained(server: Server, alice: httpx.Client, done
 
 @pytest.mark.parametrize("chosen", [[], ["x y"], ["0" * 12]])
 def test_retraining_nothing_is_refused(alice: httpx.Client, done: str, chosen: list[str]) -> None:
-    said(alice.post(f"/jobs/{done}/retrain", data={"id": chosen}), 422)
+    headers = {"Referer": f"{alice.base_url}/jobs/{done}"}
+    answer = alice.post(f"/jobs/{done}/retrain", data={"id": chosen}, headers=headers)
+    assert f'<a href="/jobs/{done}">Back</a>' in said(answer, 422)
 
 
 # -- jobs about single networks -------------------------------------------------------------------

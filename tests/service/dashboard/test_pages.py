@@ -9,9 +9,14 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
+from nas.results.training_curve import training_curve
+from nas.run.events import Progress
+from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from service.auth import Role
 from service.worker.runner import Outcome
 from tests.layering_rules import loaded
-from tests.support import dashboard_cases
+from tests.support import dashboard_cases, run_fixture
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import SMOKE, Server, problem, submission
 
@@ -78,6 +83,22 @@ def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
         older = re.search(r'href="(/\?[^"]*before=[^"]*)"', first)
         assert older and "job 25." in first and "job 0." not in first
         assert "job 0." in said(client.get(older[1].replace("&amp;", "&")))
+
+
+def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> None:
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    given = {"title": "<i>new", "tags": "a, b  c", "notes": "one\r\ntwo"}
+    headers = {"Referer": f"{server.url}/?kind=search"}
+    answer = alice.post(f"/jobs/{job}/words", data=given, headers=headers)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?kind=search")
+    text = said(alice.get("/?kind=search&tag=b&sort=work&backwards=true"))
+    assert "&lt;i&gt;new" in text and "one\ntwo" in text and 'aria-sort="ascending"' in text
+    assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
+    assert alice.post(f"/jobs/{job}/words", data=given).headers["location"] == "/"
+    said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
+    with browser(server, server.token("alice", Role.reader)) as reader:
+        assert "/words" not in said(reader.get("/"))
+        said(reader.post(f"/jobs/{job}/words", data=given), 403)
 
 
 def test_the_curve_is_a_picture(alice: httpx.Client, done: str) -> None:
@@ -156,6 +177,33 @@ def test_networks_stand_side_by_side(server: Server, alice: httpx.Client, done: 
 def test_unknown_networks_are_not_there(alice: httpx.Client, done: str, identity: str) -> None:
     text = said(alice.get(f"/jobs/{done}/networks", params={"id": identity}), 404)
     assert "<script>'" not in text
+
+
+def test_a_network_has_a_page_of_its_own(server: Server, alice: httpx.Client) -> None:
+    job = server.finished(server.client("alice"), title="net")
+    folder = RunFolder.open(server.settings.runs / job)
+    entry = read_front(folder).entries[0]
+    path = f"/jobs/{job}/networks/{entry.id}"
+    text = said(alice.get(path))
+    assert "not trained from scratch yet" in text and "encoder.0.ffn" in text
+    assert f"{int(entry.measured['params']):,}" in text and "retrain it" in text
+    run_fixture.retrain(folder, entry)
+    stage = f"retrain-{entry.id}"
+    for number, loss in ((1, 3.0), (2, 2.0), (2, 1.5)):  # the second epoch was done again
+        folder.log(Progress(stage, number, 2, "", {"loss": loss, "validation_loss": loss / 2}))
+    weights = folder.path / "retrained" / entry.id / "weights.pt"
+    weights.write_bytes(b"")
+    run_fixture.export(folder, entry.id, "torch")
+    text = said(alice.get(path))
+    assert [one.train_loss for one in training_curve(folder, entry.id)] == [3.0, 1.5]
+    assert 'id="chart-curve"' in text and 'class="try"' in text and "model.safetensors" in text
+    assert f'href="{path}"' in said(alice.get(f"/jobs/{job}"))
+    said(alice.get(f"/jobs/{job}/networks/{'0' * 12}"), 404)
+
+
+def test_an_address_that_leads_nowhere_is_told_of_in_a_sentence(alice: httpx.Client) -> None:
+    text = said(alice.get("/jobs/nonsense"), 404)
+    assert "There is nothing at" in text and "/jobs/nonsense" in text and "match" not in text
 
 
 # -- comparing ------------------------------------------------------------------------------------
