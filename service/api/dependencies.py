@@ -17,6 +17,7 @@ from service.api.problems import ProblemError
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import ThreadPools
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
+from service.data_uploads import DataUploads
 from service.jobs.states import Job
 from service.jobs.store import Store
 from service.settings import Settings
@@ -41,6 +42,7 @@ class Context:
         streams: open event streams.
         receiving: files of checkpoints that are just being sent, by owner.
         uploads: checkpoints that were uploaded.
+        data: data sets that were uploaded.
         thread_pools: threads for what may take long, so that no reader waits for one because of it.
         spaces: checks the spaces that requests bring along.
         readiness: whether requests can be taken.
@@ -55,6 +57,7 @@ class Context:
     streams: Streams
     receiving: Streams
     uploads: Uploads
+    data: DataUploads
     thread_pools: ThreadPools
     spaces: SpaceReader
     readiness: Readiness

@@ -9,6 +9,8 @@ from fastapi import APIRouter
 from service.dashboard import (
     api_pages,
     checkpoints,
+    comparison,
+    data,
     job_list,
     job_page,
     pages,
@@ -18,7 +20,18 @@ from service.dashboard import (
 )
 
 router = APIRouter()
-for _module in (pages, static, job_list, submission, checkpoints, webhook, api_pages, job_page):
+for _module in (
+    pages,
+    static,
+    job_list,
+    comparison,
+    submission,
+    checkpoints,
+    data,
+    webhook,
+    api_pages,
+    job_page,
+):
     router.include_router(_module.router)
 
 __all__ = ["router"]
