@@ -48,7 +48,7 @@ def atom(owner: str, jobs: Iterable[Job], site: str, address: str) -> bytes:
         for tag in job.tags:
             _add(entry, "category", term=tag)
         _add(entry, "summary", job.error or f"{job.kind} of {job.space}, {job.state}")
-    return ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
+    return bytes(ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True))
 
 
 def _add(parent: ElementTree.Element, name: str, text: str | None = None, **values: str) -> None:
