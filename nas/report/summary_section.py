@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from nas.objectives import OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.baseline_section import sentences
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
-from nas.request.fields import option_of
+from nas.request.fields import option_of, texts_of
 from nas.request.picks import read_pick
 from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import NONE, spelled
@@ -247,7 +247,7 @@ def search_command(run: RunContents) -> str:
     for name, field in SearchTerms.model_fields.items():
         value = getattr(spec, name)
         if value != field.default or name not in UNSAID:
-            texts = _written(value)
+            texts = texts_of(value)
             parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     parts += _baseline_options(run)
     if spec.device_profile is not None:
@@ -281,13 +281,6 @@ def _data_options(spec: SearchSpec) -> list[str]:
     if generated or spec.data is not None:
         parts += ["--data", spec.data or SYNTHETIC]
     return parts
-
-
-def _written(value: Any) -> list[str]:
-    """The value of a field as it is typed: a text for each time its option is given."""
-    if isinstance(value, Mapping):
-        return [f"{name}={str(most).removesuffix('.0')}" for name, most in value.items()]
-    return [",".join(value) if isinstance(value, tuple) else str(value)]
 
 
 def _overrides(run: RunContents) -> Iterator[tuple[str, Any]]:

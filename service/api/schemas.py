@@ -306,6 +306,12 @@ class JobPage(BaseModel):
     next: str | None
 
 
+class FeedOut(BaseModel):
+    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+
+    url: str
+
+
 class WebhookRequest(BaseModel):
     """Where to tell of jobs that end."""
 
