@@ -77,9 +77,9 @@ from experiments.searchers import (
 from latency.predictor import LatencyPredictor
 from nas.run.evaluators.table import read_columns, table_rows
 from nas.search.evolution import EvolutionSettings, Scores, evolve
+from nas.search.external_costs import ExternalCosts
 from nas.search.pareto import non_dominated
 from nas.search.searchers.base import Problem, search
-from nas.search.told_costs import ToldCosts
 from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.genes import Gene, GeneSpace
@@ -275,9 +275,9 @@ def rank_evolve_timed(task: SearchTask, budget: int, seed: int) -> Genotypes:
     """
     space = task.problem.space
     assert isinstance(space, GeneSpace)
-    costs = ToldCosts(space, {}, ("quality", "latency_ms"), {})
+    costs = ExternalCosts(space, {}, ("quality", "latency_ms"), {})
 
-    def timed_too(rows: Genotypes) -> ToldCosts:
+    def timed_too(rows: Genotypes) -> ExternalCosts:
         ms = task.problem.costs(rows).objectives[:, 0]
         return costs.learnt(rows, [{"latency_ms": float(value)} for value in ms])
 

@@ -17,10 +17,21 @@ from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
 from service.api.middleware import RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
-from service.api.routes import catalog, health, jobs, networks, results, uploads, webhook
+from service.api.routes import (
+    catalog,
+    data,
+    feed,
+    health,
+    jobs,
+    networks,
+    results,
+    uploads,
+    webhook,
+)
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
+from service.data_uploads import DataUploads
 from service.jobs.store import Store, open_store
 from service.settings import Settings
 from service.uploads import Uploads
@@ -58,12 +69,13 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         streams=Streams(settings.streams_per_token),
         receiving=Streams(FILES_AT_ONCE),
         uploads=Uploads(settings),
+        data=DataUploads(settings),
         thread_pools=ThreadPools(),
         spaces=reader,
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, results, catalog, uploads, webhook):
+    for module in (jobs, networks, results, catalog, uploads, data, webhook, feed):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)

@@ -24,7 +24,7 @@ LOSS = Objective(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One way to say what a network is worth.
+    """One measure of quality.
 
     Attributes:
         name: as given on the command line, and of the score that a task reports.
@@ -145,7 +145,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
     )
 }
 # What an evaluator of others tells: less is better, and nothing more is known of it.
-TOLD = Quality(
+EXTERNAL_QUALITY = Quality(
     "loss",
     Objective("quality", "quality", unit="", label="quality", head="quality"),
     wish="a good quality",

@@ -78,7 +78,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
-        *_retrained_traces(run, cost),
+        *retrained_traces(run, cost, "retrained"),
     ]
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
@@ -178,7 +178,9 @@ def front_traces(
     return [stairs, points]
 
 
-def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
+def retrained_traces(
+    run: RunContents, cost: str, name: str, colour: str = "var(--retrained)"
+) -> list[Trace]:
     """A star for each network trained from scratch, tied to its quality before."""
     assert run.front is not None
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
@@ -191,9 +193,9 @@ def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
         measured |= _validated(run, result)
         stars.append(replace(before, measured=measured))
         ties.append((before, stars[-1]))
-    traces = [_tie(before, after, cost) for before, after in ties]
-    marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
-    return [*traces, _points(run, "retrained", stars, cost, marker)]
+    traces = [_tie(before, after, cost, colour) for before, after in ties]
+    marker = _dots(colour, 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
+    return [*traces, _points(run, name, stars, cost, marker)]
 
 
 def checkpoint_traces(
@@ -225,14 +227,14 @@ def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
     return values | {QUALITY: run.quality.of(result.valid_scores)}
 
 
-def _tie(before: FrontEntry, after: FrontEntry, cost: str) -> Trace:
+def _tie(before: FrontEntry, after: FrontEntry, cost: str, colour: str) -> Trace:
     x, low, high = _value(before, cost), _value(after, QUALITY), _value(before, QUALITY)
     return {
         "type": "scatter",
         "mode": "lines",
         "x": [] if x is None else [x, x],
         "y": [high, low],
-        "line": {"width": 1.5, "dash": "dot", "color": "var(--retrained)"},
+        "line": {"width": 1.5, "dash": "dot", "color": colour},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -287,7 +289,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     assert run.front is not None
     picked = run.picked
     if run.spec.evaluator is not None:
-        return _told_table(run, titled)
+        return _external_table(run, titled)
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
     costs = [name for name in COSTS if name in known]
@@ -327,7 +329,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _told_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
+def _external_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
     """The same of networks that an evaluator of others knows: each in a line."""
     assert run.front is not None
     picked = run.picked

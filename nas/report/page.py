@@ -67,7 +67,7 @@ def write_report(folder: RunFolder) -> Path:
 def render(run: RunContents) -> Html:
     """The page as text."""
     if run.spec.evaluator is not None:
-        return _told(run)
+        return _external_page(run)
     main = tag(
         "main",
         headline(run),
@@ -90,7 +90,7 @@ def render(run: RunContents) -> Html:
     return document(f"{run.space.name}: architecture search", main)
 
 
-def _told(run: RunContents) -> Html:
+def _external_page(run: RunContents) -> Html:
     """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
     gone = {"exchange", "omni", "latency", "training"}
     chapters = [name for name in CHAPTERS if name not in gone]

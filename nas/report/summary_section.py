@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.report import doubtful, words
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
-from nas.request.fields import option_of
+from nas.request.fields import option_of, texts_of
 from nas.request.picks import read_pick
 from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import spelled
@@ -69,9 +69,9 @@ def _story(run: RunContents) -> Html:
         for name in run.spec.objectives
         if name != QUALITY
     ).replace(" and little ", " and ")
-    told = run.spec.evaluator is not None
-    what = "networks" if told else "transformers"
-    where = "" if told else f" on the data set {run.spec.dataset}"
+    external = run.spec.evaluator is not None
+    what = "networks" if external else "transformers"
+    where = "" if external else f" on the data set {run.spec.dataset}"
     sentences: list[str | Html] = [
         f"This run looked for {what} with {run.quality.wish} and {costs}{where}. "
     ]
@@ -244,7 +244,7 @@ def search_command(run: RunContents) -> str:
     for name, field in SearchTerms.model_fields.items():
         value = getattr(spec, name)
         if value != field.default or name not in UNSAID:
-            texts = _written(value)
+            texts = texts_of(value)
             parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
@@ -267,13 +267,6 @@ def _data_options(spec: SearchSpec) -> list[str]:
     if generated or spec.data is not None:
         parts += ["--data", spec.data or SYNTHETIC]
     return parts
-
-
-def _written(value: Any) -> list[str]:
-    """The value of a field as it is typed: a text for each time its option is given."""
-    if isinstance(value, Mapping):
-        return [f"{name}={str(most).removesuffix('.0')}" for name, most in value.items()]
-    return [",".join(value) if isinstance(value, tuple) else str(value)]
 
 
 def _overrides(run: RunContents) -> Iterator[tuple[str, Any]]:

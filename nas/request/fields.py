@@ -169,6 +169,17 @@ def gene_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+def texts_of(value: Any) -> list[str]:
+    """A value as it is typed, a text for each time its field is given; `read_texts` reads them."""
+    if isinstance(value, Mapping):
+        return [f"{name}={','.join(texts_of(each))}" for name, each in value.items()]
+    if isinstance(value, list | tuple):
+        return [",".join(text for each in value for text in texts_of(each))]
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    return [str(value).removesuffix(".0") if isinstance(value, float) else str(value)]
+
+
 def read_texts(
     model: type[BaseModel],
     given: Mapping[str, Sequence[str]],

@@ -124,7 +124,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         NasError: for what is not there, cannot be used or does not fit; its `field` is at fault.
     """
     if request.evaluator is not None:
-        return _told(request, site, request.evaluator)
+        return _external(request, site, request.evaluator)
     return _own(request, site)
 
 
@@ -195,9 +195,9 @@ OWN_NETWORKS = (
 )
 
 
-def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
+def _external(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
     """A search whose networks an evaluator knows."""
-    _check_told(request)
+    _check_external(request)
     if request.space_toml is not None:
         with blaming("space_toml"):
             space = parse_genes(request.space_toml, "space_toml")
@@ -206,10 +206,10 @@ def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
             space = site.genes(request.space or "")
     with blaming("evaluator"):
         whole = site.evaluator(evaluator)
-    return Resolved(told_spec(request, space, whole), space, None)
+    return Resolved(external_spec(request, space, whole), space, None)
 
 
-def _check_told(request: SearchRequest) -> None:
+def _check_external(request: SearchRequest) -> None:
     for name in OWN_NETWORKS:
         if getattr(request, name) != SearchRequest.model_fields[name].default:
             with blaming(name):
@@ -219,7 +219,7 @@ def _check_told(request: SearchRequest) -> None:
                 )
 
 
-def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
+def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
     """The spec of a search whose networks an evaluator knows.
 
     Args:
@@ -230,7 +230,7 @@ def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> Searc
     Raises:
         UsageError: for what only networks of this project have.
     """
-    _check_told(request)
+    _check_external(request)
     with blaming("settings"):
         budget = budget_for(None, request.preset, request.overrides)
         if budget.rounds.prune:

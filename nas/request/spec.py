@@ -23,16 +23,16 @@ from pydantic import (
 
 from nas.objectives import (
     COSTS,
+    EXTERNAL_QUALITY,
     LATENCY,
     OBJECTIVES,
     QUALITIES,
     QUALITY,
     TIMED,
-    TOLD,
     Objective,
     Quality,
     QualityMetric,
-    check_told,
+    check_cost_name,
     objective,
 )
 from nas.request import picks
@@ -72,7 +72,7 @@ Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_lengt
 def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...]:
     for name in given:
         if evaluator is not None and name != QUALITY:
-            check_told(name)
+            check_cost_name(name)
         elif name not in OBJECTIVES:
             raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
     if len(set(given)) != len(given):
@@ -88,7 +88,7 @@ def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...
 def _limits(limits: dict[str, float], evaluator: str | None) -> dict[str, float]:
     for name, value in limits.items():
         if evaluator is not None:
-            check_told(name)
+            check_cost_name(name)
         elif name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
         if value <= 0:
@@ -231,7 +231,7 @@ class SearchTerms(BaseModel):
     @property
     def judged(self) -> Quality:
         """What quality is."""
-        return QUALITIES[self.quality] if self.evaluator is None else TOLD
+        return QUALITIES[self.quality] if self.evaluator is None else EXTERNAL_QUALITY
 
     def needs(self, name: str) -> bool:
         """Whether something is asked for that has to be measured, or a rate that follows from it.

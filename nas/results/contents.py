@@ -18,7 +18,7 @@ from nas.search.front import Front, FrontEntry, pick
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.search.sensitivity import TopFeatures
+from nas.search.sensitivity import GeneEffects
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
@@ -120,7 +120,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Audit:
+class PruningAudit:
     """What pruning did; see `nas.search.pruning.prune.PrunedSpace`."""
 
     size: int
@@ -175,8 +175,8 @@ class RunContents:
     silenced: tuple[Exchange, ...]
     card: ReportCard | None
     importances: Mapping[str, float]
-    features: Mapping[str, TopFeatures]
-    audit: Audit | None
+    features: Mapping[str, GeneEffects]
+    audit: PruningAudit | None
     retrained: tuple[Retrained, ...]
     views: tuple[OmniViews, ...]
     seconds: Mapping[str, float]

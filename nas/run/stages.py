@@ -79,7 +79,7 @@ class Stage:
         applies: whether a search has it.
         scratch: files and folders it leaves only while it is unfinished.
         reads: files it reads, where they are there, that no stage writes but the user.
-        told: whether a search has it whose networks an evaluator of others knows.
+        external: whether a search has it whose networks an evaluator of others knows.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Stage:
     applies: Callable[[SearchSpec], bool] = _always
     scratch: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
-    told: bool = False
+    external: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ SEARCH_STAGES = (
         "Check the request",
         (),
         {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
-        told=True,
+        external=True,
     ),
     _timed(LATENCY, "Time sampled networks", ""),
     _timed(DECODE.name, "Time a token of sampled networks", ", a token behind a context"),
@@ -174,7 +174,7 @@ SEARCH_STAGES = (
         "Observe networks",
         ("supernet", *PREDICTING),
         {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
-        told=True,
+        external=True,
     ),
     Stage(
         "rank",
@@ -185,7 +185,7 @@ SEARCH_STAGES = (
             REPORT_CARD_FILE: "how well it orders networks it has not seen",
             IMPORTANCES_FILE: "what moves its predictions",
         },
-        told=True,
+        external=True,
     ),
     Stage(
         "prune",
@@ -194,7 +194,7 @@ SEARCH_STAGES = (
         {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(PROTECTED_FILE,),
-        told=True,
+        external=True,
     ),
     Stage(
         "evolve",
@@ -202,7 +202,7 @@ SEARCH_STAGES = (
         ("prune", "rank", *PREDICTING),
         {POPULATION_FILE: "every network that evolution scored"},
         lambda spec: spec.ranks,
-        told=True,
+        external=True,
     ),
     Stage(
         "verify",
@@ -212,14 +212,14 @@ SEARCH_STAGES = (
             VERIFICATION_FILE: "networks measured after the evolution",
             HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
         },
-        told=True,
+        external=True,
     ),
     Stage(
         "front",
         "Find the Pareto front",
         ("verify", "observe", "rank", *PREDICTING),
         {FRONT_FILE: "the result: the front"},
-        told=True,
+        external=True,
     ),
     Stage(
         "exchange",
@@ -245,7 +245,7 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
     and evolve in it. Networks that an evaluator knows are neither timed nor trained.
     """
     if spec.evaluator is not None:
-        return [stage for stage in SEARCH_STAGES if stage.told and stage.applies(spec)]
+        return [stage for stage in SEARCH_STAGES if stage.external and stage.applies(spec)]
     return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
 
 

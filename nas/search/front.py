@@ -10,7 +10,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, SCORES, TIMED, TOLD, Objective, rates
+from nas.objectives import (
+    EXTERNAL_QUALITY,
+    OBJECTIVES,
+    QUALITIES,
+    QUALITY,
+    SCORES,
+    TIMED,
+    Objective,
+    rates,
+)
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
 from nas.request.picks import (
     BEST,
@@ -37,7 +46,7 @@ ReadNetwork = Callable[[Any], Network]
 
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
-TOLD_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
+EXTERNAL_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ class Front:
         if self.predicted_for:
             schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
         if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
-            schema, more = TOLD_SCHEMA, {"origin": self.origin}
+            schema, more = EXTERNAL_SCHEMA, {"origin": self.origin}
         return {
             "schema": schema,
             "objectives": objectives,
@@ -175,10 +184,10 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA, TOLD_SCHEMA):
+            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA, EXTERNAL_SCHEMA):
                 raise DamagedRunError(
                     f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
-                    f"{TOLD_SCHEMA}"
+                    f"{EXTERNAL_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
@@ -201,7 +210,9 @@ def _objective(item: Mapping[str, Any]) -> Objective:
     metric, unit = item["metric"], item["unit"]
     if not (isinstance(metric, str) and isinstance(unit, str)):
         raise ValueError(f"the objective {item['name']} has no metric and unit")
-    qualities = {one.objective.metric: one.objective for one in (*QUALITIES.values(), TOLD)}
+    qualities = {
+        one.objective.metric: one.objective for one in (*QUALITIES.values(), EXTERNAL_QUALITY)
+    }
     known = OBJECTIVES[item["name"]]
     if known.name == QUALITY:
         known = qualities.get(metric, known)

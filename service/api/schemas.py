@@ -263,7 +263,7 @@ class Progress(BaseModel):
 class JobOut(BaseModel):
     """A job."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     id: str
     kind: Kind
@@ -304,6 +304,12 @@ class JobPage(BaseModel):
 
     jobs: list[JobOut]
     next: str | None
+
+
+class FeedOut(BaseModel):
+    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+
+    url: str
 
 
 class WebhookRequest(BaseModel):

@@ -15,7 +15,7 @@ from search_spaces.loading import model_table
 from search_spaces.settings import ModelSettings
 from search_spaces.space_form import model_from_source
 from search_spaces.tasks import TASKS, TaskName
-from search_spaces.toml_source import TomlSource
+from search_spaces.toml.source import TomlSource
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1

@@ -13,7 +13,7 @@ import typer
 from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say
-from nas.console.progress import Screen, choose_screen
+from nas.console.progress import ProgressReporter, choose_reporter
 from nas.console.tables import table
 from nas.run import events
 from search_spaces.errors import UsageError
@@ -127,7 +127,7 @@ def prepare(
         group_by=group_by,
         skip_bad=skip_bad,
     )
-    with terminable(), choose_screen(quiet or as_json, json_lines=False) as screen:
+    with terminable(), choose_reporter(quiet or as_json, json_lines=False) as screen:
         prepared = run(request, shown_on(screen))
     if as_json:
         print_json(prepared.manifest.model_dump(mode="json"))
@@ -209,7 +209,7 @@ def what_next(folder: Path, checkpoint: str | None) -> str:
     return f"Next    nas search {begun}--data {shlex.quote(str(folder))}"
 
 
-def shown_on(screen: Screen) -> Report:
+def shown_on(screen: ProgressReporter) -> Report:
     """A report of progress that a screen shows: each new label is a stage."""
     begun: dict[str, float] = {}
 

@@ -13,7 +13,7 @@ from nas.console.failures import explained, terminable
 from nas.console.formatting import test_score
 from nas.console.listeners.targets import Target
 from nas.console.output import out, say
-from nas.console.progress import Screen
+from nas.console.progress import ProgressReporter
 from nas.console.tables import retrained_table, show_front
 from nas.results.state import RunState, read_state
 from nas.run.events import Event
@@ -25,7 +25,7 @@ from nas.search.shortfall import shortfall_and_advice
 
 
 def follow(
-    folder: RunFolder, run: Iterable[Event], screen: Screen, logs: Iterable[Target] = ()
+    folder: RunFolder, run: Iterable[Event], screen: ProgressReporter, logs: Iterable[Target] = ()
 ) -> None:
     """Let a run work to its end, show what it tells and log it.
 

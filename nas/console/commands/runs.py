@@ -186,11 +186,11 @@ def _request(folder: RunFolder) -> dict[str, Any]:
         protected = spelled(spec.space, folder.protected) if folder.protected else []
     except DamagedRunError:
         protected = []  # the state names the problem
-    told = spec.evaluator is not None
+    external = spec.evaluator is not None
     return {
         "run": str(folder.path),
         "space": spec.domain.name,
-        **({"evaluator": spec.evaluator} if told else {"dataset": spec.dataset}),
+        **({"evaluator": spec.evaluator} if external else {"dataset": spec.dataset}),
         "device": spec.device,
         "objectives": list(spec.objectives),
         "limits": spec.limits,

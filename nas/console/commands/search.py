@@ -19,7 +19,7 @@ from nas.console.commands.spaces import made_space
 from nas.console.failures import terminable
 from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import tell
-from nas.console.progress import choose_screen
+from nas.console.progress import choose_reporter
 from nas.executors.base import ExecutorSettings
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
@@ -128,7 +128,7 @@ class Here:
         """Data that are prepared once, in the cache folder."""
         from nas.run.checkpoint import prepared_texts  # imports torch
 
-        with terminable(), choose_screen(self._quiet, json_lines=False) as screen:
+        with terminable(), choose_reporter(self._quiet, json_lines=False) as screen:
             found = prepared_texts(path, begun, shown_on(screen))
         if found != path and not self._quiet:
             tell(f"{path} as {begun.space.name} reads it: {found}")
@@ -212,7 +212,7 @@ def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
 
 
 def _work(folder: RunFolder, how: Working) -> None:
-    screen = choose_screen(how.quiet, how.json_lines)
+    screen = choose_reporter(how.quiet, how.json_lines)
     follow(folder, _search_events(folder, how), screen, how.logs)
     finish(folder, [], how.quiet, how.json_lines)
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from nas.console.app import app
 from nas.console.commands.data import shown_on
-from nas.console.progress import Screen
+from nas.console.progress import ProgressReporter
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from tests.support.prepare_cases import write_jsonl, write_pairs
 
@@ -116,7 +116,7 @@ def test_impossible_options_are_refused(folder: Path, option: str) -> None:
 
 
 def test_every_label_is_a_stage() -> None:
-    class Kept(Screen):
+    class Kept(ProgressReporter):
         events: tuple[Event, ...] = ()
 
         def show(self, event: Event) -> None:

@@ -255,7 +255,7 @@ def test_an_interrupted_run_is_closed_before_the_command_ends(
         raise KeyboardInterrupt
 
     cli_fakes.install(monkeypatch, run)
-    monkeypatch.setattr("nas.console.progress.LineScreen.show", interrupted)
+    monkeypatch.setattr("nas.console.progress.LineReporter.show", interrupted)
     assert search("--out", "here").exit_code == 130
     assert closed == [Path("here")]
 
