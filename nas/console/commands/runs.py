@@ -12,7 +12,7 @@ import typer
 
 from nas.console import options
 from nas.console.commands.picking import chosen, picking_json, step_table
-from nas.console.commands.results import show_results
+from nas.console.commands.results import compared_lines, show_results
 from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell
@@ -113,6 +113,8 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
     if state.workers:
         out().print(workers_table(state.workers, time.time()))
     show_results(folder, state)
+    for line in compared_lines(state, folder):
+        say(line)
     if state.failed:
         out().print(failed_table(state.failed))
     for problem in state.problems:
@@ -218,6 +220,10 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),
+        "baselines": [
+            {**one.baseline.to_json(), "sentence": one.sentence}
+            for one in state.comparisons(folder.spec)
+        ],
         "failed": [{"id": one.network.id, **one.failure.to_json()} for one in state.failed],
         "workers": [asdict(one) for one in state.workers],
         "problems": list(state.problems),

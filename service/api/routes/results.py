@@ -26,6 +26,7 @@ from service.api.problems import ProblemError
 from service.api.schemas import (
     ArchitectureOut,
     ArtifactOut,
+    BaselineOut,
     EntryOut,
     FrontOut,
     ObjectiveOut,
@@ -116,6 +117,10 @@ def front(
         ],
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
+        baselines=[
+            BaselineOut(**_entry(one.entry).model_dump(), roles=list(one.roles))
+            for one in (final.baselines if final else ())
+        ],
     )
 
 
