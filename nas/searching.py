@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorSettings
 from nas.request.fields import first_problem
-from nas.request.resolve import told_spec
+from nas.request.resolve import external_spec
 from nas.request.spec import SearchRequest
 from nas.results.state import RUNS
 from nas.run.evaluators import Answer, Evaluator
@@ -72,7 +72,7 @@ def search(
     else:
         name, known = f"{type(evaluator).__module__}:{type(evaluator).__qualname__}", evaluator
     values: Mapping[str, Any] = {**asked, "objectives": tuple(objectives), "evaluator": name}
-    spec = told_spec(_request(values), genes, name)
+    spec = external_spec(_request(values), genes, name)
     path = RUNS / f"{genes.name}-{spec.digest[:8]}" if out is None else Path(out)
     folder = RunFolder.create(path, spec)
     use_threads(spec.budget.threads)

@@ -57,7 +57,7 @@ LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray*", "nas.executors.retraining.tuning", "experiments.ray_chaos"),
+    "ray": ("nas.executors.ray*", "nas.executors.retraining.tuning", "experiments.ray_*"),
     "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx",),
     "onnxscript": ("supernet.export.onnx",),
@@ -65,7 +65,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
-    "pandas": ("nas.results.tables", "nas.run.evaluators.table"),
+    "pandas": ("nas.results.tables", "service.client", "nas.run.evaluators.table"),
+    "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),

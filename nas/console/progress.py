@@ -29,7 +29,7 @@ from nas.run.events import Event, event_to_json
 WIDE = 100
 
 
-class Screen(AbstractContextManager["Screen"]):
+class ProgressReporter(AbstractContextManager["ProgressReporter"]):
     """Shows nothing; what the others extend."""
 
     def __enter__(self) -> Self:
@@ -51,7 +51,7 @@ class Screen(AbstractContextManager["Screen"]):
         tell(f"note: {message}")
 
 
-class JsonScreen(Screen):
+class JsonReporter(ProgressReporter):
     """One JSON object a line on stdout, flushed, so that a reader sees it at once."""
 
     def show(self, event: Event) -> None:
@@ -60,7 +60,7 @@ class JsonScreen(Screen):
         sys.stdout.flush()
 
 
-class LineScreen(Screen):
+class LineReporter(ProgressReporter):
     """One line for each finished stage: for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
@@ -92,7 +92,7 @@ class LineScreen(Screen):
         self._console.print(Text(text), soft_wrap=True)
 
 
-class BarScreen(Screen):
+class BarReporter(ProgressReporter):
     """A progress bar with time left for each stage; finished bars stay, with the time taken."""
 
     def __init__(self, console: Console) -> None:
@@ -128,7 +128,7 @@ class BarScreen(Screen):
             case events.StageStarted(stage, label, total):
                 self._start(stage, label, total)
             case events.Progress(stage, done, total, message):
-                self._bars.update(self._task(stage), completed=done, total=total)
+                self._bars.update(self._task(stage), completed=done, total=total or None)
                 if message:  # else the last words stay
                     self._bars.update(self._task(stage), message=message)
             case events.FrontUpdated(stage, points, volume):
@@ -179,11 +179,11 @@ def failure_text(event: events.EvaluationFailed) -> str:
     )
 
 
-def choose_screen(quiet: bool, json_lines: bool) -> Screen:
+def choose_reporter(quiet: bool, json_lines: bool) -> ProgressReporter:
     """The screen for these options and for what stderr is connected to."""
     if json_lines:
-        return JsonScreen()
+        return JsonReporter()
     if quiet:
-        return Screen()
+        return ProgressReporter()
     console = err()
-    return BarScreen(console) if console.is_terminal else LineScreen(console)
+    return BarReporter(console) if console.is_terminal else LineReporter(console)

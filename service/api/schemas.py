@@ -22,7 +22,7 @@ from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
 from service.api.catalog import Checkpoint
 from service.jobs.listing import Filter, Order
-from service.jobs.states import Job, Kind, State
+from service.jobs.states import Job, Kind, Outcome, State
 from service.uploads import MOST_FILES, Upload, Uploaded
 from supernet.export.formats import FORMATS
 
@@ -263,7 +263,7 @@ class Progress(BaseModel):
 class JobOut(BaseModel):
     """A job."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     id: str
     kind: Kind
@@ -304,6 +304,53 @@ class JobPage(BaseModel):
 
     jobs: list[JobOut]
     next: str | None
+
+
+class FeedOut(BaseModel):
+    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+
+    url: str
+
+
+class WebhookRequest(BaseModel):
+    """Where to tell of jobs that end."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/hooks/nas"}]}
+    )
+
+    url: Annotated[str, Field(max_length=2000, pattern=LINE)]
+
+
+class DeliveryOut(BaseModel):
+    """A message to a webhook: what has become of it, and the first words of the last answer."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    job: str | None
+    created_at: datetime
+    outcome: Outcome
+    tries: int
+    next_at: datetime | None
+    status: int | None
+    answer: str
+    ended_at: datetime | None
+
+
+class WebhookOut(BaseModel):
+    """Where an owner is told of jobs that end, and the last messages, newest first."""
+
+    url: str
+    created_at: datetime
+    deliveries: list[DeliveryOut]
+
+
+class WebhookSecretOut(BaseModel):
+    """The secret of a webhook, which is told once: its messages are signed with it."""
+
+    url: str
+    secret: str
 
 
 class SlotOut(BaseModel):
@@ -467,6 +514,12 @@ class ObjectiveOut(BaseModel):
     reference: float | None = None
 
 
+class BaselineOut(EntryOut):
+    """A network that the winner is held against, and what it was chosen as."""
+
+    roles: list[Literal["largest", "nearest", "own"]]
+
+
 class FrontOut(BaseModel):
     """The Pareto front; `final` is false while the search is still measuring."""
 
@@ -474,6 +527,7 @@ class FrontOut(BaseModel):
     objectives: list[ObjectiveOut]
     front: list[EntryOut]
     hypervolume: float | None
+    baselines: list[BaselineOut] = []
 
 
 class ArchitectureOut(EntryOut):

@@ -1,6 +1,6 @@
 """Has what strangers send read, and networks asked, by other processes, which may be lost.
 
-What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds`). Should there be
+What a stranger sends is bounded before it is parsed (`search_spaces.toml.bounds`). Should there be
 text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
@@ -39,7 +39,7 @@ from nas.request.spec import SpaceSource
 from nas.run.folder import RunFolder
 from nas.run.layout import weights_file
 from search_spaces.errors import NasError
-from search_spaces.toml_bounds import check_bounds
+from search_spaces.toml.bounds import check_bounds
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import (
@@ -105,8 +105,8 @@ class SpaceReader:
             asked = given.model_dump(mode="json")
             return Search(**self._ask("search", asked, START_WALL_S, viewer))
         if given.space_toml is None:
-            return read_search(given, self._catalog)
-        return Search(**self._bounded("search", given, given.space_toml))
+            return read_search(given, self._catalog.seen_by(viewer))
+        return Search(**self._bounded("search", given, given.space_toml, viewer))
 
     def check(self, given: SpaceSource) -> SpaceOut:
         """What is told of a space that a request brings along.
@@ -168,7 +168,9 @@ class SpaceReader:
         for process in idle:
             process.end()
 
-    def _bounded(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
+    def _bounded(
+        self, kind: str, given: SpaceSource, text: str, viewer: Token | None = None
+    ) -> dict[str, Any]:
         """As `_ask`, of a request that brings a space along."""
         with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
@@ -177,7 +179,7 @@ class SpaceReader:
             "needs: leave something out"
         )
         with _lost_means(told, "/space_toml"):
-            return self._ask(kind, given.model_dump(mode="json"), WALL_S)
+            return self._ask(kind, given.model_dump(mode="json"), WALL_S, viewer)
 
     def _ask(
         self, kind: str, given: dict[str, Any], wait_s: float, viewer: Token | None = None
@@ -389,8 +391,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
+        seen = _seen(catalog, request["viewer"])
         if own:  # what the server's owner put there, which may take its time
-            seen = _seen(catalog, request["viewer"])
             answered = answer(request["kind"], request["given"], seen) | {"spent": False}
             began = max(began, mapped_bytes())
             output.write(json.dumps(answered).encode() + b"\n")
@@ -410,7 +412,7 @@ def main() -> None:
             importlib.import_module("nas.stages.feasibility")
         try:
             with limited(*bounds):
-                answered = answer(request["kind"], request["given"], catalog)
+                answered = answer(request["kind"], request["given"], seen)
         except MemoryError:
             os._exit(TOO_MUCH)
         if request["kind"] in ("upload", "predict"):

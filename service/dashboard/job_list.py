@@ -1,4 +1,4 @@
-"""The page of jobs, with filters, and the fronts of several jobs side by side."""
+"""The page of jobs, with filters."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ from pydantic import Field, ValidationError
 from nas.request.fields import first_problem, shown
 from service.api.dependencies import (
     AnyJob,
-    AnyRole,
-    Context,
     InContext,
     Submitter,
     authenticate_reader,
-    job_of,
 )
 from service.api.files import tagged
 from service.api.problems import ProblemError
 from service.api.routes.jobs import edit, listed
 from service.api.routes.results import folder_of, reads_runs
-from service.api.schemas import JobEdit, JobId, JobQuery
-from service.auth import Role, Token
-from service.dashboard.pages import Form, Page, log_in, page
+from service.api.schemas import JobEdit, JobQuery
+from service.auth import Role
+from service.dashboard.pages import Form, Page, log_in, page, site_path
 from service.jobs.listing import Order
-from service.jobs.states import Job, Kind, State
+from service.jobs.states import Kind, State
 
 PER_PAGE = 25
-MOST_FRONTS = 6
 
 router = APIRouter(route_class=Page)
 
@@ -56,7 +52,7 @@ class ListQuery(JobQuery):
 def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query()]) -> Response:
     """The jobs, newest first; with a token in the address it logs in instead."""
     if query.token is not None:
-        return log_in(request, context, query.token)
+        return log_in(request, context, query.token, query.address(token=None))
     viewer = authenticate_reader(request, context)
     found, following = listed(query, viewer, context)
     store, everybody = context.store, viewer.role is Role.admin
@@ -82,7 +78,9 @@ def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query
 
 
 @router.post("/jobs/{job_id}/words")
-def words(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
+def words(
+    request: Request, job: AnyJob, token: Submitter, context: InContext, form: Form
+) -> Response:
     """Change title, tags and notes, and go back to where they were changed."""
     given: dict[str, Any] = {
         name: form[name][0].replace("\r\n", "\n") for name in ("title", "notes") if name in form
@@ -93,8 +91,8 @@ def words(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Resp
         edit(job, JobEdit(**given), token, context)
     except ValidationError as error:
         raise ProblemError(422, first_problem(error)) from error
-    back = form.get("back", [""])[0]
-    return RedirectResponse(back if back.startswith("/?") else "/", status_code=303)
+    back = site_path(request.headers.get("referer", "")) or "/"
+    return RedirectResponse(back, status_code=303)
 
 
 @router.get("/jobs/{job_id}/curve.svg")
@@ -114,39 +112,3 @@ def curve(
     lasting = job.state.ended and event == job.last_seq
     keep = "max-age=86400" if lasting else "no-cache"
     return tagged(request, svg.encode(), "image/svg+xml; charset=utf-8", f"private, {keep}")
-
-
-@router.get("/compare")
-@reads_runs
-def compare(
-    request: Request,
-    token: AnyRole,
-    context: InContext,
-    job: Annotated[list[JobId], Query(max_length=50)] = [],  # noqa: B006
-) -> Response:
-    """Fronts of up to six searches, in a chart for each cost that all of them have."""
-    if len(set(job)) > MOST_FRONTS:
-        raise ProblemError(422, f"at most {MOST_FRONTS} fronts fit into one chart")
-    jobs = [job_of(identity, token, context) for identity in dict.fromkeys(job)]
-    return page(request, "compare", **_parts(jobs, token, context))
-
-
-def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
-    from service.api.run_cache import cached_run  # brings along what reads runs
-    from service.dashboard.run_views import Compared, comparison
-
-    drawn, left_out = [], []
-    for job in jobs:
-        if job.kind is not Kind.search:
-            left_out.append((job, "it is the training of one network and has no front"))
-            continue
-        try:
-            view = cached_run(folder_of(job, context))
-        except ProblemError as error:
-            left_out.append((job, error.detail))
-            continue
-        if view.contents.front is None:
-            left_out.append((job, "nothing was measured yet"))
-        else:
-            drawn.append(Compared(job.id, job.title or f"{job.space} {job.preset}", view))
-    return {"compared": drawn, "left_out": left_out, "drawing": comparison(drawn)}

@@ -110,7 +110,7 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
                 for name, number in result.test_scores.items()
                 if name in words.SCORES
             ]
-    head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
+    head = tag("tr", [tag("th", text, scope="col") for text in ("metric", "measured", "predicted")])
     return join(
         tag("table", tag("thead", head), tag("tbody", rows), class_="facts"),
         doubtful.explanation([entry]),

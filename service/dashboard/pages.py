@@ -107,7 +107,7 @@ async def _error_page(request: Request, error: Exception) -> HTMLResponse:
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         return page(request, "login", answer.status_code, problem=None, target=_opened(request))
     heading = HEADINGS.get(answer.status_code, problem["title"])
-    back = _site_path(request.headers.get("referer", "")) if request.method == "POST" else None
+    back = site_path(request.headers.get("referer", "")) if request.method == "POST" else None
     shown = page(request, "error", answer.status_code, heading=heading, problem=problem, back=back)
     if "retry-after" in answer.headers:
         shown.headers["Retry-After"] = answer.headers["retry-after"]
@@ -119,10 +119,10 @@ def _opened(request: Request) -> str:
     if request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
         return request.url.path + query
-    return _site_path(request.headers.get("referer", "")) or "/"
+    return site_path(request.headers.get("referer", "")) or "/"
 
 
-def _site_path(address: str) -> str | None:
+def site_path(address: str) -> str | None:
     """Path and query of an address, which lead nowhere but to this site; None without any."""
     try:
         parts = urlsplit(address)
@@ -179,7 +179,7 @@ def log_in(request: Request, context: Context, secret: str, target: str = "/") -
         )
     token = token_of(request, context, secret)
     left_s = LONGEST_S if token.expires_at is None else int(token.expires_at - time.time())
-    answer = RedirectResponse(_site_path(target) or "/", status_code=303)
+    answer = RedirectResponse(site_path(target) or "/", status_code=303)
     answer.set_cookie(
         COOKIE,
         secret,
@@ -201,7 +201,7 @@ def login(request: Request, context: InContext, form: Form) -> Response:
         if error.status != 401:
             raise
         problem = "This token is not good. Is it complete?"
-        return page(request, "login", 401, problem=problem, target=_site_path(target) or "/")
+        return page(request, "login", 401, problem=problem, target=site_path(target) or "/")
 
 
 @router.post("/logout")

@@ -1,6 +1,7 @@
 """Rows of jobs and events: read as values, and changed.
 
-`change` is the one way to change a job's state: compare, set, and write the event of it.
+`change` is the one way to change a job's state: compare, set, and write the event of it and, where
+it ends, the message to its owner's webhook.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, case, insert, update
 
+from service.jobs.outbox import tell_end
 from service.jobs.states import TRANSITIONS, Action, Job, JobEvent, Kind, State, Summary
 from service.jobs.tables import events, jobs
 
@@ -105,6 +107,8 @@ def change(
         **({"reason": why} if why else {}),
     }
     write_events(connection, changed, moment, [event])
+    if changed.state.ended:
+        tell_end(connection, changed, moment)
     return changed
 
 

@@ -44,6 +44,14 @@ class Kind(StrEnum):
     export = "export"  # write one as a folder that works without the run
 
 
+class Outcome(StrEnum):
+    """What has become of a message to a webhook."""
+
+    waiting = "waiting"
+    delivered = "delivered"
+    failed = "failed"
+
+
 class Action(StrEnum):
     """What changes a state."""
 

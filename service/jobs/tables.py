@@ -135,6 +135,36 @@ events = Table(
     Column("data", Text, nullable=False),
 )
 
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("secret", String(100), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("turn", BigInteger, nullable=False, server_default="0"),  # of who delivers
+    Column("held_until", Double, nullable=False, server_default="0"),
+)
+
+# They name no row of another table: nobody who ends a job waits for who changes a webhook.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("job", String(32)),
+    Column("body", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("next_at", Double),
+    Column("status", Integer),
+    Column("answer", Text, nullable=False, server_default=""),
+    Column("ended_at", Double),
+    Index(None, "owner", "id"),
+    Index(None, "outcome", "next_at"),
+)
+
 workers = Table(
     "workers",
     metadata,

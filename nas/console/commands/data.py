@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import typer
 from nas.console import options
 from nas.console.failures import terminable
 from nas.console.output import out, print_json, say
-from nas.console.progress import Screen, choose_screen
+from nas.console.progress import ProgressReporter, choose_reporter
 from nas.console.tables import table
 from nas.run import events
 from search_spaces.errors import UsageError
@@ -21,9 +21,12 @@ from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
     from supernet.data.manifest import Manifest
+    from supernet.data.prepare import Prepared
 
 Report = Callable[[str, int, int], None]
 SIDES = ("source", "target")
+ROLES = ("text", "label", "image", "source", "target", "query", "passage")
+SHOWN = 10  # files that are ignored, examples that were left out, largest classes
 LEARNT = ("bpe", "unigram")
 EXAMPLES = {
     "pairs": "pairs",
@@ -39,11 +42,11 @@ def prepare(
     source: list[Path] = typer.Option(
         ...,
         metavar="PATH",
-        help="The training data: text, plain or .gz, one sentence a line (repeat it for several "
-        "files); for classification an .npz file, the folder of CIFAR-10's python batches, a "
-        "folder with one folder of images a class, or a .jsonl file with text and label; for "
-        "embedding .txt, .gz and .jsonl files with text, or with query and passage, or whole "
-        "folders of them.",
+        help="The training data (repeat it for several files): text, plain or .gz, one sentence a "
+        "line; named columns in .csv, .tsv, .jsonl, .parquet or .arrow, or a folder that "
+        "`datasets` saved; a folder of such files, called train, valid and test if it holds "
+        "these. Pictures: a folder with one folder for each class, an .npz file, the folder of "
+        "CIFAR-10's python batches, or columns.",
     ),
     target: list[Path] = typer.Option(
         [], metavar="FILE", help="Translation: the translations of --source, line by line."
@@ -51,13 +54,16 @@ def prepare(
     valid: list[Path] = typer.Option(
         [],
         metavar="PATH",
-        help="The validation data. Translation: twice, source and target, or the prefix of both "
-        "(val for val.en and val.de). Classification and embedding: held out if not given.",
+        help="The validation data; held out of the training data if not given. Translation: "
+        "twice, source and target, or the prefix of both (val for val.en and val.de).",
     ),
     test: list[Path] = typer.Option([], metavar="PATH", help="The test data, in the same form."),
     out_folder: Path = typer.Option(..., "--out", metavar="DIR", help="The folder to make."),
     vocab_size: int = typer.Option(
-        None, min=5, show_default="32000", help="Tokens, the four marks included."
+        None,
+        min=5,
+        show_default="one for a thousand characters, 500 to 32000",
+        help="Tokens, the four marks included.",
     ),
     joint: bool = typer.Option(
         True, "--joint/--separate", help="One vocabulary for both sides, or one for each."
@@ -80,6 +86,20 @@ def prepare(
         3.0, min=0, help="Translation: leave out pairs of more unequal lengths; 0 for none."
     ),
     image_size: int = typer.Option(None, min=1, help="Cut and scale images to this side."),
+    column: list[str] = typer.Option(
+        [],
+        metavar="ROLE=NAME",
+        help="The column that holds the text, label, image, source, target, query or passage, "
+        "where it has no usual name (repeat it); translation.en names a value inside another.",
+    ),
+    group_by: str = typer.Option(
+        None,
+        metavar="NAME",
+        help="A column of groups, such as authors or documents, that are held out whole.",
+    ),
+    skip_bad: bool = typer.Option(
+        False, "--skip-bad", help="Leave out examples that cannot be used, and count them."
+    ),
     allow_overlap: bool = typer.Option(
         False, "--allow-overlap", help="Take a file that is given for two splits."
     ),
@@ -103,19 +123,42 @@ def prepare(
         max_ratio=max_ratio,
         image_size=image_size,
         allow_overlap=allow_overlap,
+        columns=columns_of(column),
+        group_by=group_by,
+        skip_bad=skip_bad,
     )
-    with terminable(), choose_screen(quiet or as_json, json_lines=False) as screen:
+    with terminable(), choose_reporter(quiet or as_json, json_lines=False) as screen:
         prepared = run(request, shown_on(screen))
     if as_json:
         print_json(prepared.manifest.model_dump(mode="json"))
         return
     if not quiet:
         out().print(split_table(prepared.manifest))
+        if any(split.classes for split in prepared.manifest.splits.values()):
+            out().print(class_table(prepared.manifest))
     say(f"{'already prepared' if prepared.found else 'prepared'}: {out_folder}")
     if not quiet:
-        for line in shared_examples(prepared.manifest):
+        for line in notes_of(prepared):
             say(line)
         say(what_next(out_folder, None if tokenizer in LEARNT else tokenizer))
+
+
+def columns_of(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """Roles and the columns that hold them.
+
+    Raises:
+        UsageError: for what names no role and no column.
+    """
+    found = dict[str, str]()
+    for one in given:
+        role, _, name = one.partition("=")
+        if role not in ROLES or not name:
+            raise UsageError(
+                f"--column {one}: give one of {', '.join(ROLES)}, = and the name of a column, such "
+                "as --column text=review"
+            )
+        found[role] = name
+    return tuple(sorted(found.items()))
 
 
 def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
@@ -133,6 +176,17 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
             "as it is: leave it out"
         )
     return {"tokenizer": Path(tokenizer).expanduser()}
+
+
+def notes_of(prepared: Prepared) -> list[str]:
+    """What else there is to know: what was ignored, left out, or is in two splits."""
+    notes = [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
+    return [*notes, *shared_examples(prepared.manifest)]
+
+
+def _first(what: str, found: Sequence[str]) -> list[str]:
+    more = [f"{what:<8}and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
+    return [f"{what:<8}{line}" for line in found[:SHOWN]] + more
 
 
 def shared_examples(manifest: Manifest) -> list[str]:
@@ -155,7 +209,7 @@ def what_next(folder: Path, checkpoint: str | None) -> str:
     return f"Next    nas search {begun}--data {shlex.quote(str(folder))}"
 
 
-def shown_on(screen: Screen) -> Report:
+def shown_on(screen: ProgressReporter) -> Report:
     """A report of progress that a screen shows: each new label is a stage."""
     begun: dict[str, float] = {}
 
@@ -164,16 +218,32 @@ def shown_on(screen: Screen) -> Report:
             begun[label] = time.monotonic()
             screen.show(events.StageStarted(label, label, total or None))
         screen.show(events.Progress(label, done, total))
-        if done == total:
+        if total and done == total:  # a total of 0 is not known yet
             seconds = time.monotonic() - begun[label]
             screen.show(events.StageFinished(label, seconds))
 
     return report
 
 
+def class_table(manifest: Manifest) -> Any:
+    """How many examples each class has; of many classes the largest and the smallest."""
+    train = manifest.splits["train"].classes
+    names = sorted(train, key=lambda name: -train[name])
+    if len(names) > 2 * SHOWN:
+        names = names[:SHOWN] + names[-SHOWN:]
+    right = [*manifest.splits, "share of train"]
+    title = f"the {2 * SHOWN} largest and smallest of {len(train):,} classes"
+    made = table(title if len(names) < len(train) else "", ["class", *right], right=right)
+    total = sum(train.values())
+    for name in names:
+        counts = [f"{split.classes.get(name, 0):,}" for split in manifest.splits.values()]
+        made.add_row(name, *counts, f"{train[name] / total:.1%}")
+    return made
+
+
 def split_table(manifest: Manifest) -> Any:
     """What each split holds."""
-    right = ["examples", "tokens", "longest", "left out", "cut"]
+    right = ["examples", "tokens", "median", "longest", "left out", "cut"]
     made = table("", ["split", *right], right=right)
     for name, split in manifest.splits.items():
         tokens = [f"{n:,}" for key, n in split.counts.items() if key.endswith("tokens")]
@@ -182,6 +252,7 @@ def split_table(manifest: Manifest) -> Any:
             name,
             f"{split.examples:,}" + (f" ({pairs:,} pairs)" if pairs else ""),
             " + ".join(tokens),
+            " + ".join(map(str, split.median.values())),
             " + ".join(map(str, split.longest.values())),
             ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in split.dropped.items()),
             f"{split.truncated:,}" if split.truncated else "",

@@ -60,7 +60,7 @@ def steps(front: Front) -> list[Step]:
     ]
 
 
-def landmarks(front: Front) -> dict[str, str]:
+def named_picks(front: Front) -> dict[str, str]:
     """The words of a pick → id of the network that each names."""
     return {how: pick(front, how).id for how in (CHEAPEST, KNEE, BEST)}
 
@@ -125,12 +125,12 @@ def winners(front: Front, how: str, top: int | None) -> list[str]:
 
 
 def picking_json(front: Front, how: str) -> dict[str, Any]:
-    """The picked network, the landmarks and the steps, for scripts."""
+    """The picked network, the named picks and the steps, for scripts."""
     entry = chosen(front, how)
     return {
         "pick": None if entry is None else how,
         "picked": None if entry is None else entry.to_json(),
-        "landmarks": landmarks(front),
+        "landmarks": named_picks(front),
         "steps": steps_json(front),
     }
 
@@ -148,8 +148,8 @@ def step_table(front: Front, picked: str | None) -> Table:
         right=["id", *shown, *changes],
         spare=[title for title in reversed(changes) if "%" in title],
     )
-    marks = {id_: [] for id_ in landmarks(front).values()}  # type: dict[str, list[str]]
-    for word, id_ in landmarks(front).items():
+    marks = {id_: [] for id_ in named_picks(front).values()}  # type: dict[str, list[str]]
+    for word, id_ in named_picks(front).items():
         marks[id_].append(word)
     before: Sequence[Step | None] = [None, *steps(front)]
     for entry, step in zip(by_cost(front), before, strict=True):

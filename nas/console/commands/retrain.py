@@ -11,7 +11,7 @@ from nas.console import options
 from nas.console.commands.picking import FRONT, winners
 from nas.console.commands.results import finish, follow
 from nas.console.listeners.targets import LOG, read_logs
-from nas.console.progress import choose_screen
+from nas.console.progress import choose_reporter
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.executors.retraining.tuning_record import MOST_TRIALS
@@ -91,7 +91,7 @@ def retrain(
         _check_single(backend, pick, top, tune, where)
     logs = read_logs(log)
     folder = open_run(run)
-    screen = choose_screen(quiet, json_lines)
+    screen = choose_reporter(quiet, json_lines)
     if backend != OWN:
         BACKENDS[backend].load()(folder, pick, run_backend, fairseq_options, logs, screen)
         return

@@ -13,7 +13,7 @@ import typer
 from nas.console import options
 from nas.console.commands.omni import show_attention
 from nas.console.commands.picking import chosen, picking_json, step_table
-from nas.console.commands.results import show_results
+from nas.console.commands.results import compared_lines, show_results
 from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell
@@ -112,6 +112,8 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
     if state.workers:
         out().print(workers_table(state.workers, time.time()))
     show_results(folder, state)
+    for line in compared_lines(state, folder):
+        say(line)
     if state.failed:
         out().print(failed_table(state.failed))
     for problem in state.problems:
@@ -186,11 +188,11 @@ def _request(folder: RunFolder) -> dict[str, Any]:
         protected = spelled(spec.space, folder.protected) if folder.protected else []
     except DamagedRunError:
         protected = []  # the state names the problem
-    told = spec.evaluator is not None
+    external = spec.evaluator is not None
     return {
         "run": str(folder.path),
         "space": spec.domain.name,
-        **({"evaluator": spec.evaluator} if told else {"dataset": spec.dataset}),
+        **({"evaluator": spec.evaluator} if external else {"dataset": spec.dataset}),
         "device": spec.device,
         "objectives": list(spec.objectives),
         "limits": spec.limits,
@@ -217,6 +219,10 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),
+        "baselines": [
+            {**one.baseline.to_json(), "sentence": one.sentence}
+            for one in state.comparisons(folder.spec)
+        ],
         "failed": [{"id": one.network.id, **one.failure.to_json()} for one in state.failed],
         "workers": [asdict(one) for one in state.workers],
         "problems": list(state.problems),

@@ -19,8 +19,9 @@ from nas.console.commands.spaces import made_space
 from nas.console.failures import terminable
 from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import tell
-from nas.console.progress import choose_screen
+from nas.console.progress import choose_reporter
 from nas.executors.base import ExecutorSettings
+from nas.request.architectures import read_architecture
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
 from nas.request.spec import DEFAULT_HOURS, SYNTHETIC, SearchRequest
@@ -30,6 +31,7 @@ from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, load_genes
@@ -128,11 +130,15 @@ class Here:
         """Data that are prepared once, in the cache folder."""
         from nas.run.checkpoint import prepared_texts  # imports torch
 
-        with terminable(), choose_screen(self._quiet, json_lines=False) as screen:
+        with terminable(), choose_reporter(self._quiet, json_lines=False) as screen:
             found = prepared_texts(path, begun, shown_on(screen))
         if found != path and not self._quiet:
             tell(f"{path} as {begun.space.name} reads it: {found}")
         return found
+
+    def architecture(self, name: str) -> Architecture:
+        """A network in a file, or in a line of text."""
+        return read_architecture(name)
 
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file that was named; the first stage looks whether there is such a data set."""
@@ -212,7 +218,7 @@ def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
 
 
 def _work(folder: RunFolder, how: Working) -> None:
-    screen = choose_screen(how.quiet, how.json_lines)
+    screen = choose_reporter(how.quiet, how.json_lines)
     follow(folder, _search_events(folder, how), screen, how.logs)
     finish(folder, [], how.quiet, how.json_lines)
 

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from latency.device import describe_device
 from nas.console import options
-from nas.console.commands.architectures import read_architecture
 from nas.console.commands.checked_spaces import checked_space
 from nas.console.formatting import network
 from nas.console.output import out, print_json, say, tell
-from nas.console.tables import Folding, cost_table, gene_rows, gene_table, table
+from nas.console.tables import WrappingText, cost_table, gene_rows, gene_table, table
+from nas.request.architectures import read_architecture
 from nas.request.fitted_space import Fitted, Pace, Size, fit_space
 from nas.request.presets import PRESETS, Budget, budget_for
 from nas.request.spec import DEFAULT_HOURS, Device
@@ -62,7 +62,7 @@ def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     out().print(gene_table(space))
     made = table("Ends", ["", "params", "FLOPs", "network"], right=["params", "FLOPs"])
     for end, (architecture, params, flops) in _ends(space).items():
-        made.add_row(end, f"{params:,}", f"{flops:,}", Folding(network(architecture)))
+        made.add_row(end, f"{params:,}", f"{flops:,}", WrappingText(network(architecture)))
     out().print(made)
     out().print(_preset_table(space))
 

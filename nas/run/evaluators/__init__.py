@@ -1,4 +1,4 @@
-"""What networks are worth, told by anybody: a table, a command, a Python object.
+"""Evaluators from outside: quality and costs of networks by a table, a command, a Python object.
 
 An *evaluator* is asked for networks in batches and answers with the quality of each: less is
 better. It may say how noisy a quality is, what else the network costs, and that it failed.

@@ -66,11 +66,11 @@ class OfferedCosts:
         keys = [row.tobytes() for row in rows]
         new = {key: index for index, key in enumerate(keys) if key not in self._known}
         if new:
-            told = self._asked(rows[list(new.values())])
+            answers = self._asked(rows[list(new.values())])
             for name in self.names:
-                if name not in told:
+                if name not in answers:
                     raise EvaluationError(f"the evaluator's costs have no {name!r} any more")
-            columns = zip(*(told[name] for name in self.names), strict=True)
+            columns = zip(*(answers[name] for name in self.names), strict=True)
             self._known.update(zip(new, columns, strict=True))
         values = np.array([self._known[key] for key in keys]).reshape(-1, len(self.names))
         return dict(zip(self.names, values.T, strict=True))
@@ -80,18 +80,18 @@ class OfferedCosts:
         assert callable(self._tell)
         try:
             with self._limit():
-                told = self._tell(networks)
+                answers = self._tell(networks)
         except (Exception, SystemExit) as error:
             raise EvaluationError(
                 f"the evaluator's costs cannot be told: {type(error).__name__}: {error}; mend that "
                 "and resume"
             ) from error
-        if not isinstance(told, Mapping):
+        if not isinstance(answers, Mapping):
             raise EvaluationError(
-                f"the evaluator's costs are {told!r:.60}: they have to be a mapping from name to "
-                "a list of numbers"
+                f"the evaluator's costs are {answers!r:.60}: they have to be a mapping from name "
+                "to a list of numbers"
             )
-        return {str(name): _numbers(str(name), values, rows) for name, values in told.items()}
+        return {str(name): _numbers(str(name), values, rows) for name, values in answers.items()}
 
 
 def _numbers(name: str, values: object, rows: Genotypes) -> list[float]:

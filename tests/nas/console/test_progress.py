@@ -10,7 +10,13 @@ from rich.console import Console
 
 from nas.console import progress
 from nas.console.formatting import compact, decimal, duration, milliseconds, network
-from nas.console.progress import BarScreen, JsonScreen, LineScreen, Screen, choose_screen
+from nas.console.progress import (
+    BarReporter,
+    JsonReporter,
+    LineReporter,
+    ProgressReporter,
+    choose_reporter,
+)
 from nas.run import events
 from search_spaces import load_space
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
@@ -29,7 +35,7 @@ RUN: tuple[events.Event, ...] = (
 )
 
 
-def played(screen: Screen, happened: tuple[events.Event, ...] = RUN) -> None:
+def played(screen: ProgressReporter, happened: tuple[events.Event, ...] = RUN) -> None:
     with screen:
         for event in happened:
             screen.show(event)
@@ -38,13 +44,13 @@ def played(screen: Screen, happened: tuple[events.Event, ...] = RUN) -> None:
 def bars(width: int, happened: tuple[events.Event, ...] = RUN) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=width, color_system=None, height=40)
-    played(BarScreen(console), happened)
+    played(BarReporter(console), happened)
     return stream.getvalue()
 
 
 def test_lines_tell_finished_stages_only() -> None:
     stream = io.StringIO()
-    played(LineScreen(Console(file=stream, width=200)))
+    played(LineReporter(Console(file=stream, width=200)))
     assert [line.split("  ")[0] for line in stream.getvalue().splitlines()] == [
         "Check the request",
         "note: slow [down]",
@@ -78,28 +84,28 @@ def test_bars_survive_a_stage_that_is_done_anew_and_one_that_never_began() -> No
 def test_the_cursor_comes_back_after_an_error() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
-    with pytest.raises(ZeroDivisionError), BarScreen(console):
+    with pytest.raises(ZeroDivisionError), BarReporter(console):
         raise ZeroDivisionError
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
 
 
 def test_json_lines_hold_every_event(capsys: pytest.CaptureFixture[str]) -> None:
-    played(JsonScreen())
+    played(JsonReporter())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [type(event).__name__ for event in RUN]
 
 
 def test_the_base_screen_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    played(Screen())
+    played(ProgressReporter())
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_screen_fits_the_options_and_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for terminal, kind in ((True, BarScreen), (False, LineScreen)):
+    for terminal, kind in ((True, BarReporter), (False, LineReporter)):
         monkeypatch.setattr(progress, "err", lambda on=terminal: Console(force_terminal=on))
-        assert type(choose_screen(quiet=False, json_lines=False)) is kind
-        assert type(choose_screen(quiet=True, json_lines=False)) is Screen
-        assert type(choose_screen(quiet=True, json_lines=True)) is JsonScreen
+        assert type(choose_reporter(quiet=False, json_lines=False)) is kind
+        assert type(choose_reporter(quiet=True, json_lines=False)) is ProgressReporter
+        assert type(choose_reporter(quiet=True, json_lines=True)) is JsonReporter
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,14 @@ from nas.console.commands.picking import step_table
 from nas.console.commands.settings import settings_table
 from nas.console.formatting import main_score
 from nas.console.output import out
-from nas.console.tables import Folding, front_table, gene_table, retrained_table, stage_table, table
+from nas.console.tables import (
+    WrappingText,
+    front_table,
+    gene_table,
+    retrained_table,
+    stage_table,
+    table,
+)
 from nas.objectives import objective
 from nas.request.presets import setting_names
 from nas.search.front import Front, FrontEntry, build_front
@@ -142,7 +149,7 @@ def test_headings_fold_before_texts(narrow: int, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("width", [24])
 def test_a_network_folds_after_strokes(narrow: int, capsys: pytest.CaptureFixture[str]) -> None:
     made = table("", ["network"])
-    made.add_row(Folding("L3 d48 · (softmax+linear)/omni×2"))
+    made.add_row(WrappingText("L3 d48 · (softmax+linear)/omni×2"))
     out().print(made)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[2:] == ["L3 d48 · (softmax+", "linear)/omni×2"]

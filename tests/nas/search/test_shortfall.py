@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from nas.console.commands.results import final_lines
-from nas.executors.retraining import shortfall as module
 from nas.report.page import render
 from nas.results.reader import read_contents
 from nas.run.events import Note
 from nas.run.folder import RunFolder
+from nas.search import shortfall as module
 from nas.search.front import FrontEntry, read_front
 from nas.search.shortfall import shortfall_and_advice
 from nas.stages.retrain import retrain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -87,15 +88,14 @@ def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
 
 def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> None:
     job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
-    given = {"title": "<i>new", "tags": "a, b  c", "notes": "one\r\ntwo", "back": "/?kind=search"}
-    answer = alice.post(f"/jobs/{job}/words", data=given)
+    given = {"title": "<i>new", "tags": "a, b  c", "notes": "one\r\ntwo"}
+    headers = {"Referer": f"{server.url}/?kind=search"}
+    answer = alice.post(f"/jobs/{job}/words", data=given, headers=headers)
     assert (answer.status_code, answer.headers["location"]) == (303, "/?kind=search")
     text = said(alice.get("/?kind=search&tag=b&sort=work&backwards=true"))
     assert "&lt;i&gt;new" in text and "one\ntwo" in text and 'aria-sort="ascending"' in text
     assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
-    for back in ("https://elsewhere.example", "//elsewhere.example", ""):
-        answer = alice.post(f"/jobs/{job}/words", data={**given, "back": back})
-        assert answer.headers["location"] == "/"
+    assert alice.post(f"/jobs/{job}/words", data=given).headers["location"] == "/"
     said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
     with browser(server, server.token("alice", Role.reader)) as reader:
         assert "/words" not in said(reader.get("/"))
@@ -212,15 +212,40 @@ def test_an_address_that_leads_nowhere_is_told_of_in_a_sentence(alice: httpx.Cli
 
 def test_fronts_are_compared(server: Server, alice: httpx.Client, done: str) -> None:
     other = server.finished(server.client("alice"), seed=2, title="other")
-    text = said(alice.get("/compare", params={"job": [done, other]}))
+    asked = {"job": [done, other]}
+    text = said(alice.get("/compare", params=asked))
     assert "1. first" in text and "2. other" in text and 'id="chart-compare-latency_ms"' in text
-    assert "do not compare" not in text
+    assert "one box" in text and 'id="chart-coordinates"' in text
+    assert all(f"/jobs/{job}/networks/{front_of(server, job)[0]}" in text for job in (done, other))
+    assert f'href="/compare?job={other}" aria-label="leave out first' in text
+    few = said(alice.get("/compare", params={**asked, "where": "latency_ms<=1.1"}))
+    assert 'value="latency_ms&lt;=1.1"' in few and few.count("/networks/") < text.count(
+        "/networks/"
+    )
+    assert "No network meets" in said(alice.get("/compare", params={**asked, "where": "params<=1"}))
+    wrong = said(alice.get("/compare", params={**asked, "where": "latency<=1"}), 422)
+    assert "No &#39;latency&#39; is measured" in wrong and "2. other" in wrong
+
+
+def test_a_comparison_is_downloaded(server: Server, alice: httpx.Client, done: str) -> None:
+    other = server.finished(server.client("alice"), seed=2, title="=other")
+    asked = {"job": [done, other], "where": "params<=1e6"}
+    answer = alice.get("/compare.csv", params=asked)
+    lines = list(csv.DictReader(answer.text.splitlines()))
+    found = alice.get("/compare.json", params=asked).json()
+    assert [one["id"] for one in found["networks"]] == [line["id"] for line in lines] != []
+    assert found["objectives"] == ["quality", "latency_ms"] and found["difference"] is None
+    assert [one["job"] for one in found["fronts"]] == [done, other]
+    assert all(0 < one["hypervolume"] <= 1 for one in found["fronts"])
+    said(alice.get("/compare.xlsx", params=asked), 404)
+    said(alice.get("/compare.csv", params={**asked, "where": "x"}), 422)
 
 
 def test_fronts_without_a_common_cost_share_no_chart(server: Server, alice: httpx.Client) -> None:
     api = server.client("alice")
     jobs = [server.finished(api, objectives=["quality", cost]) for cost in ("params", "flops")]
-    assert "no cost in common" in said(alice.get("/compare", params={"job": jobs}))
+    text = said(alice.get("/compare", params={"job": jobs}))
+    assert "no cost in common" in text and "different objectives" in text and "one box" not in text
 
 
 def test_what_has_no_front_is_left_out(server: Server, alice: httpx.Client, done: str) -> None:
@@ -243,6 +268,17 @@ def test_pages_are_no_part_of_the_api(server: Server) -> None:
     paths = server.client("alice").get("/openapi.json").json()["paths"]
     assert all(path.startswith(("/api/v1/", "/healthz", "/readyz", "/metrics")) for path in paths)
     problem(server.client("alice").get("/nothing"), 404)
+
+
+def test_the_api_is_described_for_people(server: Server, alice: httpx.Client) -> None:
+    text = said(alice.get("/docs"))
+    document = server.client("alice").get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert f"<code>{method.upper()} {path}</code>" in text
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in text
+    assert 'href="/docs"' in said(alice.get("/"))
 
 
 def test_what_should_not_happen_has_a_page_too(

@@ -49,7 +49,7 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
     for _ in range(2):
         upgrade(database)
         upgrade(database)
-        assert current(database) == "0004"
+        assert current(database) == "0005"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from nas.console.app import app
 from nas.console.commands.data import shown_on
-from nas.console.progress import Screen
+from nas.console.progress import ProgressReporter
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from tests.support.prepare_cases import write_jsonl, write_pairs
 
@@ -70,6 +70,36 @@ def test_texts_with_labels(tmp_path: Path) -> None:
     assert done.exit_code == 0 and (tmp_path / "out/manifest.json").is_file()
 
 
+def test_what_is_there_is_told(tmp_path: Path) -> None:
+    names = [f"kind {number:02}" for number in range(30)]
+    rows = [f"{n % 7} words about {n},{names[n % 30]},{n}" for n in range(600)]
+    rows += ["only one,kind 00,1"] * 40
+    (tmp_path / "texts").mkdir()
+    lines = ["review,stars,id", *rows, "too few"]
+    (tmp_path / "texts/all.csv").write_text("\n".join(lines))
+    (tmp_path / "texts/notes.md").write_text("mine")
+    words = ["data", "prepare", "--task", "classification", "--out", str(tmp_path / "out")]
+    words += ["--source", str(tmp_path / "texts")]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "all.csv:642: has 1 cells" in refused.stderr
+    done = CliRunner().invoke(app, [*words, "--skip-bad"])
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    for sentence in ("the 20 largest and smallest of 30 classes", "1 bad", "notes.md: no text by"):
+        assert sentence in told
+    assert "all.csv:642: has 1 cells" in told and "the columns id" in told
+    assert " are in train too" not in told  # the equal ones were held out together
+    other = CliRunner().invoke(app, [*words, "--skip-bad", "--column", "label:stars"])
+    assert other.exit_code == 2 and "such as --column text=review" in other.stderr
+
+
+def test_a_vocabulary_is_as_large_as_the_text_teaches(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)}{n}\n" for n in range(900)))
+    words = ["data", "prepare", "--task", "language_modelling", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*words, "--source", str(tmp_path / "a.txt"), "--json"])
+    assert 900 < json.loads(done.stdout)["tokenizer"]["vocab_size"] <= 1900
+
+
 @pytest.mark.parametrize(("file", "words"), [("train.de", "no file"), ("out", "holds other files")])
 def test_failures_are_one_sentence(folder: Path, file: str, words: str) -> None:
     (folder / "train.de").unlink() if file == "train.de" else (folder / "out/x").mkdir(parents=True)
@@ -86,7 +116,7 @@ def test_impossible_options_are_refused(folder: Path, option: str) -> None:
 
 
 def test_every_label_is_a_stage() -> None:
-    class Kept(Screen):
+    class Kept(ProgressReporter):
         events: tuple[Event, ...] = ()
 
         def show(self, event: Event) -> None:

@@ -24,12 +24,12 @@ from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from search_spaces.genes import parse_genes
 from search_spaces.operators import enumerate_all
+from tests.support.external_cases import CALLS, GENES, NUMBERS, asked_twice, calls, loss, ms
 from tests.support.pipeline_cases import ROOT
-from tests.support.told_cases import CALLS, GENES, NUMBERS, asked_twice, calls, loss, ms
 
 PAGE = ROOT / "docs" / "guide" / "evaluators.md"
 SPACE = parse_genes(GENES, "mine.toml")
-RIG = "tests.support.told_cases:Good"
+RIG = "tests.support.external_cases:Good"
 SETTINGS = [part for name, value in NUMBERS.items() for part in ("--set", f"{name}={value}")]
 
 
@@ -183,7 +183,7 @@ def test_a_table_of_which_more_is_better(here: Path) -> None:
 
 DEADLY = """
 import os, signal
-from tests.support.told_cases import Good
+from tests.support.external_cases import Good
 
 class Deadly(Good):
     def _told(self, network):

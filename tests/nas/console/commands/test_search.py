@@ -77,7 +77,7 @@ def test_quiet_prints_only_the_last_lines() -> None:
     done = search("--quiet", "--out", "here")
     assert done.stderr == ""
     words = [line.split()[0] for line in done.stdout.splitlines()]
-    assert words == ["Winner", "Run", "Report", "Next", "nas"]
+    assert words == ["Winner", "There", "Run", "Report", "Next", "nas"]  # "There is no baseline"
 
 
 def test_json_prints_events_and_the_result_as_the_last_line() -> None:
@@ -255,7 +255,7 @@ def test_an_interrupted_run_is_closed_before_the_command_ends(
         raise KeyboardInterrupt
 
     cli_fakes.install(monkeypatch, run)
-    monkeypatch.setattr("nas.console.progress.LineScreen.show", interrupted)
+    monkeypatch.setattr("nas.console.progress.LineReporter.show", interrupted)
     assert search("--out", "here").exit_code == 130
     assert closed == [Path("here")]
 

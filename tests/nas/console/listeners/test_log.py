@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from nas.console.app import app
 from nas.console.listeners import targets
 from nas.console.listeners.targets import complete_log
-from nas.console.progress import BarScreen
+from nas.console.progress import BarReporter
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
@@ -85,7 +85,7 @@ def test_a_failing_logger_is_one_line_on_stderr(
 
 def test_the_warning_stands_above_the_bars() -> None:
     stream = io.StringIO()
-    with BarScreen(Console(file=stream, force_terminal=True, width=120)) as screen:
+    with BarReporter(Console(file=stream, force_terminal=True, width=120)) as screen:
         screen.warn("logging [failed]")
     assert "note: logging [failed]" in stream.getvalue()
 

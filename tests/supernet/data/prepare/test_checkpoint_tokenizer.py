@@ -341,7 +341,8 @@ class TestCommand:
         texts = tmp_path / "texts"
         file = str(write_texts(texts)["train"])
         write_labelled(texts)
-        given = ["--source", str(texts) if task == "classification" else file]
+        (tmp_path / "pictures").mkdir()
+        given = ["--source", str(tmp_path / "pictures") if task == "classification" else file]
         given += ["--target", file] if task == "translation" else []
         given += ["--valid", file, "--test", file] if task == "language_modelling" else []
         done = command(tmp_path, task, *given, "--tokenizer", str(tmp_path / tokenizer))

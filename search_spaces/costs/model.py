@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from search_spaces import layer_costs
 from search_spaces.architecture import (
     Architecture,
     DecoderLayer,
@@ -19,8 +18,9 @@ from search_spaces.architecture import (
     omni_spans,
 )
 from search_spaces.conventions import Convention, Tally, find_convention
+from search_spaces.costs import layers
+from search_spaces.costs.layers import Parts
 from search_spaces.errors import ArchitectureError, UsageError
-from search_spaces.layer_costs import Parts
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TASKS, TaskName
 
@@ -116,18 +116,18 @@ class CostModel:
         return omni_spans(kinds, self.settings.omni_span)
 
     def _encoder_parts(self, dim: int, layer: EncoderLayer, span: int) -> Parts:
-        return layer_costs.encoder_layer(self.settings, dim, layer, self._encoder_tokens, span)
+        return layers.encoder_layer(self.settings, dim, layer, self._encoder_tokens, span)
 
     def _decoder_parts(
         self, dim: int, encoder_dim: int, layer: DecoderLayer, span: int, memory: int
     ) -> Parts:
         lengths = self._decoder_tokens, self.source, span, memory
-        return layer_costs.decoder_layer(self.settings, dim, encoder_dim, layer, *lengths)
+        return layers.decoder_layer(self.settings, dim, encoder_dim, layer, *lengths)
 
     def _input_parts(self, encoder_dim: int, decoder_dim: int) -> Parts:
         if not self.convention.embeddings:
             return ()
-        tally = layer_costs.embeddings(
+        tally = layers.embeddings(
             self.settings,
             self.task,
             encoder_dim,
@@ -144,11 +144,11 @@ class CostModel:
             ("decoder", decoder_dim, self._decoder_tokens),
         ):
             if dim and self.settings.norm == "pre":
-                yield f"{stack}.norm", layer_costs.norm(self.settings, tokens, dim)
+                yield f"{stack}.norm", layers.norm(self.settings, tokens, dim)
         if self.convention.output_layer:
             dim = decoder_dim or encoder_dim
             num_outputs = 1 if TASKS[self.task].classifies else self._decoder_tokens
-            yield "output", layer_costs.output_layer(self.settings, self.task, dim, num_outputs)
+            yield "output", layers.output_layer(self.settings, self.task, dim, num_outputs)
 
     def _ends_price(self, encoder_dim: int, decoder_dim: int) -> Totals:
         first = self._input_parts(encoder_dim, decoder_dim)

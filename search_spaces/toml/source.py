@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from search_spaces.errors import SpaceFileError
-from search_spaces.toml_bounds import check_bounds
+from search_spaces.toml.bounds import check_bounds
 
 MAX_BYTES = 1_000_000
 
@@ -55,7 +55,7 @@ class TomlSource:
 
         Raises:
             SpaceFileError: for a syntax error, naming its line, for an empty text, and for one
-                beyond the bounds of `search_spaces.toml_bounds`.
+                beyond the bounds of `search_spaces.toml.bounds`.
         """
         text = text.replace("\r\n", "\n")
         check_bounds(text, name)

@@ -19,9 +19,9 @@ from search_spaces.architecture import (
 )
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.costs import Cost, cost, flops, params, totals
+from search_spaces.costs.genotypes import genotype_totals
+from search_spaces.costs.layers import kernel
 from search_spaces.errors import ArchitectureError, UnknownNameError, UsageError
-from search_spaces.genotype_costs import genotype_totals
-from search_spaces.layer_costs import kernel
 from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
@@ -296,5 +296,5 @@ def test_impossible_lengths(
 
 
 def test_costs_do_not_import_torch() -> None:
-    code = "import sys, search_spaces.genotype_costs; sys.exit('torch' in sys.modules)"
+    code = "import sys, search_spaces.costs.genotypes; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

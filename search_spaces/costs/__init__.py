@@ -1,8 +1,8 @@
 """Parameters and floating-point operations of a network, without building it.
 
 `cost` names every part of one network, `totals` gives the two sums in microseconds, and
-`search_spaces.genotype_costs` prices whole genotype matrices. All of them add up the same
-formulas of `search_spaces.layer_costs`.
+`search_spaces.costs.genotypes` prices whole genotype matrices. All of them add up the same
+formulas of `search_spaces.costs.layers`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from search_spaces.architecture import Architecture
 from search_spaces.conventions import CONVENTIONS
-from search_spaces.cost_model import Totals, cost_model
+from search_spaces.costs.model import Totals, cost_model
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
 

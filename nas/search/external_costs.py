@@ -1,4 +1,4 @@
-"""Costs of networks that an evaluator of others knows: told, or predicted from those told.
+"""Costs of networks that an evaluator of others knows: those that it gave, or predicted from them.
 
 N: networks; S: positions.
 """
@@ -29,19 +29,19 @@ def _none(rows: Genotypes) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class ToldCosts(CostScorer):
-    """See `CostScorer`; a cost is exact where it is offered of any network, or was told.
+class ExternalCosts(CostScorer):
+    """See `CostScorer`; a cost is exact where it is offered or came with an evaluation.
 
     Attributes:
         offered: of rows ``(N, S)``: name → values ``(N,)`` of the costs that need no evaluation.
-        told: row → what was told of it with an evaluation.
+        evaluated: row → the costs that came with its evaluation.
     """
 
     root: GeneSpace
     offered: Callable[[Genotypes], Mapping[str, Floats]] = _none
-    told: Mapping[bytes, Mapping[str, float]] = field(default_factory=dict)
+    evaluated: Mapping[bytes, Mapping[str, float]] = field(default_factory=dict)
 
-    def learnt(self, rows: Genotypes, values: Sequence[Mapping[str, float]]) -> ToldCosts:
+    def learnt(self, rows: Genotypes, values: Sequence[Mapping[str, float]]) -> ExternalCosts:
         """See `CostScorer.learnt`."""
         names = self._names
         new = {
@@ -49,7 +49,7 @@ class ToldCosts(CostScorer):
             for row, line in zip(rows, values, strict=True)
             if all(name in line for name in names)
         }
-        return replace(self, told={**self.told, **new})
+        return replace(self, evaluated={**self.evaluated, **new})
 
     @property
     def exact(self) -> Collection[str]:
@@ -64,17 +64,19 @@ class ToldCosts(CostScorer):
     @cached_property
     def _fitted(self) -> dict[str, LatencyPredictor]:
         """What predicts each cost that is not offered; nothing from too few networks."""
-        if len(self.told) < MIN_OBSERVATIONS:
+        if len(self.evaluated) < MIN_OBSERVATIONS:
             return {}
         width = len(self.root.slots)
-        rows = np.array([np.frombuffer(key, dtype=np.int16) for key in self.told]).reshape(
+        rows = np.array([np.frombuffer(key, dtype=np.int16) for key in self.evaluated]).reshape(
             -1, width
         )
         features, terms = encode_features(self.root, rows), cost_terms(self.root)
-        told = {name: [known[name] for known in self.told.values()] for name in self._names}
+        observed = {
+            name: [known[name] for known in self.evaluated.values()] for name in self._names
+        }
         return {
             name: LatencyPredictor.fit(features, values, terms=terms)
-            for name, values in told.items()
+            for name, values in observed.items()
             if name not in self.exact
         }
 
@@ -85,20 +87,20 @@ class ToldCosts(CostScorer):
         features: Floats | None = None,
     ) -> dict[str, Floats]:
         values = dict(self.offered(genotypes))
-        known = [self.told.get(row.tobytes()) for row in genotypes]
+        known = [self.evaluated.get(row.tobytes()) for row in genotypes]
         new = np.array([line is None for line in known], dtype=np.bool_)
         for name in self._names:
             if name in values:
                 continue
-            told = np.array([0.0 if line is None else line[name] for line in known])
-            spread = np.zeros(len(told))
+            known_N = np.array([0.0 if line is None else line[name] for line in known])
+            spread = np.zeros(len(known_N))
             if new.any() and name in self._fitted:
                 if features is None:
                     features = encode_features(self.root, genotypes)
-                told[new], spread[new] = self._fitted[name].predict(features[new])
-            elif new.any():  # nothing is known yet: as dear as the dearest
-                told[new] = max((line[name] for line in self.told.values()), default=1.0)
-            values[name] = told
+                known_N[new], spread[new] = self._fitted[name].predict(features[new])
+            elif new.any():  # nothing is known yet: as expensive as the most expensive
+                known_N[new] = max((line[name] for line in self.evaluated.values()), default=1.0)
+            values[name] = known_N
             if name in deviations:
                 values[OBJECTIVES[name].std_name or f"{name}_std"] = spread
         return values
@@ -108,11 +110,11 @@ class ToldCosts(CostScorer):
         return self._values(genotypes, deviations=self._names)
 
 
-def observed_costs(folder: RunFolder) -> ToldCosts:
+def observed_costs(folder: RunFolder) -> ExternalCosts:
     """What a run's observations tell of costs, without asking its evaluator."""
     spec = folder.spec
     space = spec.domain
     assert isinstance(space, GeneSpace)
     lines = [line for line in folder.read_journal(OBSERVATIONS_FILE) if QUALITY in line]
     rows = space.encode([line["architecture"] for line in lines])
-    return ToldCosts(space, {}, spec.objectives, spec.limits).learnt(rows, lines)
+    return ExternalCosts(space, {}, spec.objectives, spec.limits).learnt(rows, lines)

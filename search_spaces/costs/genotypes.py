@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.architecture import DecoderLayer, EncoderLayer
-from search_spaces.cost_model import CostModel, Totals, cost_model
+from search_spaces.costs.model import CostModel, Totals, cost_model
+from search_spaces.costs.states import Allocator, layer_state_bytes
 from search_spaces.space import MEMORY_GENE, Genotypes, SearchSpace
-from search_spaces.state_costs import Allocator, layer_state_bytes
 
 Integers = NDArray[np.int64]
 
@@ -64,7 +64,7 @@ def genotype_state_bytes(
     """Bytes of the state of one sequence of genotype rows ``(N, S)``: ``(N,)``.
 
     A network with a memory of earlier segments keeps its positions besides the `context`. Row by
-    row the numbers are otherwise those of `search_spaces.state_costs.state_bytes`; arguments and
+    row the numbers are otherwise those of `search_spaces.costs.states.state_bytes`; arguments and
     errors as there. Each distinct layer is priced once, whatever the number of rows.
     """
     total = np.zeros(len(genotypes), dtype=np.int64)
