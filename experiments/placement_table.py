@@ -35,7 +35,7 @@ from experiments.placement_selectors import (
     ranked,
 )
 from experiments.shared_prefixes import shared_prefixes
-from nas.cli.search import Here
+from nas.console.commands.search import Here
 from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest

@@ -1,4 +1,4 @@
-"""What the run cost: the time of each stage and what was trained before networks were observed."""
+"""What the run cost: the time of each stage, what was trained, and what could not be evaluated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from nas.report import words
 from nas.report.charts import Trace, axis, bars, chart, hover
-from nas.report.markup import Html, missing, paragraph, section, tag
+from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
 from nas.results.contents import Epoch, RunContents
 from nas.run.stages import stage_label
 from search_spaces.tasks import TASKS
@@ -54,18 +54,25 @@ def training_section(run: RunContents) -> Html:
         "network of the space was then judged with its part of these weights. From time to time "
         "a few fixed probe networks were measured on the validation part."
     )
-    drawings = [_losses(run.history, TASKS[run.space.task].loss_unit)]
+    drawings = [losses_chart("training", run.history, run, "mean probe, validation")]
     if sum(epoch.tau is not None for epoch in run.history) > 1:
         drawings.append(_stability(run.history))
     return section("training", title, intro, tag("div", drawings, class_="charts"))
 
 
-def _losses(history: Sequence[Epoch], unit: str) -> Html:
+def losses_chart(name: str, history: Sequence[Epoch], run: RunContents, judged: str) -> Html:
+    """Loss by epoch.
+
+    Args:
+        name: of the chart, unique on the page.
+        history: of a training; not empty.
+        run: whose task says what a loss is measured in.
+        judged: what the loss on the validation split is of.
+    """
+    unit = TASKS[run.space.task].loss_unit
     traces = [
         _line("training loss", [(e.epoch, e.train_loss) for e in history], "var(--linear)", ""),
-        _line(
-            "mean probe, validation", _known(history, "probe_loss"), "var(--softmax)", "+markers"
-        ),
+        _line(judged, _known(history, "probe_loss"), "var(--softmax)", "+markers"),
     ]
     shown = [trace for trace in traces if trace["x"]]
     values = [number for trace in shown for number in trace["y"]]
@@ -77,7 +84,7 @@ def _losses(history: Sequence[Epoch], unit: str) -> Html:
         "Loss by epoch. The training loss contains label smoothing and distillation where these "
         "are on, so the two curves need not meet."
     )
-    return chart("training", shown, layout, caption)
+    return chart(name, shown, layout, caption)
 
 
 def _stability(history: Sequence[Epoch]) -> Html:
@@ -113,3 +120,27 @@ def _line(name: str, points: Sequence[tuple[int, float]], colour: str, markers: 
         "line": {"color": colour, "width": 2},
         "hovertemplate": hover("%{y:.4f} at epoch %{x}", name),
     }
+
+
+def failures_section(run: RunContents) -> Html:
+    """What failed; nothing where nothing did."""
+    if not run.failed:
+        return Html("")
+    intro = paragraph(
+        f"{words.plural(len(run.failed), 'network')} could not be evaluated. They count as worth "
+        "nothing, no ranker learnt from them, and they are not on the front."
+    )
+    rows = [
+        [
+            cell(tag("code", one.network.id)),
+            cell(words.outline(one.network)),
+            cell(one.failure.kind),
+            cell(one.failure.reason),
+            cell(f"{one.failure.tries}", one.failure.tries),
+        ]
+        for one in run.failed
+    ]
+    heads = ["id", "network", "what happened", "reason", "tries"]
+    return section(
+        "failures", "What could not be evaluated", intro, table(heads, rows, "Failed networks.")
+    )
