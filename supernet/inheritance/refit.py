@@ -163,7 +163,8 @@ def _elimination_costs(inverse_LL: Tensor, weight_LD: Tensor, groups: int) -> Te
     sizes = (groups, len(inverse_LL) // groups)
     blocks_GWW = inverse_LL.view(*sizes, *sizes).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     weight_GWD = weight_LD.view(*sizes, -1)
-    return (weight_GWD * torch.linalg.solve(blocks_GWW, weight_GWD)).sum(dim=(1, 2))
+    costs_G: Tensor = (weight_GWD * torch.linalg.solve(blocks_GWW, weight_GWD)).sum(dim=(1, 2))
+    return costs_G
 
 
 @dataclass(frozen=True)
