@@ -517,6 +517,12 @@ class SearchSpec(SearchTerms):
                 "scratch, and a search that begins with a checkpoint inherits its weights: set "
                 "own_updates to 0, or search without the checkpoint"
             )
+        if self.budget.own_seeds > 1 and not self.trains_alone:
+            raise ValueError(
+                f"own_seeds is {self.budget.own_seeds:,}, but no network is trained alone before "
+                "it is observed: set own_updates to the updates of such a training, or own_seeds "
+                "to 1"
+            )
         return self
 
     @property
@@ -585,12 +591,14 @@ class SearchSpec(SearchTerms):
                     del training[name]
         if not self.trains_alone:
             del values["budget"]["own_updates"]
+        if self.budget.own_seeds == 1:
+            del values["budget"]["own_seeds"]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Of a training, none of which older versions had; all are off where they are 0.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute")
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss")
 
 
 def build_spec(**values: Any) -> SearchSpec:
