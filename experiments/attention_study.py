@@ -31,7 +31,8 @@ import torch
 from rich.table import Table
 
 from experiments.harness import Options, Study, table_of
-from experiments.search_efficiency import FIRST, SIZES, Floats, Measure
+from experiments.search_efficiency import SIZES
+from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls

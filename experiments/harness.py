@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -128,6 +129,55 @@ def journaled(
             done[result["key"]] = result
             append_lines(journal, [json.dumps(result)])
             yield result
+
+
+Work = TypeVar("Work")
+Done = TypeVar("Done")
+
+
+def done_in(
+    executor: str,
+    work: Callable[[Work], Done],
+    jobs: Sequence[Work],
+    workers: int,
+    address: str | None = None,
+) -> Iterator[tuple[Work, Done]]:
+    """Each job with its result, as they end, in processes of this machine or of a Ray cluster.
+
+    Args:
+        executor: ``local`` or ``ray``.
+        work: a function of a module.
+        jobs: in the order in which they are begun.
+        workers: most jobs at a time; one of this machine is this process.
+        address: of the cluster, see `experiments.ray_jobs`.
+    """
+    if executor == "ray":
+        from experiments.ray_jobs import done_by_ray  # for which Ray is loaded
+
+        yield from done_by_ray(work, jobs, workers, address)
+        return
+    if workers == 1:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(work, job): job for job in jobs}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """The options that `done_in` takes."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes at once (default: %(default)s, one for each core)",
+    )
+    parser.add_argument("--executor", choices=("local", "ray"), default="local")
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="of a cluster (default: a Ray of one's own)"
+    )
 
 
 def done_jobs(journal: Path) -> dict[str, dict[str, Any]]:

@@ -12,12 +12,13 @@ surrogate says, a sum of products that numpy does; it is checked against the tab
 there is no such surrogate, so it is fitted to the whole table by least squares on relative errors:
 for each width, with and without biases, a constant and a time for each pair of FFN ratio and heads
 that a layer may have. What it is off on a tenth of the table that it was not fitted to is printed.
-These latencies are exact costs, told to every searcher: to ours before it asks, to samplers of
-Optuna, which have no way to know a cost before, with the answer.
+These latencies are exact costs, told to every searcher as `experiments.searchers` says.
+``rank-evolve-timed`` knows the latencies of 60 random networks and then those of the networks that
+it evaluates, and predicts the others.
 
 The reference front is that of all networks that any searcher of that device asked for and of a long
 genetic search that starts there; how many of its networks only rank-evolve had found is printed.
-Hypervolume as in `experiments.search_efficiency`. Finished searches are kept in the work folder.
+Finished searches are kept in the work folder, so that a study that was stopped goes on.
 
 The latency predictor is fitted to few rows of the table and tested on all others, beside a linear
 model, a Gaussian process and boosted trees on eleven plain features. Errors are in percent. How
@@ -34,9 +35,9 @@ import argparse
 import hashlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,40 +53,47 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from experiments.harness import Options, Study, note, table_of
-from experiments.search_efficiency import Measure
+from experiments import searchers
+from experiments.harness import (
+    Options,
+    Study,
+    add_workers,
+    done_in,
+    note,
+    table_of,
+)
+from experiments.searchers import (
+    FIRST,
+    Floats,
+    Measure,
+    Search,
+    SearchTask,
+    as_json,
+    at_random,
+    numbers,
+    rank_evolve_of,
+    words,
+)
 from latency.predictor import LatencyPredictor
-from nas.evaluators.table import read_columns, table_rows
+from nas.run.evaluators.table import read_columns, table_rows
 from nas.search.evolution import EvolutionSettings, Scores, evolve
-from nas.search.pareto import crowding_distance, non_dominated, non_dominated_ranks
+from nas.search.external_costs import ExternalCosts
+from nas.search.pareto import non_dominated
 from nas.search.searchers.base import Problem, search
-from nas.search.searchers.optuna_study import OptunaSearcher
-from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes
-from search_spaces.operators import (
-    distinct,
-    largest,
-    mutate,
-    neighbours,
-    sample,
-    sample_distinct,
-    smallest,
-)
-
-Floats = NDArray[np.float64]
+from search_spaces.operators import distinct, largest, sample_distinct, smallest
 
 PER_LAYER = ("mlp_ratio", "num_heads")
 LEVELS = (90, 95, 97, 98, 99)
 TIMED = (20, 60, 100)
-FIRST = 32
-POPULATIONS = (16, 32, 50, 100)
-AGING = 50
+FIRST_TIMED = 60
 # Evaluations of a search that `--evaluations` says nothing about.
 BUDGETS = {
     "rank-evolve": 320,
+    "rank-evolve-timed": 320,
     "random": 10_000,
     "evolution": 10_000,
     "nsga2": 2_400,
@@ -247,25 +255,7 @@ def sound(bench: Bench, device: str) -> NDArray[np.bool_]:
 # -- searching ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What is searched on one device."""
-
-    problem: Problem
-    perplexity: Callable[[Genotypes], Floats]
-
-    def points(self, rows: Genotypes) -> Floats:
-        """Perplexity and latency of rows, ``(N, 2)``."""
-        return self.problem.points(rows, self.perplexity(rows)).objectives
-
-    @property
-    def ends(self) -> Genotypes:
-        """The largest and the smallest network."""
-        space = self.problem.space
-        return distinct(np.concatenate([largest(space), smallest(space)]))
-
-
-def task_of(bench: Bench, device: str) -> Task:
+def task_of(bench: Bench, device: str) -> SearchTask:
     """The search on a device."""
     cost = TableLatency(bench, device)
 
@@ -274,137 +264,121 @@ def task_of(bench: Bench, device: str) -> Task:
 
     worst = np.concatenate([largest(bench.space), smallest(bench.space), bench.rows])
     reference = np.array([bench.perplexity(worst).max(), cost(worst).max()]) * 1.1
-    return Task(Problem(bench.space, scores, reference), bench.perplexity)
+    return SearchTask(Problem(bench.space, scores, reference), bench.perplexity)
 
 
-def rank_evolve(task: Task, budget: int, seed: int) -> Genotypes:
-    """The product's own searcher."""
+def rank_evolve_timed(task: SearchTask, budget: int, seed: int) -> Genotypes:
+    """The product's own searcher where latencies are known of timed networks alone.
+
+    It begins with `FIRST_TIMED` timed networks, which it knows the quality of none of; every
+    network that it evaluates is timed then.
+    """
     space = task.problem.space
-    rows = sample_distinct(space, np.random.default_rng([seed, 77]), FIRST)
-    start = distinct(np.concatenate([task.ends, rows]))[:FIRST]
-    settings = RankEvolveSettings(budget=budget, patience=0)
-    searcher = RankEvolve(task.problem, start, settings, seed)
-    for _ in search(searcher, task.perplexity):
-        pass
+    assert isinstance(space, GeneSpace)
+    costs = ExternalCosts(space, {}, ("quality", "latency_ms"), {})
+
+    def timed_too(rows: Genotypes) -> ExternalCosts:
+        ms = task.problem.costs(rows).objectives[:, 0]
+        return costs.learnt(rows, [{"latency_ms": float(value)} for value in ms])
+
+    first = sample_distinct(space, np.random.default_rng([seed, 78]), FIRST_TIMED)
+    costs = timed_too(first)
+    problem = Problem(space, lambda rows: costs.score(rows), task.problem.reference)
+    searcher = rank_evolve_of(SearchTask(problem, task.quality), budget, seed)
+    for rows, _ in search(searcher, task.quality):
+        costs = timed_too(rows)
     return searcher.rows
 
 
-def at_random(task: Task, budget: int, seed: int) -> Genotypes:
-    """Random networks."""
-    return sample_distinct(task.problem.space, np.random.default_rng(seed), budget)
-
-
-def evolution(task: Task, budget: int, seed: int, population: int) -> Genotypes:
-    """The product's evolution on real evaluations, from the ends and random networks."""
-    settings = EvolutionSettings(population, -(-budget // population))
-    scores = partial(_scores, task)
-    found = list(evolve(task.problem.space, scores, settings, seed, start=task.ends))
-    rows: Genotypes = np.concatenate([generation.genotypes for generation in found])[:budget]
-    return rows
-
-
-def _scores(task: Task, rows: Genotypes) -> Scores:
-    return task.problem.points(rows, task.perplexity(rows))
-
-
-def sampler(task: Task, budget: int, seed: int, name: str) -> Genotypes:
-    """A sampler of Optuna, from the ends; NSGA-II with a population of 50."""
-    searcher = OptunaSearcher(task.problem, name, budget, seed, start=task.ends)  # type: ignore[arg-type]
-    for _ in search(searcher, task.perplexity):
-        pass
-    return searcher.rows
-
-
-def local_search(task: Task, budget: int, seed: int) -> Genotypes:
-    """Pareto local search from the ends: the neighbours of each network of the front, in turns.
-
-    Source: Paquete et al., Pareto local optimum sets, 2004.
-    """
-    space, rng = task.problem.space, np.random.default_rng(seed)
-    rows, looked = task.ends, set[bytes]()
-    while len(rows) < budget:
-        front = rows[non_dominated(task.points(rows))]
-        left = [row for row in front if row.tobytes() not in looked]
-        if not left:
-            break
-        row = left[int(rng.integers(len(left)))]
-        looked.add(row.tobytes())
-        around = neighbours(space, row)
-        rows = distinct(np.concatenate([rows, around[rng.permutation(len(around))]]))
-    return rows[:budget]
-
-
-def regularised(task: Task, budget: int, seed: int) -> Genotypes:
-    """Aging evolution of the youngest 50 networks; a parent is the best of ten by rank, then room.
-
-    Source: Real et al., Regularized evolution for image classifier architecture search, 2019, with
-    non-dominated ranks in the place of accuracy.
-    """
-    space, rng = task.problem.space, np.random.default_rng(seed)
-    rows = distinct(np.concatenate([task.ends, sample(space, rng, AGING)]))
-    points, known = task.points(rows), {row.tobytes() for row in rows}
-    rate = 1 / len(space.slots)
-    while len(rows) < budget:
-        young = points[-AGING:]
-        ranks = non_dominated_ranks(young)
-        place = np.lexsort((-crowding_distance(young, ranks), ranks)).argsort()
-        rivals = rng.integers(len(young), size=10)
-        parent = rows[-len(young) :][rivals[place[rivals].argmin()]][None]
-        child = mutate(space, parent, rate, rng)
-        if child.tobytes() in known:
-            child = mutate(space, parent, min(1.0, 4 * rate), rng)
-        if child.tobytes() not in known:
-            known.add(child.tobytes())
-            rows = np.concatenate([rows, child])
-            points = np.concatenate([points, task.points(child)])
-    return rows[:budget]
-
-
-Search = Callable[[Task, int, int], Genotypes]
-# Searcher → its settings, of which the best counts → the search.
 SEARCHERS: Mapping[str, Mapping[str, Search]] = {
-    "rank-evolve": {"": rank_evolve},
-    "random": {"": at_random},
-    "evolution": {str(size): partial(evolution, population=size) for size in POPULATIONS},
-    "nsga2": {"": partial(sampler, name="nsga2")},
-    "tpe": {"": partial(sampler, name="tpe")},
-    "gp": {"": partial(sampler, name="gp")},
-    "local": {"": local_search},
-    "regularised": {"": regularised},
-}
+    "rank-evolve": searchers.SEARCHERS["rank-evolve"],
+    "rank-evolve-timed": {"": rank_evolve_timed},
+} | dict(searchers.SEARCHERS)
 
 
-def searched(bench: Bench, device: str, options: Options, work: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Job:
+    """One search."""
+
+    data: str
+    scale: str
+    device: str
+    searcher: str
+    setting: str
+    budget: int
+    seed: int
+
+    def key(self, digest: str) -> str:
+        """Name of the file that keeps its rows."""
+        name = f"{self.searcher}{self.setting}"
+        return "-".join([digest, self.device, name, str(self.budget), str(self.seed)])
+
+
+@cache
+def opened(data: str, scale: str) -> Bench:
+    """The benchmark in this process."""
+    return read_bench(Path(data), scale)
+
+
+def rows_of(job: Job) -> Genotypes:
+    """The networks that a search asks for, in order."""
+    with threadpool_limits(1):
+        task = task_of(opened(job.data, job.scale), job.device)
+        return SEARCHERS[job.searcher][job.setting](task, job.budget, job.seed)
+
+
+def jobs_of(options: Options, device: str) -> list[Job]:
+    """All searches of a device, the longest settings of a searcher beside each other."""
+    return [
+        Job(
+            str(options.data),
+            options.scale,
+            device,
+            name,
+            setting,
+            options.evaluations or BUDGETS[name],
+            seed,
+        )
+        for name in options.searcher
+        for setting in SEARCHERS[name]
+        for seed in range(options.seeds)
+    ]
+
+
+def search_all(bench: Bench, jobs: Sequence[Job], options: Options) -> None:
+    """Do what the work folder does not hold yet; every search is kept as it ends."""
+    work = Path(options.work)
+    if jobs:
+        work.mkdir(parents=True, exist_ok=True)
+    left = [job for job in jobs if not kept_in(work, job, bench).exists()]
+    for job, rows in done_in(options.executor, rows_of, left, options.workers, options.ray_address):
+        file = kept_in(work, job, bench)
+        part = file.with_suffix(".part.npy")
+        np.save(part, rows)
+        part.replace(file)
+        setting = f" {job.setting}" if job.setting else ""
+        note(f"{job.device}: {job.searcher}{setting} seed {job.seed}: {len(rows)} evaluations")
+
+
+def kept_in(work: Path, job: Job, bench: Bench) -> Path:
+    """The file of a search."""
+    return work / f"{job.key(bench.digest)}.npy"
+
+
+def searched(bench: Bench, device: str, options: Options) -> dict[str, Any]:
     """Searcher → level → evaluations that each seed needed, and ``share``."""
     task = task_of(bench, device)
     runs: dict[str, dict[str, list[Genotypes]]] = {}
-    for name in options.searcher:
-        budget = options.evaluations or BUDGETS[name]
-        for setting, run in SEARCHERS[name].items():
-            for seed in range(options.seeds):
-                key = "-".join([bench.digest, device, f"{name}{setting}", str(budget), str(seed)])
-                rows = _kept(work / f"{key}.npy", partial(run, task, budget, seed))
-                runs.setdefault(name, {}).setdefault(setting, []).append(rows)
-                note(f"{device}: {name} {setting} seed {seed}: {len(rows)} evaluations")
+    for job in jobs_of(options, device):
+        rows = np.load(kept_in(Path(options.work), job, bench), allow_pickle=False)
+        runs.setdefault(job.searcher, {}).setdefault(job.setting, []).append(rows)
     front = _reference(task, runs, options.reference)
     measure = Measure.of(task.points(front))
     return {name: _best(measure, task, settings) for name, settings in runs.items()}
 
 
-def _kept(path: Path, make: Callable[[], Genotypes]) -> Genotypes:
-    """The rows in a file, which is written when it is not there."""
-    if not path.exists():
-        rows = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part.npy")
-        np.save(part, rows)
-        part.replace(path)
-    kept: Genotypes = np.load(path, allow_pickle=False)
-    return kept
-
-
 def _reference(
-    task: Task, runs: Mapping[str, Mapping[str, Sequence[Genotypes]]], generations: int
+    task: SearchTask, runs: Mapping[str, Mapping[str, Sequence[Genotypes]]], generations: int
 ) -> Genotypes:
     """Front of all that was asked for and of a long genetic search from there."""
     asked = {
@@ -412,12 +386,13 @@ def _reference(
         for name, settings in runs.items()
     }
     settings = EvolutionSettings(REFERENCE.population, generations)
-    others = [rows for name, rows in asked.items() if name != "rank-evolve"]
+    ours = [rows for name, rows in asked.items() if name.startswith("rank-evolve")]
+    others = [rows for name, rows in asked.items() if not name.startswith("rank-evolve")]
     start = distinct(np.concatenate([task.ends, at_random(task, 2000, 1), *others]))
     start = start[non_dominated(task.points(start))]
-    found = list(evolve(task.problem.space, partial(_scores, task), settings, 5, start=start))
+    found = list(evolve(task.problem.space, task.scores, settings, 5, start=start))
     known_rows = np.concatenate([start, *(generation.genotypes for generation in found)])
-    rows = distinct(np.concatenate([known_rows, asked.get("rank-evolve", known_rows[:0])]))
+    rows = distinct(np.concatenate([known_rows, *ours]))
     front: Genotypes = rows[non_dominated(task.points(rows))]
     known = {row.tobytes() for row in known_rows}
     alone = sum(row.tobytes() not in known for row in front)
@@ -426,24 +401,17 @@ def _reference(
 
 
 def _best(
-    measure: Measure, task: Task, settings: Mapping[str, Sequence[Genotypes]]
+    measure: Measure, task: SearchTask, settings: Mapping[str, Sequence[Genotypes]]
 ) -> dict[str, Any]:
-    """The numbers of the setting that got furthest: by median evaluations, then by share."""
-    found = []
-    for setting, runs in settings.items():
-        points = [task.points(rows) for rows in runs]
-        reach = {level: [measure.first_reach(p, level / 100) for p in points] for level in LEVELS}
-        shares = [measure.share(p) for p in points]
-        order = [float(np.median(reach[level])) for level in (99, 97, 95)]
-        result: dict[str, Any] = {
-            str(level): [None if np.isinf(n) else int(n) for n in numbers]
-            for level, numbers in reach.items()
-        }
-        result["share"] = shares
-        if setting:
-            result["setting"] = setting
-        found.append(((*order, -float(np.median(shares))), result))
-    return min(found, key=lambda pair: pair[0])[1]
+    """The numbers of the setting that got furthest."""
+    points = {setting: [task.points(rows) for rows in runs] for setting, runs in settings.items()}
+    best = measure.best_setting(points, [level / 100 for level in (95, 97, 99)])
+    result: dict[str, Any] = {
+        str(level): as_json([measure.first_reach(p, level / 100) for p in points[best]])
+        for level in LEVELS
+    }
+    result["share"] = [measure.share(p) for p in points[best]]
+    return result | ({"setting": best} if best else {})
 
 
 # -- latency ------------------------------------------------------------------------------------
@@ -551,6 +519,7 @@ def measure(options: Options) -> dict[str, Any]:
                 f"there is no device {device!r}; the table has {', '.join(bench.latencies)}"
             )
     found: dict[str, Any] = {"search": {}, "latency": {}}
+    search_all(bench, [job for device in devices for job in jobs_of(options, device)], options)
     with threadpool_limits(1):
         for device in devices:
             broken = int((~sound(bench, device)).sum())
@@ -564,28 +533,31 @@ def measure(options: Options) -> dict[str, Any]:
             )
             found["latency"][device] = timed(bench, device, options.seeds)
             if options.searcher:
-                found["search"][device] = searched(bench, device, options, Path(options.work))
+                found["search"][device] = searched(bench, device, options)
     return found
 
 
-def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
-    """Medians of the evaluations, and errors of predictors."""
-    for device, searchers in numbers["search"].items():
+def show(content: Mapping[str, Any]) -> Iterator[Table]:
+    """Medians and ranges of the evaluations, and errors of predictors."""
+    for device, by_name in content["search"].items():
         rows = []
-        for name, found in searchers.items():
-            middles = [
-                float(np.median([np.inf if n is None else n for n in found[str(level)]]))
-                for level in LEVELS
-            ]
-            words = [f"{middle:.0f}" if np.isfinite(middle) else "×" for middle in middles]
+        for name, found in by_name.items():
+            cells = []
+            for level in LEVELS:
+                low, middle, high = np.quantile(
+                    numbers(found[str(level)]), [0, 0.5, 1], method="higher"
+                )
+                cells.append(f"{words(middle)} ({words(low)}–{words(high)})")
             label = f"{name} {found['setting']}" if "setting" in found else name
-            low, high = min(found["share"]), max(found["share"])
-            rows.append((label, *words, f"{low:.2%} to {high:.2%}"))
+            least, most = min(found["share"]), max(found["share"])
+            rows.append((label, *cells, f"{least:.2%} to {most:.2%}"))
         heads = ("searcher", *(f"{level} %" for level in LEVELS), "share at the end")
-        yield table_of(f"{device}: evaluations to a share of the hypervolume, medians", heads, rows)
+        yield table_of(
+            f"{device}: evaluations to a share of the hypervolume, median and range", heads, rows
+        )
     rows = [
         (device, size, *(f"{found[k]:.2f}" for k in ("median", "mean", "best_plain", "odd")))
-        for device, sizes in numbers["latency"].items()
+        for device, sizes in content["latency"].items()
         for size, found in sizes.items()
     ]
     heads = ("device", "timed", "median %", "mean %", "best plain median %", "named")
@@ -616,6 +588,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         + ")",
     )
     parser.add_argument("--work", default="runs/hw_gpt_bench", help="where searches are kept")
+    add_workers(parser)
     parser.add_argument(
         "--reference",
         type=int,

@@ -51,7 +51,7 @@ from experiments.attention_study import (
     train,
 )
 from experiments.harness import Options, Study, note, table_of
-from experiments.search_efficiency import FIRST, Measure
+from experiments.searchers import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted

@@ -33,7 +33,7 @@ KILLS = {
     "retrain": 40,
     "report": 1,
 }
-NAS = (sys.executable, "-m", "nas.cli.app")
+NAS = (sys.executable, "-m", "nas.console.app")
 
 
 def events_of(run: Path) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from supernet.data.manifest import Manifest, read_manifest
 from supernet.training_settings import TrainingSettings
 
 TOOK = "seconds.json"
-COMMAND = "from nas.cli.app import app; app()"
+COMMAND = "from nas.console.app import app; app()"
 # The score that a task is known by, and whether more of it is better.
 KNOWN_BY = {
     "classification": ("accuracy", True),

@@ -34,7 +34,7 @@ from experiments.placement_selectors import (
     mean_regrets,
     ranked,
 )
-from nas.cli.search import Here
+from nas.console.commands.search import Here
 from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest

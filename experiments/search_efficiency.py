@@ -3,11 +3,14 @@
 ``python -m experiments.search_efficiency --space digits``
 
 One supernet of the space is trained. Quality is what networks inherit from it, cost their FLOPs;
-both are real, nothing is predicted by a surrogate that the searchers could profit from. Every
-searcher runs with ten seeds. The reference is the front of everything that anybody evaluated: a
-large random sample, a long genetic search on real evaluations that starts from its front, and all
-runs. Hypervolume is measured as is usual in the field: objectives scaled so that the reference
-front reaches from 0 to 1, up to the point 1.1, and given as a share of the reference front's.
+both are real, nothing is predicted by a surrogate that the searchers could profit from. Opponents
+are those of `experiments.searchers`, the best that could be built: each is told the exact costs,
+all but random search and RankNAS begin with both ends of the space, and of several sizes of a
+method the best counts. The reference is the front of everything that anybody evaluated: a large
+random sample, a long genetic search on real evaluations from the front of all opponents, and all
+runs; how many of its networks only rank-evolve found is printed. Hypervolume is measured as is
+usual in the field: objectives scaled so that the reference front reaches from 0 to 1, up to the
+point 1.1, and given as a share of the reference front's.
 
 A run that is stopped goes on where it was: evaluations and finished searches are kept.
 """
@@ -18,38 +21,50 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from rich.table import Table
 
-from experiments.harness import RESULTS, Options, Study, note, table_of
+from experiments.harness import RESULTS, Options, Study, done_in, note, table_of
+from experiments.searchers import (
+    SEARCHERS,
+    Floats,
+    Measure,
+    SearchTask,
+    as_json,
+    followed,
+    numbers,
+    words,
+)
 from experiments.trainings import Oracle, oracle, read_known, train_supernet, write_known
 from nas.search.evolution import EvolutionSettings, evolve
-from nas.search.pareto import hypervolume, non_dominated
-from nas.search.searchers.base import Searcher, search
+from nas.search.pareto import non_dominated
 from nas.search.searchers.one_shot import OneShot
-from nas.search.searchers.optuna_study import OptunaSearcher
-from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.loading import load_space
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.operators import distinct, sample_distinct
 from search_spaces.space import Genotypes
 
-Floats = NDArray[np.float64]
-
 LEVELS = (0.9, 0.95, 0.98, 0.99)
-FIRST = 32
 # A search of RankNAS is planned for its size, so each size is a search of its own.
 ONE_SHOT_SIZES = (48, 96, 192, 384, 768)
 VERIFIED_SHARE = 0.25
-TARGETS = {"random": 10.0, "nsga2": 4.0, "ranknas": 2.0}
+REFERENCE_FILE = "reference.npy"
+TARGETS = {"random": 10.0, "evolution": 4.0, "nsga2": 4.0, "gp": 1.5, "ranknas": 2.0}
+# Evaluations of a search, by searcher.
+BUDGETS = {
+    "rank-evolve": 320,
+    "evolution": 2400,
+    "nsga2": 2400,
+    "tpe": 240,
+    "gp": 100,
+    "local": 2400,
+    "regularised": 2400,
+}
 
 
 @dataclass(frozen=True)
@@ -59,21 +74,17 @@ class Sizes:
     Attributes:
         sample: random networks; the searches at random are orders of it.
         generations: of the genetic search for the reference, 100 networks each.
-        budgets: evaluations by searcher.
         settings: numbers of the supernet's preset that are other ones here.
     """
 
     sample: int
     generations: int
-    budgets: Mapping[str, int]
     settings: Mapping[str, str]
 
 
 SIZES = {
-    "digits": Sizes(6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {}),
-    "listops": Sizes(
-        6000, 40, {"rank-evolve": 320, "nsga2": 2400, "tpe": 240}, {"valid_examples": "96"}
-    ),
+    "digits": Sizes(6000, 40, {}),
+    "listops": Sizes(6000, 40, {"valid_examples": "96"}),
 }
 
 
@@ -81,16 +92,24 @@ SIZES = {
 class Job:
     """One search."""
 
-    space: str
     work: str
     searcher: str
+    setting: str
     seed: int
     size: int
 
     @property
     def key(self) -> str:
         """Name of its file."""
-        return f"{self.searcher}-{self.size}-{self.seed}"
+        return f"{self.searcher}{self.setting}-{self.size}-{self.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of the random sample."""
+
+    work: str
+    rows: Genotypes
 
 
 def sample_of(space: str, count: int) -> Genotypes:
@@ -98,144 +117,145 @@ def sample_of(space: str, count: int) -> Genotypes:
     return sample_distinct(load_space(space), np.random.default_rng(99), count)
 
 
-def evaluate_part(work: str, rows: Genotypes) -> dict[bytes, float]:
+def evaluated(part: Part) -> dict[bytes, float]:
     """Evaluate a part of the sample."""
-    asked = oracle(work)
-    asked(rows)
+    asked = oracle(part.work)
+    asked(part.rows)
     return asked.fresh
 
 
-def build(job: Job, asked: Oracle) -> Searcher:
-    """The searcher of a job."""
-    space, problem = asked.space, asked.problem
-    rng = np.random.default_rng([job.seed, 77])
-    match job.searcher:
-        case "rank-evolve":
-            rows = sample_distinct(space, rng, FIRST)
-            start = distinct(np.concatenate([largest(space), smallest(space), rows]))[:FIRST]
-            settings = RankEvolveSettings(budget=job.size, patience=0)
-            return RankEvolve(problem, start, settings, job.seed)
-        case "ranknas":
-            verified = round(VERIFIED_SHARE * job.size)
-            rows = sample_distinct(space, rng, job.size - verified)
-            return OneShot(problem, rows, verified, job.seed)
-        case "nsga2" | "tpe" as sampler:
-            return OptunaSearcher(problem, sampler, job.size, job.seed)
-    raise ValueError(job.searcher)
-
-
-def run_job(job: Job) -> tuple[Job, Genotypes, dict[bytes, float]]:
-    """One search: the networks in the order they were evaluated."""
+def run_job(job: Job) -> tuple[Genotypes, dict[bytes, float]]:
+    """One search: the networks in the order they were evaluated, and what is new."""
     asked = oracle(job.work)
-    searcher = build(job, asked)
-    for _ in search(searcher, asked):
-        pass
-    return job, searcher.rows, asked.fresh
+    task = SearchTask(asked.problem, asked)
+    if job.searcher == "ranknas":
+        verified = round(VERIFIED_SHARE * job.size)
+        rng = np.random.default_rng([job.seed, 77])
+        first = sample_distinct(asked.space, rng, job.size - verified)
+        return followed(OneShot(asked.problem, first, verified, job.seed), task), asked.fresh
+    return SEARCHERS[job.searcher][job.setting](task, job.size, job.seed), asked.fresh
 
 
-def jobs_of(space: str, work: str, seeds: int) -> Iterator[Job]:
+def jobs_of(work: Path, options: Options) -> list[Job]:
     """All searches but the random ones, which are orders of the sample."""
-    for seed in range(seeds):
-        for name, size in SIZES[space].budgets.items():
-            yield Job(space, work, name, seed, size)
-        for size in ONE_SHOT_SIZES:
-            yield Job(space, work, "ranknas", seed, size)
+    return [
+        Job(str(work), name, setting, seed, size)
+        for seed in range(options.seeds)
+        for name, setting, size in (
+            *((n, setting, BUDGETS[n]) for n in options.searcher for setting in SEARCHERS[n]),
+            *(("ranknas", "", size) for size in ONE_SHOT_SIZES),
+        )
+    ]
 
 
-def evaluate_all(space: str, work: Path, seeds: int, workers: int) -> None:
-    """Sample, genetic reference and all searches; what is there is not done again."""
-    sizes = SIZES[space]
+def asked_by(jobs: Sequence[Job]) -> list[Genotypes]:
+    """What finished searches evaluated."""
+    return [np.load(Path(job.work) / f"{job.key}.npy") for job in jobs]
+
+
+def others_of(jobs: Sequence[Job]) -> list[Job]:
+    """Those of the opponents."""
+    return [job for job in jobs if job.searcher != "rank-evolve"]
+
+
+def evaluate_all(space: str, work: Path, jobs: Sequence[Job], workers: int) -> None:
+    """Sample and all searches; what is there is not done again."""
     known = read_known(work)
-    rows = sample_of(space, sizes.sample)
+    rows = sample_of(space, SIZES[space].sample)
     missing = np.array([row for row in rows if row.tobytes() not in known], dtype=np.int16)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        parts = np.array_split(missing, max(1, -(-len(missing) // 100))) if len(missing) else []
-        done = [pool.submit(evaluate_part, str(work), part) for part in parts]
-        for future in done:
-            known |= future.result()
-            write_known(work, known)
-        note(f"{space}: {len(rows):,} random networks evaluated")
-        todo = [
-            job
-            for job in jobs_of(space, str(work), seeds)
-            if not (work / f"{job.key}.npy").exists()
-        ]
-        for job, order, fresh in pool.map(run_job, todo):
-            known |= fresh
-            write_known(work, known)
-            np.save(work / f"{job.key}.npy", order)
-            note(f"{job.key}: {len(order)} evaluations")
+    parts = np.array_split(missing, max(1, -(-len(missing) // 100))) if len(missing) else []
+    sampled = [Part(str(work), part) for part in parts]
+    for _, fresh in done_in("local", evaluated, sampled, workers):
+        known |= fresh
+        write_known(work, known)
+    note(f"{space}: {len(rows):,} random networks evaluated")
+    todo = [job for job in jobs if not (work / f"{job.key}.npy").exists()]
+    for job, (order, fresh) in done_in("local", run_job, todo, workers):
+        known |= fresh
+        write_known(work, known)
+        np.save(work / f"{job.key}.npy", order)
+        note(f"{job.key}: {len(order)} evaluations")
 
 
-def evolve_reference(space: str, work: Path) -> None:
-    """A long genetic search on real evaluations, from the front of all that was evaluated."""
+def evolve_reference(space: str, work: Path, jobs: Sequence[Job]) -> None:
+    """A long genetic search on real evaluations, from the front of all that others evaluated."""
     asked = oracle(str(work))
-    rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
+    rows = np.concatenate([sample_of(space, SIZES[space].sample), *asked_by(others_of(jobs))])
+    rows = distinct(rows)
     points = asked.problem.points(rows, asked(rows))
     start = rows[non_dominated(points.objectives)]
     settings = EvolutionSettings(population=100, generations=SIZES[space].generations)
-    for _ in evolve(
-        asked.space, lambda rows: asked.problem.points(rows, asked(rows)), settings, 5, start=start
-    ):
-        pass
+    scores = SearchTask(asked.problem, asked).scores
+    found = [one.genotypes for one in evolve(asked.space, scores, settings, 5, start=start)]
+    np.save(work / REFERENCE_FILE, np.concatenate(found))
     write_known(work, asked.known)
     note(f"{space}: {len(asked.known):,} networks evaluated in all")
 
 
-def trajectories(space: str, work: Path, seeds: int) -> dict[str, list[Floats]]:
-    """Searcher → for each of its runs the points in the order they were evaluated."""
-    asked = oracle(str(work))
-    found: dict[str, list[Floats]] = {"random": []}
-    rows = sample_of(space, SIZES[space].sample)
-    points = asked.problem.points(rows, asked(rows)).objectives
-    for seed in range(seeds):
-        found["random"].append(points[np.random.default_rng(seed).permutation(len(points))])
-    for job in jobs_of(space, str(work), seeds):
-        order = np.load(work / f"{job.key}.npy")
-        name = f"ranknas {job.size}" if job.searcher == "ranknas" else job.searcher
-        found.setdefault(name, []).append(asked.problem.points(order, asked(order)).objectives)
+# Searcher → setting → for each of its runs the points in the order they were evaluated.
+Runs = Mapping[str, Mapping[str, Sequence[Floats]]]
+
+
+def trajectories(space: str, asked: Oracle, jobs: Sequence[Job], seeds: int) -> Runs:
+    """All runs; a size of RankNAS is a setting."""
+    task = SearchTask(asked.problem, asked)
+    points = task.points(sample_of(space, SIZES[space].sample))
+    orders = [np.random.default_rng(seed).permutation(len(points)) for seed in range(seeds)]
+    found: dict[str, dict[str, list[Floats]]] = {"random": {"": [points[o] for o in orders]}}
+    for job, rows in zip(jobs, asked_by(jobs), strict=True):
+        setting = str(job.size) if job.searcher == "ranknas" else job.setting
+        found.setdefault(job.searcher, {}).setdefault(setting, []).append(task.points(rows))
     return found
 
 
-def needed(measure: Measure, runs: Mapping[str, Sequence[Floats]]) -> dict[str, Any]:
+def found_alone(space: str, work: Path, front: Genotypes, jobs: Sequence[Job]) -> int:
+    """Networks of a front that nobody but rank-evolve evaluated."""
+    others = [sample_of(space, SIZES[space].sample), np.load(work / REFERENCE_FILE)]
+    known = {row.tobytes() for rows in others + asked_by(others_of(jobs)) for row in rows}
+    return sum(row.tobytes() not in known for row in front)
+
+
+def best_runs(measure: Measure, runs: Runs) -> dict[str, tuple[str, Sequence[Floats]]]:
+    """Searcher → its best setting and the runs with it; without RankNAS."""
+    best = {
+        name: measure.best_setting(by, LEVELS) for name, by in runs.items() if name != "ranknas"
+    }
+    return {name: (setting, runs[name][setting]) for name, setting in best.items()}
+
+
+def needed(measure: Measure, runs: Runs) -> dict[str, Any]:
     """Searcher → level → evaluations that each run needed."""
-    table: dict[str, Any] = {}
-    for level in LEVELS:
-        for name, orders in runs.items():
-            if not name.startswith("ranknas"):
-                reach = [measure.first_reach(points, level) for points in orders]
-                table.setdefault(name, {})[level] = reach
-        sized = [orders for name, orders in runs.items() if name.startswith("ranknas")]
-        reach = [_one_shot_reach(measure, list(same), level) for same in zip(*sized, strict=True)]
-        table.setdefault("ranknas", {})[level] = reach
+    table: dict[str, Any] = {
+        name: {level: [measure.first_reach(points, level) for points in orders] for level in LEVELS}
+        for name, (_, orders) in best_runs(measure, runs).items()
+    }
+    sized = list(zip(*runs.get("ranknas", {}).values(), strict=True))
+    if sized:
+        table["ranknas"] = {
+            level: [_one_shot_reach(measure, same, level) for same in sized] for level in LEVELS
+        }
     return table
 
 
-def _one_shot_reach(measure: Measure, by_size: list[Floats], level: float) -> float:
+def _one_shot_reach(measure: Measure, by_size: Sequence[Floats], level: float) -> float:
     """The smallest planned search that ends at this share or above."""
     sizes = [len(points) for points in by_size if measure.share(points) >= level]
     return float(min(sizes)) if sizes else np.inf
 
 
-def curves(measure: Measure, runs: Mapping[str, Sequence[Floats]]) -> dict[str, Any]:
+def curves(measure: Measure, runs: Runs) -> dict[str, Any]:
     """Searcher → evaluations, and the shares of every run there."""
     lines: dict[str, Any] = {}
-    for name, orders in runs.items():
-        if name.startswith("ranknas"):
-            line = lines.setdefault("ranknas", {"evaluations": [], "shares": []})
-            line["evaluations"].append(int(np.median([len(points) for points in orders])))
-            line["shares"].append([measure.share(points) for points in orders])
-        else:
-            most = min(len(points) for points in orders)
-            steps = np.unique(np.geomspace(8, most, 40).astype(int)).tolist()
-            shares = [[measure.share(points[:n]) for points in orders] for n in steps]
-            lines[name] = {"evaluations": steps, "shares": shares}
+    for name, (_, orders) in best_runs(measure, runs).items():
+        most = min(len(points) for points in orders)
+        steps = np.unique(np.geomspace(8, most, 40).astype(int)).tolist()
+        shares = [[measure.share(points[:n]) for points in orders] for n in steps]
+        lines[name] = {"evaluations": steps, "shares": shares}
+    for orders in runs.get("ranknas", {}).values():
+        line = lines.setdefault("ranknas", {"evaluations": [], "shares": []})
+        line["evaluations"].append(int(np.median([len(points) for points in orders])))
+        line["shares"].append([measure.share(points) for points in orders])
     return lines
-
-
-def words(count: float) -> str:
-    """A number of evaluations, or a cross where the budget did not do."""
-    return f"{count:.0f}" if np.isfinite(count) else "×"
 
 
 def longest(lines: Mapping[str, Any]) -> dict[str, float]:
@@ -251,12 +271,10 @@ def factor(reach: Sequence[float], whole: float, best: float) -> str:
     return f"{middle / best:.1f}" if np.isfinite(middle) else f"over {whole / best:.1f}"
 
 
-def show(content: Mapping[str, Any]) -> Iterator[Table]:
+def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
     """Medians, ranges and ratios."""
     table = {
-        name: {
-            float(level): [np.inf if n is None else n for n in reach] for level, reach in by.items()
-        }
+        name: {float(level): numbers(reach) for level, reach in by.items()}
         for name, by in content["needed"].items()
     }
     best = float(np.median(table["rank-evolve"][LEVELS[-1]]))
@@ -270,10 +288,13 @@ def show(content: Mapping[str, Any]) -> Iterator[Table]:
         target = TARGETS.get(name)
         verdict = "" if target is None else f", target {target:g}"
         times = factor(by_level[LEVELS[-1]], whole[name], best)
-        rows.append((name, *cells, times + verdict))
+        label = f"{name} {content.get('settings', {}).get(name, '')}".strip()
+        rows.append((label, *cells, times + verdict))
     title = f"{content['space']}: real evaluations to a share of the reference hypervolume"
     heads = ("searcher", *(f"{level:.0%}" for level in LEVELS), "at 99 % to rank-evolve")
     yield table_of(title, heads, rows)
+    if "alone" in content:
+        yield f"{content['alone']} networks of the reference front only rank-evolve found."
 
 
 def measure(options: Options) -> dict[str, Any]:
@@ -281,28 +302,41 @@ def measure(options: Options) -> dict[str, Any]:
     work = Path(options.work) / options.space
     work.mkdir(parents=True, exist_ok=True)
     train_supernet(options.space, SIZES[options.space].settings, work)
-    evaluate_all(options.space, work, options.seeds, options.workers)
-    evolve_reference(options.space, work)
+    jobs = jobs_of(work, options)
+    evaluate_all(options.space, work, jobs, options.workers)
+    evolve_reference(options.space, work, jobs)
     asked = oracle(str(work))
     rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
-    extent = Measure.of(asked.problem.points(rows, asked(rows)).objectives)
-    runs = trajectories(options.space, work, options.seeds)
+    points = SearchTask(asked.problem, asked).points(rows)
+    extent = Measure.of(points)
+    runs = trajectories(options.space, asked, jobs, options.seeds)
     lines = curves(extent, runs)
     draw(options.space, lines, RESULTS / f"search_efficiency_{options.space}.svg")
-    finite = {
-        name: {
-            str(level): [None if np.isinf(n) else n for n in reach] for level, reach in by.items()
-        }
-        for name, by in needed(extent, runs).items()
+    return {
+        "space": options.space,
+        "seeds": options.seeds,
+        "evaluated": len(rows),
+        "alone": found_alone(options.space, work, rows[non_dominated(points)], jobs),
+        "settings": {name: setting for name, (setting, _) in best_runs(extent, runs).items()},
+        "needed": {
+            name: {str(level): as_json(reach) for level, reach in by.items()}
+            for name, by in needed(extent, runs).items()
+        },
+        "curves": lines,
     }
-    content = {"space": options.space, "seeds": options.seeds, "evaluated": len(rows)}
-    return content | {"needed": finite, "curves": lines}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
     parser.add_argument("--space", choices=list(SIZES), default="digits")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--searcher",
+        nargs="+",
+        choices=list(BUDGETS),
+        default=list(BUDGETS),
+        help="beside random search and RankNAS (default: all)",
+    )
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
 
@@ -318,52 +352,17 @@ STUDY = Study(
 )
 
 
-# -- hypervolume by the extent of a reference front, as the field measures it ------------------
-
-# Objectives are scaled so that the reference front reaches from 0 to 1; this is the far corner.
-MARGIN = 1.1
-
-
-@dataclass(frozen=True, eq=False)
-class Measure:
-    """Hypervolume as a share of the reference front's."""
-
-    low: Floats
-    extent: Floats
-    whole: float
-
-    @classmethod
-    def of(cls, points: Floats) -> Self:
-        """The measure whose reference is the front of these points ``(N, 2)``."""
-        front = points[non_dominated(points)]
-        measure = cls(front.min(axis=0), np.ptp(front, axis=0), 1.0)
-        return cls(measure.low, measure.extent, measure.share(front))
-
-    def share(self, points: Floats) -> float:
-        """Of points ``(N, 2)``."""
-        scaled = (points - self.low) / self.extent
-        return hypervolume(scaled, np.full(2, MARGIN)) / self.whole
-
-    def first_reach(self, points: Floats, level: float) -> float:
-        """How many of the points, in order, it takes to this share; infinity if all do not."""
-        if self.share(points) < level:
-            return np.inf
-        low, high = 1, len(points)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (
-                (low, middle) if self.share(points[:middle]) >= level else (middle + 1, high)
-            )
-        return low
-
-
 # -- the figure ---------------------------------------------------------------------------------
 
 COLOURS = {
     "rank-evolve": "#0072b2",
     "ranknas": "#009e73",
     "nsga2": "#d55e00",
+    "evolution": "#e69f00",
     "tpe": "#cc79a7",
+    "gp": "#56b4e9",
+    "local": "#8c564b",
+    "regularised": "#000000",
     "random": "#777777",
 }
 

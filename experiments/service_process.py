@@ -169,7 +169,7 @@ class Service:
         self.api().surely("GET", "/jobs?limit=1")
 
     def _run(self, *arguments: str) -> list[str]:
-        return [*self._within, sys.executable, "-m", "nas.cli.app", *arguments]
+        return [*self._within, sys.executable, "-m", "nas.console.app", *arguments]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

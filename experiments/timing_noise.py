@@ -2,12 +2,19 @@
 
 ``python -m experiments.timing_noise --searches 20``
 
-A second process burns every core at random times, in bursts of 0.1 to 20 s with pauses as long.
-Beside it searches with random limits on latency are run, each with a cache of its own, so that each
+First a search runs while every core is free, and its networks are timed for about a minute. Then a
+second process burns every core at random times, in bursts of 0.1 to 20 s with pauses as long.
+Beside it searches with random limits on latency are run, each with times of its own, so that each
 times all of its networks, and profiles are made. Then the noise ends, and everything that was timed
 is timed again in quiet sessions. Told are: how many of the timings that were accepted are more than
 10 % from the quiet value, whether the winners keep their limits, what was marked as doubtful, and
 the time that waiting and repeating took.
+
+What a search keeps in the user's cache is not only the times of networks but also how fast the
+machine has been (`latency.yardstick`). The searches beside the noise find that, as all searches do
+on a machine that was used before and was at rest for a minute of it; the marks are for them. The
+last few searches (``--first``) find nothing: each is the first one on a machine that was never
+quiet. They are told apart, without a mark, and as many are run as end in time.
 """
 
 from __future__ import annotations
@@ -45,6 +52,7 @@ from latency.device import usable_cores
 from latency.machine import wait_for_quiet
 from latency.timings import ENDING, read_timings, sibling, timings_dir, timings_id
 from latency.workload import Workload
+from latency.yardstick import KNOWN_SESSIONS, speeds_dir
 from nas.objectives import LATENCY
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.latency_meter import LatencyMeter
@@ -60,6 +68,7 @@ BURST_S = (0.1, 20.0)
 OFF = 0.10
 MOST_OFF = 0.01
 QUIET_SESSIONS = 7
+FIRST_UNTIL_S = 22 * 60.0  # since the start; the quiet sessions are to end within half an hour
 PROFILE_SAMPLES = 20
 TRIES = 3
 
@@ -70,7 +79,7 @@ class Timing:
 
     Attributes:
         id: of the architecture.
-        where: ``search N``, ``held N`` or ``profile N``.
+        where: ``search N``, ``held search N``, ``profile N``, ``first N`` or ``held first N``.
         ms: as it was accepted, or as it is doubtful.
         doubtful: whether it was marked so.
         quiet_ms: what it took when nothing disturbed; 0 until that was measured.
@@ -175,21 +184,44 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 def numbers_of(
-    device: str, searches: Sequence[Searched], timings: Sequence[Timing], quiet_seconds: float
+    device: str,
+    searches: Sequence[Searched],
+    timings: Sequence[Timing],
+    quiet_seconds: float,
+    first: tuple[Sequence[Searched], Sequence[Timing]] = ((), ()),
 ) -> dict[str, Any]:
-    """What is kept of all searches, of all that was timed, and of a search without noise."""
-    accepted = [one for one in timings if not one.doubtful]
-    off = [one for one in accepted if one.off > OFF]
+    """What is kept of all searches, of all that was timed, and of a search without noise.
+
+    Args:
+        device: its label.
+        searches: that knew the machine.
+        timings: of them, and of profiles.
+        quiet_seconds: of a search without noise.
+        first: searches that knew nothing, and their timings.
+    """
     return {
         "device": device,
         "cores": usable_cores(),
+        "quiet_seconds": quiet_seconds,
+        **_shares(searches, timings),
+        "first": _shares(*first),
+    }
+
+
+def _shares(searches: Sequence[Searched], timings: Sequence[Timing]) -> dict[str, Any]:
+    accepted = [one for one in timings if not one.doubtful]
+    off = [one for one in accepted if one.off > OFF]
+    caches: dict[str, list[float]] = {}
+    for one in accepted:
+        caches.setdefault(one.where, []).append(round(one.ms / one.quiet_ms, 4))
+    return {
         "share_off": len(off) / max(1, len(accepted)),
         "accepted": len(accepted),
         "doubtful": len(timings) - len(accepted),
         "worst_off": max((one.off for one in accepted), default=0.0),
-        "quiet_seconds": quiet_seconds,
         "searches": [asdict(one) | {"holds": one.holds} for one in searches],
         "off": [asdict(one) for one in off],
+        "to_quiet": {where: sorted(ratios) for where, ratios in caches.items()},
     }
 
 
@@ -205,7 +237,8 @@ def met(made: dict[str, Any]) -> bool:
 def study(options: Options, folder: Path) -> dict[str, Any]:
     """All of it, in a folder."""
     space, preset, seed, searches = options.space, options.preset, options.seed, options.searches
-    os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
+    began = time.monotonic()
+    use_cache(folder, "quiet")
     base = RunFolder.create(folder / "base", limited_spec(space, preset, seed, {}))
     run = Run(base)
     for stage in search_stages(base.spec):
@@ -214,6 +247,9 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
     times = [one.value for one in run.measured_costs()[LATENCY].values()]
     rng = np.random.default_rng(seed)
     limits = [float(np.percentile(times, rng.uniform(*PERCENTILES))) for _ in range(searches)]
+    limits_first = [
+        float(np.percentile(times, rng.uniform(*PERCENTILES))) for _ in range(options.first)
+    ]
     started = time.monotonic()
     search_beside(
         RunFolder.create(
@@ -223,32 +259,64 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
         limits[0],
     )
     quiet_seconds = time.monotonic() - started
+    meter = LatencyMeter(run.spec, run.device_profile)
+    meter.time_afresh(run.space.decode(run.sampled_rows[: len(times)]), KNOWN_SESSIONS)
+    note(f"the machine is known after {time.monotonic() - began:.0f} s")
     networks: dict[str, Architecture] = {}
+
+    def beside(name: str, limit: float) -> tuple[Searched, list[Timing]]:
+        spec = limited_spec(space, preset, seed, {LATENCY: limit})
+        mine = RunFolder.create(folder / name.replace(" ", "-"), spec)
+        made = _searched(mine, base, limit)
+        note(f"{name}: {made}")
+        return made, _timings(mine, name, networks)
+
     found: list[Searched] = []
+    found_first: list[Searched] = []
     timings: list[Timing] = []
+    timings_first: list[Timing] = []
     with noise(seed):
         for number, limit in enumerate(limits):
-            os.environ["NAS_CACHE_DIR"] = str(folder / f"cache-{number}")
-            spec = limited_spec(space, preset, seed, {LATENCY: limit})
-            mine = RunFolder.create(folder / str(number), spec)
-            found.append(_searched(mine, base, limit))
-            timings += _timings(mine, number, networks)
-            note(f"search {number + 1} of {searches}: {found[-1]}")
+            use_cache(folder, f"cache-{number}")
+            made, taken = beside(f"search {number}", limit)
+            found.append(made)
+            timings += taken
         for number in range(options.profiles):
-            made = _profiled(base, seed + number, folder / f"profile-{number}.json")
-            timings += _of_profile(made, number, networks)
-            note(f"profile {number + 1} of {options.profiles}")
-    os.environ["NAS_CACHE_DIR"] = str(folder / "quiet")
+            profile = _profiled(base, seed + number, folder / f"profile-{number}.json")
+            timings += _of_profile(profile, number, networks)
+            note(f"profile {number}")
+        for number, limit in enumerate(limits_first):
+            if time.monotonic() - began > FIRST_UNTIL_S:
+                break
+            use_cache(folder, f"first-{number}", alone=True)
+            made, taken = beside(f"first {number}", limit)
+            found_first.append(made)
+            timings_first += taken
+    use_cache(folder, "quiet")
     wait_for_quiet(60.0, usable_cores(), usable_cores())
     meter = LatencyMeter(run.spec, run.device_profile)
     values = meter.time_afresh(list(networks.values()), QUIET_SESSIONS)
     quiet = {key: float(np.median(ms)) for key, ms in zip(networks, values, strict=True)}
-    return numbers_of(
-        meter.header.device.label,
-        [replace(one, quiet_ms=quiet.get(one.winner, 0.0)) for one in found],
-        [replace(one, quiet_ms=quiet[one.id]) for one in timings],
-        quiet_seconds,
-    )
+
+    def judged(
+        searches: Sequence[Searched], timings: Sequence[Timing]
+    ) -> tuple[list[Searched], list[Timing]]:
+        winners = [replace(one, quiet_ms=quiet.get(one.winner, 0.0)) for one in searches]
+        return winners, [replace(one, quiet_ms=quiet[one.id]) for one in timings]
+
+    label = meter.header.device.label
+    first = judged(found_first, timings_first)
+    return numbers_of(label, *judged(found, timings), quiet_seconds, first)
+
+
+def use_cache(folder: Path, name: str, alone: bool = False) -> None:
+    """A cache of that name; how fast the machine has been is shared by all that are not `alone`."""
+    cache = folder / name
+    os.environ["NAS_CACHE_DIR"] = str(cache)
+    if not alone and not cache.exists():
+        cache.mkdir()
+        (folder / "speed").mkdir(exist_ok=True)
+        speeds_dir().symlink_to(folder / "speed")
 
 
 def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
@@ -278,19 +346,20 @@ def _searched(folder: RunFolder, base: RunFolder, limit: float) -> Searched:
     )
 
 
-def _timings(folder: RunFolder, number: int, networks: dict[str, Architecture]) -> list[Timing]:
+def _timings(folder: RunFolder, name: str, networks: dict[str, Architecture]) -> list[Timing]:
     """What a search took from the timer: its own files, and the cache that was its own."""
     found: dict[tuple[str, str], Timing] = {}
-    files = {"search": [folder.path / profile_file("latency")], "held": []}
+    files = {name: [folder.path / profile_file("latency")], f"held {name}": []}
     for file in sorted(timings_dir().glob(f"*{ENDING}")):
         held = sibling(file.with_name(f"{timings_id(file)}{ENDING}"), "held")
-        files["held" if file == held else "search"].append(file)
+        files[f"held {name}" if file == held else name].append(file)
     for where, paths in files.items():
         for path in paths:
+            if not path.exists():  # a search that ended before it had timed its sample
+                continue
             for key, (architecture, one) in read_timings(path).entries.items():
                 networks[key] = architecture
-                timing = Timing(key, f"{where} {number}", one.value, bool(one.doubtful))
-                found[where, key] = timing
+                found[where, key] = Timing(key, where, one.value, bool(one.doubtful))
     return list(found.values())
 
 
@@ -355,6 +424,17 @@ def show(made: dict[str, Any]) -> Iterator[Table | str]:
         f"{made['worst_off']:.1%} off; {made['doubtful']} were marked as doubtful"
     )
     yield f"{holds} of {searches} winners are within their limit plus 3 %"
+    ratios = np.concatenate([np.zeros(0), *made["to_quiet"].values()])
+    if len(ratios):
+        low, middle, high = np.quantile(ratios, [0.05, 0.5, 0.95])
+        yield f"accepted / quiet is {middle:.3f} in the median, {low:.3f} to {high:.3f} in 90 %"
+    if first := made["first"]["searches"]:
+        alone, kept = made["first"], sum(one["holds"] for one in first)
+        yield (
+            f"on a machine that was never quiet {kept} of {len(first)} winners are within their "
+            f"limit plus 3 %, and {alone['share_off']:.1%} of {alone['accepted']} timings are more "
+            f"than 10 % off, the worst {alone['worst_off']:.1%}"
+        )
     yield (
         f"a search took {seconds:.0f} s in the median, {waited:.0f} s of them waiting; without "
         f"noise {made['quiet_seconds']:.0f} s"
@@ -365,6 +445,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of a study of many searches, and how many profiles are made."""
     limits_hold.add_options(parser)
     parser.add_argument("--profiles", type=int, default=4, help="default: %(default)s")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=4,
+        help="on a machine that was never quiet; default: %(default)s",
+    )
     parser.add_argument("--burn", type=int, metavar="SEED", help=argparse.SUPPRESS)
 
 

@@ -9,7 +9,8 @@ believed.
 
 A session in which everything is slower by the same factor is calm: ratios to the reference held
 within 3.5 % while a machine that is shared with others took between 1.0 and 2.1 times its shortest
-time, so what such a session says of a call can be believed.
+time, so what such a session says of a call can be believed. What the reference takes undisturbed
+is told by its own fastest sessions and by what is known of the machine's speed (`unit_of`).
 
 Why sessions and not more rounds: what disturbs, other work or where a network's tensors lie in
 memory, lasts for a whole session, so that the rounds of one agree with each other and are wrong
@@ -29,20 +30,23 @@ import numpy as np
 
 from latency.machine import OTHERS, WAITED, MachineState, wait_for_quiet
 from latency.timing import Timing
+from latency.yardstick import Speed
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
 
 CONFIRMING = 0.10  # relative, between two timings of one call that are to confirm each other
 
-# The *unit* is what the reference takes undisturbed: the mean of its three fastest calm sessions, a
-# second apart. Twelve are enough where half of them come near it. A machine whose cores belong to
-# others as well has spells that nothing on it tells of, in which everything takes 1.1 to 2 times as
-# long, for a second or most of the time: there it takes up to a minute until three sessions fell
-# into fast moments. Whoever keeps a unit sets it anew when later sessions are faster.
+# The *unit* is what the reference takes undisturbed, see `unit_of`. Sessions are a second apart.
+# Twelve are enough where half of them come near it, or where a machine that is known tells it. A
+# machine whose cores belong to others as well has spells that nothing on it tells of, in which
+# everything takes 1.1 to 2 times as long, for a second or most of the time: there it takes up to a
+# minute until three sessions fell into fast moments. Whoever keeps a unit sets it anew when later
+# sessions are faster.
 UNIT_SESSIONS = 12
 MOST_UNIT_SESSIONS = 60
 UNIT_SPACING_S = 1.0
 UNIT_FASTEST = 3
+REACH = (0.1, 0.9)  # quantiles of the yardstick between which it has shown its ratio to hold
 LONG_S = 15.0  # sessions that take so long together need be no more than
 LEAST_UNIT_SESSIONS = 4
 MOST_UNIT_S = 60.0
@@ -59,7 +63,7 @@ class Tolerances:
     Attributes:
         drift: of the reference within a session.
         slower: of the reference than the unit.
-        spread: interquartile range of the sessions of a call.
+        spread: interquartile range of the sessions of a call, and of the yardstick.
         unit_spread: between the sessions that set the unit.
         near: of the median session from the unit, where twelve are enough.
         gain: of later sessions on the unit, for which it is set anew.
@@ -90,6 +94,7 @@ class SessionTimes:
         calls: in the same rounds.
         state: what the machine did meanwhile.
         began: seconds since 1970.
+        yardstick: as the reference, see `latency.yardstick`; None where none was timed.
     """
 
     reference: Timing
@@ -97,6 +102,7 @@ class SessionTimes:
     calls: tuple[Timing, ...]
     state: MachineState
     began: float
+    yardstick: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,8 @@ class Reading:
         state: what the machine did meanwhile.
         began: seconds since 1970.
         disturbed: why the session does not count; empty for a calm one.
+        yardstick_ms: of the yardstick in the same rounds, where the call is the reference; empty
+            for other calls, and where none was timed.
     """
 
     samples_ms: tuple[float, ...]
@@ -116,6 +124,7 @@ class Reading:
     state: MachineState
     began: float
     disturbed: str = ""
+    yardstick_ms: tuple[float, ...] = ()
 
     @property
     def took_ms(self) -> float:
@@ -123,19 +132,32 @@ class Reading:
         return float(np.median(self.reference_ms))
 
     @property
+    def yardstick_took_ms(self) -> float:
+        """The yardstick's median; only where it was timed."""
+        return float(np.median(self.yardstick_ms))
+
+    @property
     def ratio(self) -> float:
         """Of the call to the reference."""
         return Timing(self.samples_ms).ratio(Timing(self.reference_ms))
 
+    @property
+    def yardsticks(self) -> float:
+        """What the reference takes, in yardsticks; only where one was timed."""
+        return Timing(self.reference_ms).ratio(Timing(self.yardstick_ms))
+
     def to_json(self) -> dict[str, Any]:
         """All fields by name."""
-        return {
+        told = {
             "samples_ms": [round(ms, 6) for ms in self.samples_ms],
             "reference_ms": [round(ms, 6) for ms in self.reference_ms],
             "state": self.state.to_json(),
             "began": round(self.began, 3),
             "disturbed": self.disturbed,
         }
+        if self.yardstick_ms:
+            told["yardstick_ms"] = [round(ms, 6) for ms in self.yardstick_ms]
+        return told
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -150,6 +172,7 @@ class Reading:
             MachineState.from_json(data["state"]),
             float(data["began"]),
             str(data["disturbed"]),
+            tuple(float(ms) for ms in data.get("yardstick_ms", ())),
         )
 
 
@@ -202,6 +225,8 @@ class Settled:
 
     Attributes:
         reference: of itself: its ratio is 1, its samples are the times of the reference.
+        unit: what the reference takes undisturbed, as far as these sessions and what is known of
+            the machine tell.
         calls: in order.
         sessions: of the timer.
         repeated: how many of them were disturbed.
@@ -209,6 +234,7 @@ class Settled:
     """
 
     reference: Verdict
+    unit: Unit
     calls: tuple[Verdict, ...]
     sessions: int
     repeated: int
@@ -219,10 +245,66 @@ class Settled:
         calls = tuple(replace(one, doubt=one.doubt or doubt) for one in self.calls)
         return replace(self, calls=calls)
 
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a reference takes undisturbed.
+
+    Attributes:
+        ms: the least that is well founded.
+        own_ms: by its own fastest sessions alone.
+        told_ms: by the yardstick, however far beyond the sessions; None where that tells nothing.
+    """
+
+    ms: float
+    own_ms: float
+    told_ms: float | None = None
+
     @property
-    def reference_ms(self) -> float:
-        """What the reference takes undisturbed, as far as these sessions tell."""
-        return undisturbed_ms(self.reference.counted)
+    def told(self) -> bool:
+        """Whether what the yardstick tells is well founded."""
+        return self.told_ms is not None and self.told_ms >= self.ms
+
+
+def unit_of(readings: Sequence[Reading], quiet_ms: float | None, tolerances: Tolerances) -> Unit:
+    """What the reference takes undisturbed: its own fastest sessions, or fewer yardsticks.
+
+    Its own fastest sessions may all lie in a slow spell of the machine. What it takes in
+    yardsticks, times what a yardstick has taken at its fastest on this machine, on whatever day,
+    does not know of spells, as long as both are slowed alike. That they are has to be seen: their
+    ratio agrees over enough sessions, and it is believed as far beyond these as they lie apart. A
+    network that waits for memory where the yardstick computes is left with its own sessions. The
+    ratio is that of the faster half of the sessions, which are nearer to what is asked for.
+
+    Args:
+        readings: of the reference, at least one.
+        quiet_ms: what the yardstick takes undisturbed; None where that is not known.
+        tolerances: what passes.
+    """
+    own_ms = undisturbed_ms(readings)
+    beside = [one for one in readings if one.yardstick_ms]
+    if quiet_ms is None or not _enough(beside):
+        return Unit(own_ms, own_ms)
+    # By both times: by one of them, what is measured by mistake would decide on which side it is.
+    beside.sort(key=lambda one: one.took_ms * one.yardstick_took_ms)
+    ratios = [one.yardsticks for one in beside]
+    if relative_range(ratios) > tolerances.spread:
+        return Unit(own_ms, own_ms)
+    told_ms = float(np.median(ratios[: -(-len(ratios) // 2)])) * quiet_ms
+    low, high = np.quantile([one.yardstick_took_ms for one in beside], REACH)
+    least_ms = own_ms * float(low / high)
+    return Unit(min(own_ms, max(told_ms, least_ms)), own_ms, told_ms)
+
+
+def _enough(readings: Sequence[Reading]) -> bool:
+    """Whether so many sessions tell of a unit; fewer of long ones."""
+    span_s = readings[-1].began - readings[0].began if readings else 0.0
+    return len(readings) >= (LEAST_UNIT_SESSIONS if span_s >= LONG_S else UNIT_SESSIONS)
+
+
+def speed_sessions(readings: Iterable[Reading]) -> list[tuple[float, float]]:
+    """What the calm sessions of a reference tell of the machine, see `latency.yardstick.Speed`."""
+    return [(one.yardstick_took_ms, one.began) for one in calm_ones(readings) if one.yardstick_ms]
 
 
 def calm_ones(readings: Iterable[Reading]) -> tuple[Reading, ...]:
@@ -293,6 +375,7 @@ class Conditions:
         tolerances: what passes.
         wait: for a quiet machine, see `latency.machine.wait_for_quiet`.
         pause: waits so many seconds.
+        speed: what is known of the machine.
     """
 
     threads: int
@@ -303,6 +386,7 @@ class Conditions:
     tolerances: Tolerances = field(default_factory=lambda: TOLERANCES)
     wait: Callable[[float, int, int], float] = field(default=wait_for_quiet)
     pause: Callable[[float], None] = field(default=time.sleep)
+    speed: Speed = field(default_factory=Speed)
 
     @property
     def wanted(self) -> int:
@@ -336,8 +420,7 @@ def settle(
         so_far = _judged(sessions, count, conditions)
         open_calls = [i for i, one in enumerate(so_far.calls) if one.doubt]
         open_calls = open_calls if tries < conditions.most else []
-        settled = _unit_settled(so_far.reference, conditions.tolerances.near)
-        sets_unit = conditions.unit_ms is None and not settled
+        sets_unit = conditions.unit_ms is None and not _unit_settled(so_far, conditions)
         if not open_calls and not sets_unit:
             break
         if sessions and conditions.unit_ms is None and conditions.patience_s:
@@ -360,11 +443,21 @@ def _judged(
     reference: list[Reading] = []
     calls: list[list[Reading]] = [[] for _ in range(count)]
     for (session, numbers), why in zip(sessions, whys, strict=True):
-        reference.append(_reading(session, session.reference, why))
+        yardstick = () if session.yardstick is None else session.yardstick.samples_ms
+        own = _reading(session, session.reference, why)
+        reference.append(replace(own, yardstick_ms=yardstick))
         for number, timing in zip(numbers, session.calls, strict=True):
             calls[number].append(_reading(session, timing, why))
+    speed = conditions.speed.plus(speed_sessions(reference))
+    verdict = Verdict(tuple(reference))
+    unit = (
+        unit_of(verdict.counted, speed.quiet_ms, conditions.tolerances)
+        if reference
+        else Unit(math.nan, math.nan)
+    )
     return Settled(
-        reference=_unit_verdict(reference, conditions.tolerances),
+        reference=_unit_verdict(verdict, unit, conditions.tolerances),
+        unit=unit,
         calls=tuple(_verdict(one, conditions) for one in calls),
         sessions=len(sessions),
         repeated=sum(bool(why) for why in whys),
@@ -389,7 +482,8 @@ def _disturbed(session: SessionTimes, conditions: Conditions) -> str:
     if unit_ms is not None and here_ms / unit_ms - 1 > allowed.slower:
         return (
             f"the reference network took {here_ms:.3g} ms in place of {unit_ms:.3g} ms; where that "
-            "stays so, --retime times everything anew"
+            "stays so, forget how fast this machine has been (nas cache list, nas cache clear) and "
+            "time everything anew with --retime"
         )
     return ""
 
@@ -404,27 +498,30 @@ def _verdict(readings: Sequence[Reading], conditions: Conditions) -> Verdict:
     return made
 
 
-def _unit_verdict(readings: Sequence[Reading], tolerances: Tolerances) -> Verdict:
-    """Whether the reference's own sessions set the unit."""
-    made = Verdict(tuple(readings))
+def _unit_verdict(made: Verdict, unit: Unit, tolerances: Tolerances) -> Verdict:
+    """Whether the reference's sessions set the unit."""
     calm = made.calm
-    span_s = calm[-1].began - calm[0].began if calm else 0.0
-    if len(calm) < (LEAST_UNIT_SESSIONS if span_s >= LONG_S else UNIT_SESSIONS):
+    if not _enough(calm):
         return _too_few(made)
     fastest = _fastest_ms(calm)
-    if (spread := fastest[-1] / fastest[0] - 1) > tolerances.unit_spread:
+    spread = fastest[-1] / fastest[0] - 1
+    if spread > tolerances.unit_spread and not unit.told:
         return replace(made, doubt=f"its fastest sessions differ by {spread:.0%}")
     return made
 
 
-def _unit_settled(verdict: Verdict, near: float) -> bool:
+def _unit_settled(so_far: Settled, conditions: Conditions) -> bool:
     """Whether more sessions of the reference would hardly find a faster one."""
-    calm = verdict.calm
-    if verdict.doubt or not calm:
+    calm = so_far.reference.calm
+    if so_far.reference.doubt or not calm:
         return False
+    if so_far.unit.told and conditions.speed.known:
+        return True
     usual = float(np.median([one.took_ms for one in calm]))
     span_s = calm[-1].began - calm[0].began
-    return usual <= (1 + near) * undisturbed_ms(calm) or span_s >= MOST_UNIT_S
+    # Sessions of one spell are near each other; the yardstick tells a slow one.
+    least_ms = min(so_far.unit.ms, so_far.unit.told_ms or math.inf)
+    return usual <= (1 + conditions.tolerances.near) * least_ms or span_s >= MOST_UNIT_S
 
 
 def _too_few(made: Verdict) -> Verdict:

@@ -53,7 +53,7 @@ class Workload:
             writes one token behind them.
         context: positions that a decoder has read, or None for `source_length`.
         allocator: how the state of a decoder lies in memory, which nothing but its bytes depends
-            on, see `search_spaces.state_costs`: ``live`` tensors, which None stands for, or
+            on, see `search_spaces.costs.states`: ``live`` tensors, which None stands for, or
             ``paged``.
 
     Raises:

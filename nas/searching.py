@@ -2,7 +2,7 @@
 
 ::
 
-    from nas.searching import search
+    from nas.searching import Answer, search
 
     front = search("mine.toml", MyEvaluator(), ["quality", "latency"], out="runs/mine")
     for entry in front.entries:
@@ -19,18 +19,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nas.evaluators import Evaluator
-from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorSettings
 from nas.request.fields import first_problem
-from nas.request.resolve import told_spec
+from nas.request.resolve import external_spec
 from nas.request.spec import SearchRequest
 from nas.results.state import RUNS
+from nas.run.evaluators import Answer, Evaluator
+from nas.run.evaluators.opening import EvaluatorName
 from nas.run.folder import RunFolder
 from nas.run.threads import use_threads
 from nas.search.front import Front, read_front
 from search_spaces.errors import UsageError
 from search_spaces.genes import GeneSpace, load_genes
+
+__all__ = ["Answer", "Evaluator", "search"]
 
 
 def search(
@@ -49,7 +51,7 @@ def search(
     Args:
         space: the genes, or the TOML file that holds them.
         evaluator: who tells what networks are worth, or the name of one, see
-            `nas.evaluators.opening`.
+            `nas.run.evaluators.opening`.
         objectives: ``quality`` and costs that the evaluator tells.
         out: the run folder; ``runs/SPACE-DIGEST`` if not given.
         evaluation_timeout_s: seconds after which an evaluation is given up.
@@ -70,7 +72,7 @@ def search(
     else:
         name, known = f"{type(evaluator).__module__}:{type(evaluator).__qualname__}", evaluator
     values: Mapping[str, Any] = {**asked, "objectives": tuple(objectives), "evaluator": name}
-    spec = told_spec(_request(values), genes, name)
+    spec = external_spec(_request(values), genes, name)
     path = RUNS / f"{genes.name}-{spec.digest[:8]}" if out is None else Path(out)
     folder = RunFolder.create(path, spec)
     use_threads(spec.budget.threads)

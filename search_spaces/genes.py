@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
 from search_spaces.genotypes import Genotypes, GenotypeSpace
-from search_spaces.toml_source import TomlSource, read_text, shown, unknown_name
+from search_spaces.toml.source import TomlSource, read_text, shown, unknown_name
 
 Value = int | float | str
 Network = Mapping[str, Any]

@@ -15,7 +15,7 @@ from search_spaces.genotypes import GenotypeSpace
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import space_from_source
-from search_spaces.toml_source import TomlSource, read_text
+from search_spaces.toml.source import TomlSource, read_text
 
 LIBRARY = Path(__file__).parent / "library"
 

@@ -32,7 +32,7 @@ from search_spaces.genotypes import Genotypes as Genotypes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
-from search_spaces.toml_source import shown
+from search_spaces.toml.source import shown
 
 Choice = int | str
 

@@ -42,7 +42,7 @@ from search_spaces.space import (
     Slot,
 )
 from search_spaces.tasks import TASKS, TaskName
-from search_spaces.toml_source import KeyPath, TomlSource, shown, unknown_name
+from search_spaces.toml.source import KeyPath, TomlSource, shown, unknown_name
 
 MAX_LAYERS = 1_000
 MAX_CHOICES = 1_000

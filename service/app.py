@@ -17,13 +17,25 @@ from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
 from service.api.middleware import RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
-from service.api.routes import catalog, health, jobs, networks, results, uploads
+from service.api.routes import (
+    catalog,
+    data,
+    feed,
+    health,
+    jobs,
+    networks,
+    results,
+    uploads,
+    webhook,
+)
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
+from service.data_uploads import DataUploads
 from service.jobs.store import Store, open_store
 from service.settings import Settings
 from service.uploads import Uploads
+from service.webhooks import Deliverer
 
 PREFIX = "/api/v1"
 FILES_AT_ONCE = 2  # of checkpoints, that one owner may send
@@ -44,7 +56,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         version=version(),
         description="Submit architecture searches and follow their Pareto fronts.",
         openapi_url=None,
-        lifespan=_closing(store, reader),
+        lifespan=_living(store, reader, Deliverer(store.outbox, private=settings.webhook_private)),
         redirect_slashes=False,
         dependencies=[Depends(problems.plain_query)],
     )
@@ -57,12 +69,13 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         streams=Streams(settings.streams_per_token),
         receiving=Streams(FILES_AT_ONCE),
         uploads=Uploads(settings),
+        data=DataUploads(settings),
         thread_pools=ThreadPools(),
         spaces=reader,
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, results, catalog, uploads):
+    for module in (jobs, networks, results, catalog, uploads, data, webhook, feed):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)
@@ -97,11 +110,14 @@ def _describe(app: FastAPI) -> None:
     app.openapi = whole  # type: ignore[method-assign]
 
 
-def _closing(store: Store, reader: SpaceReader) -> Any:
+def _living(store: Store, reader: SpaceReader, deliverer: Deliverer) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = READING
-        yield
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(deliverer.run)
+            yield
+            tasks.cancel_scope.cancel()
         reader.close()
         store.database.close()
 

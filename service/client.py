@@ -1,19 +1,57 @@
-"""Talks to a service over its API."""
+"""A service's API from Python; the commands use the same client.
+
+::
+
+    from service.client import Client
+
+    with Client() as client:  # NAS_SERVER and NAS_TOKEN, like the commands
+        job = client.submit(space="digits", preset="smoke", title="Table 2", tags=["paper"])
+        client.watch(job, print)
+        front = client.front(job)  # a pandas DataFrame
+        client.download(job, "report.html", "report.html")
+        client.export(job, "network", pick="knee", format="onnx")
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
+from nas.request.architectures import read_architecture
+from nas.request.fields import first_problem
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN
 from search_spaces.errors import NasError, UsageError
+from search_spaces.toml.source import read_text
+from service.api.schemas import (
+    ArtifactOut,
+    ExportRequest,
+    JobEdit,
+    JobOut,
+    JobPage,
+    JobQuery,
+    JobRequest,
+    NetworkRequest,
+)
+from service.jobs.states import State
+from service.settings import DEFAULT_SERVER
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+M = TypeVar("M", bound=BaseModel)
 
 PREFIX = "/api/v1"
 TIMEOUT_S = 30.0
@@ -25,14 +63,19 @@ TRIES = 30
 
 
 class Client:
-    """The API of a service as functions.
+    """The API of a service as functions; what they take and give is that of `service.api.schemas`.
+
+    Whatever the service refuses is a `UsageError` with its words; a `NasError` when it does not
+    answer, or fails. A job is named by its id, or by what another function has told of it.
 
     Args:
-        server: its address, for example ``http://127.0.0.1:8321``.
-        token: None where the service asks for none.
+        server: its address; that of ``NAS_SERVER``, or of this machine, unless given.
+        token: that of ``NAS_TOKEN`` unless given; none where the service asks for none.
     """
 
-    def __init__(self, server: str, token: str | None) -> None:
+    def __init__(self, server: str | None = None, token: str | None = None) -> None:
+        server = server or os.environ.get("NAS_SERVER") or DEFAULT_SERVER
+        token = token or os.environ.get("NAS_TOKEN")
         if not server.startswith(("http://", "https://")):
             raise UsageError(
                 f"--server, or NAS_SERVER, is an address such as http://127.0.0.1:8321; "
@@ -53,6 +96,18 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
+    @staticmethod
+    def path(job: str | JobOut) -> str:
+        """Where a job is found in the API.
+
+        Raises:
+            UsageError: when it is no job's id.
+        """
+        identity = job if isinstance(job, str) else job.id
+        if len(identity) != 20 or not set(identity) <= set("0123456789abcdef"):
+            raise UsageError(f"{identity!r} is no job's id; nas jobs lists them")
+        return f"/jobs/{identity}"
+
     def ask(self, method: str, path: str, **options: Any) -> Any:
         """Ask for something; the answer's JSON.
 
@@ -72,6 +127,175 @@ class Client:
         if answer.is_error:
             raise _refusal(answer)
         return answer
+
+    def submit(self, request: JobRequest | None = None, **fields: Any) -> JobOut:
+        """Submit a search.
+
+        Args:
+            request: what to search; or its fields:
+            **fields: of `JobRequest`, as the options of ``nas submit``; ``space`` may be a TOML
+                file of one's own, and ``baseline`` the file of an architecture.
+        """
+        asked = (request or _made(JobRequest, fields)).model_dump(
+            mode="json", exclude_defaults=True
+        )
+        name = str(asked.get("space"))
+        if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
+            asked |= {"space": None, "space_toml": read_text(Path(name))}
+        own = asked.get("baseline", NONE)
+        if isinstance(own, str) and own not in (PLAIN, NONE):
+            asked |= {"baseline": read_architecture(own).to_json()}
+        return JobOut(**self.ask("POST", "/jobs", json=asked))
+
+    def jobs(self, query: JobQuery | None = None, **fields: Any) -> JobPage:
+        """List jobs; the next page begins ``before`` the `next` of this one.
+
+        Args:
+            query: which, in which order; or its fields:
+            **fields: of `JobQuery`, as the options of ``nas jobs``.
+        """
+        asked = (query or _made(JobQuery, fields)).model_dump(mode="json", exclude_defaults=True)
+        return JobPage(**self.ask("GET", "/jobs", params=asked))
+
+    def job(self, job: str | JobOut) -> JobOut:
+        """A job as it is now."""
+        return JobOut(**self.ask("GET", self.path(job)))
+
+    def edit(self, job: str | JobOut, **words: Any) -> JobOut:
+        """Change title, tags or notes of a job."""
+        asked = _made(JobEdit, words).model_dump(exclude_none=True)
+        return JobOut(**self.ask("PATCH", self.path(job), json=asked))
+
+    def cancel(self, job: str | JobOut) -> JobOut:
+        """Cancel a job; what it has done is kept, and a retry goes on from there."""
+        return JobOut(**self.ask("POST", f"{self.path(job)}/cancel"))
+
+    def retry(self, job: str | JobOut) -> JobOut:
+        """Let a failed or cancelled job go on where it stopped."""
+        return JobOut(**self.ask("POST", f"{self.path(job)}/retry"))
+
+    def delete(self, job: str | JobOut) -> None:
+        """Delete an ended job; with a search its files and all jobs about its networks."""
+        self.ask("DELETE", self.path(job))
+
+    def watch(
+        self, job: str | JobOut, show: Callable[[dict[str, Any]], object] | None = None
+    ) -> JobOut:
+        """Wait for a job to end.
+
+        Args:
+            job: which.
+            show: called with everything that happens to it.
+
+        Returns:
+            The job as it ended: look at `state` and `error`.
+        """
+        for event in self.follow(job):
+            if show is not None:
+                show(event)
+        return self.job(job)
+
+    def front(self, job: str | JobOut) -> DataFrame:
+        """The Pareto front of a search, as far as it is known: a row for each network.
+
+        The index is the network's id. Columns are what was measured, ``predicted_…``, and in
+        ``doubtful`` the names of values that should not be believed.
+        """
+        import pandas
+
+        answer = self.answer("GET", f"{self.path(job)}/front", params={"format": "csv"})
+        types = {"id": str, "doubtful": str}
+        table = pandas.read_csv(StringIO(answer.text), index_col="id", dtype=types)
+        return table.fillna({"doubtful": ""})
+
+    def artifacts(self, job: str | JobOut) -> list[ArtifactOut]:
+        """The files of a job's run."""
+        return [ArtifactOut(**one) for one in self.ask("GET", f"{self.path(job)}/artifacts")]
+
+    def download(self, job: str | JobOut, name: str, to: str | Path) -> Path:
+        """Download a file of a job's run, which is there as a whole or not at all.
+
+        Args:
+            job: which.
+            name: of the file, as `artifacts` tells it.
+            to: a file, or a folder that is there.
+
+        Raises:
+            NasError: when it arrives as something else, or as a part.
+        """
+        target = Path(to)
+        if target.is_dir():
+            target /= Path(name).name
+        part = target.with_name(f"{target.name}.part")
+        try:
+            with part.open("wb") as stream:
+                self._receive(f"{self.path(job)}/artifacts/{quote(name)}", stream)
+            return part.replace(target)
+        except httpx.TransportError as error:
+            raise self._silent(error) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _receive(self, path: str, stream: BinaryIO) -> None:
+        digest = hashlib.sha256()
+        with self._http.stream("GET", path) as answer:
+            if answer.is_error:
+                answer.read()
+                raise _refusal(answer)
+            for chunk in answer.iter_bytes():
+                digest.update(chunk)
+                stream.write(chunk)
+        sum_of = base64.b64encode(digest.digest()).decode()
+        if answer.headers["repr-digest"] != f"sha-256=:{sum_of}:":
+            raise NasError(f"{path} arrived as something else; download it again")
+
+    def retrain(self, job: str | JobOut, pick: str = "best", **fields: Any) -> JobOut:
+        """Train a network of a finished search from scratch: a job of its own.
+
+        Args:
+            job: the search.
+            pick: which network.
+            **fields: further ones of `NetworkRequest`.
+        """
+        asked = _made(NetworkRequest, {"pick": pick, **fields}).model_dump(mode="json")
+        return JobOut(**self.ask("POST", f"{self.path(job)}/retrain", json=asked))
+
+    def export(self, job: str | JobOut, to: str | Path, pick: str = "best", **fields: Any) -> Path:
+        """Write a network of a finished search as a folder that works without the run.
+
+        The service writes it in a job of its own, which this waits for, and then sends its files.
+
+        Args:
+            job: the search.
+            to: the folder, which is made.
+            pick: which network.
+            **fields: ``format`` and ``weights``, see `ExportRequest`.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UsageError: when there is something at `to` already.
+            NasError: when the export fails, with its reason.
+        """
+        folder = Path(to)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} is there already; name a folder that is not, or is empty")
+        asked = _made(ExportRequest, {"pick": pick, **fields})
+        path = f"{self.path(job)}/export"
+        begun = JobOut(**self.ask("POST", path, json=asked.model_dump(mode="json")))
+        ended = self.watch(begun)
+        if ended.state is not State.succeeded:
+            raise NasError(
+                f"the export {ended.id} has {ended.state}: {ended.error or 'by request'}"
+            )
+        inside = f"export/{ended.pick}/{asked.format}/"
+        for one in self.artifacts(job):
+            if one.path.startswith(inside):
+                file = folder / one.path.removeprefix(inside)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self.download(job, one.path, file)
+        return folder
 
     def upload(self, name: str, files: Mapping[str, Path]) -> dict[str, Any]:
         """Upload a checkpoint; of one that is refused, or not sent to its end, nothing stays.
@@ -109,7 +333,7 @@ class Client:
         if sent["sha256"] != digest.hexdigest():
             raise NasError(f"{file} arrived as something else; send it again")
 
-    def follow(self, job: str) -> Iterator[dict[str, Any]]:
+    def follow(self, job: str | JobOut) -> Iterator[dict[str, Any]]:
         """Everything that happens to a job until it ends, also over lost connections.
 
         Yields:
@@ -129,15 +353,15 @@ class Client:
                     raise self._silent(error) from None
                 time.sleep(AGAIN_S)
 
-    def _stream(self, job: str, last: int) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    def _stream(self, job: str | JobOut, last: int) -> Iterator[tuple[int | None, dict[str, Any]]]:
         headers = {"Last-Event-ID": str(last)}
-        path = f"/jobs/{job}/events"
+        path = f"{self.path(job)}/events"
         with self._http.stream("GET", path, headers=headers, timeout=SILENCE_S) as answer:
             if answer.is_error:
                 answer.read()
                 raise _refusal(answer)
             if answer.status_code == 204:
-                yield None, {"state": self.ask("GET", f"/jobs/{job}")["state"]}
+                yield None, {"state": str(self.job(job).state)}
                 return
             yield from _messages(answer.iter_lines())
 
@@ -146,6 +370,13 @@ class Client:
             f"{self._server} does not answer ({error}); is the service running there? "
             "nas serve starts one here"
         )
+
+
+def _made(model: type[M], fields: Mapping[str, Any]) -> M:
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        raise UsageError(first_problem(error)) from error
 
 
 def _pieces(stream: BinaryIO, size: int, note: Callable[[bytes], None]) -> Iterator[bytes]:

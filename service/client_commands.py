@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,23 +12,22 @@ from nas.console import options
 from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell, tell_error
-from nas.console.progress import choose_screen
+from nas.console.progress import choose_reporter
 from nas.console.tables import show_front, table
 from nas.run.events import event_from_json
 from nas.search.doubtful import doubtful_sentence
-from nas.search.front import Front, FrontEntry, value_text
+from nas.search.front import BASELINES_SCHEMA, SCHEMA, Front, FrontEntry, value_text
 from search_spaces.architecture import Architecture
-from search_spaces.errors import UsageError
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import Network
-from search_spaces.toml_source import read_text
-from service.api.schemas import JobRequest
+from service.api.schemas import JobOut, JobQuery, JobRequest
 from service.commands import installed
+from service.jobs.states import State
+from service.settings import DEFAULT_SERVER
 
 if TYPE_CHECKING:
     from service.client import Client
 
-DEFAULT_SERVER = "http://127.0.0.1:8321"
 SERVER: Any = typer.Option(
     DEFAULT_SERVER, "--server", envvar="NAS_SERVER", metavar="URL", help="Where the service is."
 )
@@ -56,45 +54,38 @@ def submit(
 
     Example: nas submit --space digits --preset smoke --watch
     """
-    asked = request.model_dump(mode="json", exclude_defaults=True)
-    name = str(request.space)
-    if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
-        asked |= {"space": None, "space_toml": read_text(Path(name))}
     with connected(server, token) as client:
-        job = str(client.ask("POST", "/jobs", json=asked)["id"])
+        job = client.submit(request).id
         if follow:
             tell(f"job {job}")
             _watch(client, job, quiet, json_lines=False)
     say(job)
 
 
+@options.grouped(query=options.request_options(JobQuery))
 def jobs(
-    state: list[str] = typer.Option([], help="Only those in that state. Repeatable."),
-    space: str = typer.Option(None, help="Only those of that space."),
-    text: str = typer.Option(None, help="Only those with that in title, space, data set or id."),
-    limit: int = typer.Option(20, min=1, max=200, help="How many."),
+    query: JobQuery,
     as_json: bool = options.JSON,
     server: str = SERVER,
     token: str = TOKEN,
 ) -> None:
     """List the jobs of a service, newest first.
 
-    Example: nas jobs --state running
+    Example: nas jobs --state running --tag paper
     """
-    given = {"state": state, "space": space, "text": text, "limit": limit}
-    params = {name: value for name, value in given.items() if value}
     with connected(server, token) as client:
-        page = client.ask("GET", "/jobs", params=params)
+        page = client.jobs(query)
     if as_json:
-        print_json(page["jobs"])
+        print_json([job.model_dump(mode="json") for job in page.jobs])
         return
-    made = table("", ["job", "kind", "state", "space", "preset", "owner", "at", "title"])
-    for job in page["jobs"]:
+    made = table("", ["job", "kind", "state", "space", "preset", "owner", "at", "tags", "title"])
+    for job in page.jobs:
         names = ("id", "kind", "state", "space", "preset", "owner")
-        made.add_row(*(str(job[name]) for name in names), _at(job), job["title"] or NOTHING)
+        words = (", ".join(job.tags) or NOTHING, job.title or NOTHING)
+        made.add_row(*(str(getattr(job, name)) for name in names), _at(job), *words)
     out().print(made)
-    if page["next"]:
-        tell("there are more: raise --limit, or narrow it with --state, --space or --text")
+    if page.next:
+        tell("there are more: raise --limit, or narrow it with --state, --tag, --text or --since")
 
 
 def watch(
@@ -109,7 +100,7 @@ def watch(
     Example: nas watch 01a1fea91e56c8caa9ec
     """
     with connected(server, token) as client:
-        _watch(client, _checked(job), quiet, json_lines)
+        _watch(client, job, quiet, json_lines)
 
 
 def cancel(job: str = JOB, server: str = SERVER, token: str = TOKEN) -> None:
@@ -118,9 +109,9 @@ def cancel(job: str = JOB, server: str = SERVER, token: str = TOKEN) -> None:
     Example: nas cancel 01a1fea91e56c8caa9ec
     """
     with connected(server, token) as client:
-        answer = client.ask("POST", f"/jobs/{_checked(job)}/cancel")
-    stopping = answer["state"] == "running"
-    say(f"{answer['id']} {'is being cancelled' if stopping else answer['state']}")
+        told = client.cancel(job)
+    stopping = told.state is State.running
+    say(f"{told.id} {'is being cancelled' if stopping else told.state}")
 
 
 def front(
@@ -136,8 +127,7 @@ def front(
     """
     form = "csv" if as_csv else "json"
     with connected(server, token) as client:
-        path = f"/jobs/{_checked(job)}/front"
-        answer = client.answer("GET", path, params={"format": form})
+        answer = client.answer("GET", f"{client.path(job)}/front", params={"format": form})
     if as_csv:
         sys.stdout.write(answer.text)
     elif as_json:
@@ -154,20 +144,9 @@ def connected(server: str, token: str | None) -> Client:
     return Client(server, token)
 
 
-def _checked(job: str) -> str:
-    """A job's id, which becomes part of a path.
-
-    Raises:
-        UsageError: when it cannot be one.
-    """
-    if len(job) != 20 or not set(job) <= set("0123456789abcdef"):
-        raise UsageError(f"{job!r} is no job's id; nas jobs lists them")
-    return job
-
-
 def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
     state = "unknown"
-    with choose_screen(quiet, json_lines) as screen:
+    with choose_reporter(quiet, json_lines) as screen:
         for data in client.follow(job):
             if json_lines:
                 sys.stdout.write(json.dumps(data) + "\n")
@@ -179,7 +158,7 @@ def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
         if not quiet and not json_lines:
             tell(f"{state}; nas front {job} shows what was found")
         return
-    why = client.ask("GET", f"/jobs/{job}")["error"]
+    why = client.job(job).error
     tell_error(f"the job {job} has {state}" + (f": {why}" if why else ""))
     raise typer.Exit(FAILED)
 
@@ -189,7 +168,8 @@ def _show(answer: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if answer["final"]:
-        show_front(Front.from_json({**answer, "schema": 1}, _network), None)
+        schema = BASELINES_SCHEMA if answer.get("baselines") else SCHEMA
+        show_front(Front.from_json({**answer, "schema": schema}, _network), None)
         return
     names = [objective["name"] for objective in answer["objectives"]]
     made = table("So far", ["id", *names], right=names)
@@ -214,8 +194,8 @@ def _network(data: Any) -> Network:
     return Architecture.from_json(data) if stacks else GeneNetwork.from_json(data)
 
 
-def _at(job: dict[str, Any]) -> str:
-    progress = job["progress"]
-    if job["state"] != "running" or not progress["stage"]:
+def _at(job: JobOut) -> str:
+    progress = job.progress
+    if job.state is not State.running or not progress.stage:
         return NOTHING
-    return f"{progress['label'] or progress['stage']} {progress['done']}/{progress['total']}"
+    return f"{progress.label or progress.stage} {progress.done}/{progress.total}"

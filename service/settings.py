@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError
 
-from nas.evaluators.opening import EvaluatorName
 from nas.executors.base import ExecutorKind, ExecutorSettings
+from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
-PRIVATE = ("runs", "logs", "cache", "trash", "uploads")  # folders of the home
+PRIVATE = ("runs", "logs", "cache", "trash", "uploads", "uploaded-data")  # folders of the home
+DEFAULT_SERVER = "http://127.0.0.1:8321"  # where clients look, as `host` and `port` say below
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077
 MIB, GIB = 2**20, 2**30
@@ -62,6 +63,8 @@ class Settings(BaseModel):
         queued_per_owner: jobs of one owner that may wait at once.
         upload_gib_per_owner: checkpoints that one owner has uploaded, and those on their way.
         upload_file_gib: largest file with weights of one.
+        upload_data_gib: largest file of data that may be uploaded; all data of one owner may take
+            as much as all checkpoints.
         database_mib_per_owner: what the requests and events of one owner's jobs may take.
         max_body_bytes: largest body of a request.
         requests_per_minute: of one token; others wait.
@@ -70,9 +73,10 @@ class Settings(BaseModel):
         executor: where a search evaluates and times networks: ``local``, in its own process, or
             ``ray``, by workers of a cluster.
         evaluators: what searches of genes may name to know their networks, as
-            ``NAME=package.module:Name``, see `nas.evaluators.opening`.
+            ``NAME=package.module:Name``, see `nas.run.evaluators.opening`.
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
+        webhook_private: whether webhooks may be addresses of this machine and of private networks.
         runner: module that does a job in a process of its own, run as ``python -m``.
     """
 
@@ -98,6 +102,7 @@ class Settings(BaseModel):
     database_mib_per_owner: Annotated[float, Field(gt=0)] = 256.0
     upload_gib_per_owner: Annotated[float, Field(ge=0)] = 20.0
     upload_file_gib: Annotated[float, Field(gt=0)] = 5.0
+    upload_data_gib: Annotated[float, Field(gt=0)] = 2.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1_000_000
     requests_per_minute: Annotated[int, Field(ge=1)] = 1200
     failed_logins_per_minute: Annotated[int, Field(ge=1)] = 20
@@ -105,6 +110,7 @@ class Settings(BaseModel):
     executor: ExecutorKind = "local"
     ray_address: str | None = None
     evaluators: tuple[str, ...] = ()
+    webhook_private: bool = False
     runner: str = "service.worker.job_process"
 
     @property
@@ -154,6 +160,11 @@ class Settings(BaseModel):
         return self.home / "uploads"
 
     @property
+    def uploaded_data(self) -> Path:
+        """Where the data sets are that were uploaded, by owner."""
+        return self.home / "uploaded-data"
+
+    @property
     def logs(self) -> Path:
         """Where the processes of jobs write."""
         return self.home / "logs"
@@ -188,6 +199,11 @@ class Settings(BaseModel):
     def upload_file_bytes(self) -> int:
         """The largest file with weights that may be uploaded, in bytes."""
         return int(self.upload_file_gib * GIB)
+
+    @property
+    def upload_data_bytes(self) -> int:
+        """The largest file of data that may be uploaded, in bytes."""
+        return int(self.upload_data_gib * GIB)
 
     @property
     def database_bytes_per_owner(self) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
 
@@ -44,6 +44,7 @@ MOST_FILES = 200  # of an upload
 MOST_OPEN = 4  # uploads of one owner that are not finished
 MOST_KEPT = 100  # checkpoints of one owner
 IDLE_S = 900.0  # after which nobody goes on with an upload
+DATA_IDLE_S = 24 * 3600.0  # of data, which come in parts and may go on the next day
 LONGEST_S = 6 * 3600.0  # for all of it
 LEFT_FREE = GIB  # of the disk, for others
 LOCK_S = 10.0
@@ -115,6 +116,9 @@ class Uploads:
         settings: of the service.
     """
 
+    what: ClassVar[str] = "checkpoint"
+    idle_s: ClassVar[float] = IDLE_S
+
     def __init__(self, settings: Settings) -> None:
         self._root = settings.uploads
         self._trash = settings.trash
@@ -142,7 +146,7 @@ class Uploads:
     def _of(self, owner: str) -> list[Uploaded]:
         found = []
         for folder in self._folders(owner):
-            facts = _read(folder / FACTS_FILE)
+            facts = read_facts(folder / FACTS_FILE)
             with suppress(KeyError, TypeError, ValueError):  # what we wrote has them all
                 found.append(
                     Uploaded(
@@ -180,14 +184,14 @@ class Uploads:
         if NAME.fullmatch(name) is None:
             raise UploadError(
                 422,
-                "a checkpoint's name is up to 100 letters, digits and . _ -, beginning with a "
+                f"a {self.what}'s name is up to 100 letters, digits and . _ -, beginning with a "
                 f"letter or digit; given {name[:100]!r}",
                 "name",
             )
         self._check_files(files)
         upload = Upload(secrets.token_hex(10), owner, name, dict(files), time.time())
         with self._alone(owner):
-            drop_unfinished(self._root, owner)
+            drop_unfinished(self._root, owner, self.idle_s)
             self._check_free(owner, name)
             self._check_room(upload)
             folder = self._coming(upload)
@@ -225,17 +229,24 @@ class Uploads:
     def _check_free(self, owner: str, name: str) -> None:
         kept = self._folders(owner)
         if any(one.name == name for one in kept):
-            raise _taken(name)
+            raise self._taken(name)
         if len(kept) >= MOST_KEPT:
             raise UploadError(
-                507, f"{owner} has {len(kept)} checkpoints, which are the most: delete one"
+                507, f"{owner} has {len(kept)} {self.what}s, which are the most: delete one"
             )
         if len(list(self._unfinished(owner))) >= MOST_OPEN:
             raise UploadError(
                 429,
                 f"{MOST_OPEN} uploads of {owner} are not finished, which are the most: finish or "
-                f"delete one, or wait {IDLE_S / 60:.0f} minutes",
+                f"delete one, or wait {self.idle_s / 60:.0f} minutes",
             )
+
+    def _taken(self, name: str) -> UploadError:
+        return UploadError(
+            409,
+            f"there is a {self.what} named {name} already: delete it, or choose another name",
+            "name",
+        )
 
     def _check_room(self, upload: Upload) -> None:
         kept = sum(one.bytes for one in self._of(upload.owner))
@@ -243,12 +254,12 @@ class Uploads:
         if kept + coming + upload.bytes > self._owner_bytes:
             raise UploadError(
                 507,
-                f"the checkpoint has {upload.bytes:,} bytes; those of {upload.owner} take "
+                f"the {self.what} has {upload.bytes:,} bytes; those of {upload.owner} take "
                 f"{kept:,}, uploads that are not finished {coming:,}, and {self._owner_bytes:,} "
                 "are the most: delete one, or ask an administrator for a larger quota",
             )
         if shutil.disk_usage(self._root).free < upload.bytes + LEFT_FREE:
-            raise UploadError(507, "the server's disk has no room for this checkpoint")
+            raise UploadError(507, f"the server's disk has no room for this {self.what}")
 
     def receive(self, owner: str, identity: str, name: str) -> Part:
         """Begin to write one of the announced files.
@@ -272,7 +283,7 @@ class Uploads:
         """
         coming = self._unfinished(owner, (COMING,))
         found = next((one for one in coming if one.id == identity), None)
-        if found is None or time.time() - found.began > LONGEST_S:
+        if found is None or time.time() - found.began > max(LONGEST_S, self.idle_s):
             raise _gone(identity)
         return found
 
@@ -310,7 +321,7 @@ class Uploads:
             folder = coming.with_name(upload.name)
             with self._alone(owner):
                 if folder.exists():
-                    raise _taken(upload.name)
+                    raise self._taken(upload.name)
                 write_json(aside / FACTS_FILE, {**facts, "finished": time.time()})
                 aside.rename(folder)
         finally:
@@ -345,7 +356,7 @@ class Uploads:
     ) -> Iterator[Upload]:
         """Those that are announced, and those that are being read."""
         for folder in _unfinished_folders(self._root, owner, prefixes):
-            facts = _read(folder / FACTS_FILE)
+            facts = read_facts(folder / FACTS_FILE)
             identity = folder.name.rpartition("-")[2]
             with suppress(KeyError, TypeError, ValueError):
                 files = {str(name): int(size) for name, size in facts["files"].items()}
@@ -410,7 +421,7 @@ class Part:
         try:
             self._file.write(data)
         except OSError as error:
-            raise _full(error) from error
+            raise disk_full(error) from error
         self._digest.update(data)
 
     def keep(self) -> str:
@@ -430,7 +441,7 @@ class Part:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _full(error) from error
+            raise disk_full(error) from error
         self._file.close()
         target = self._folder / self._name
         try:
@@ -442,18 +453,19 @@ class Part:
         return self._digest.hexdigest()
 
 
-def drop_unfinished(root: Path, owner: str | None = None) -> None:
+def drop_unfinished(root: Path, owner: str | None = None, idle_s: float = IDLE_S) -> None:
     """Delete uploads that nobody goes on with.
 
     Args:
         root: of all uploads.
         owner: whose; None for all.
+        idle_s: seconds after which nobody goes on with one.
     """
     now = time.time()
     for folder in _unfinished_folders(root, owner):
-        began = _read(folder / FACTS_FILE).get("began")
-        late = isinstance(began, int | float) and now - began > LONGEST_S
-        if late or now - _last_change(folder) > IDLE_S:
+        began = read_facts(folder / FACTS_FILE).get("began")
+        late = isinstance(began, int | float) and now - began > max(LONGEST_S, idle_s)
+        if late or now - _last_change(folder) > idle_s:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -473,21 +485,13 @@ def _last_change(folder: Path) -> float:
     return found
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_facts(file: Path) -> dict[str, Any]:
     """A file of ours; empty where a killed process did not come to write it."""
     try:
         found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _taken(name: str) -> UploadError:
-    return UploadError(
-        409,
-        f"there is a checkpoint named {name} already: delete it, or choose another name",
-        "name",
-    )
 
 
 def _gone(identity: str) -> UploadError:
@@ -498,5 +502,6 @@ def _gone(identity: str) -> UploadError:
     )
 
 
-def _full(error: OSError) -> UploadError:
+def disk_full(error: OSError) -> UploadError:
+    """What is told when bytes cannot be written."""
     return UploadError(507, f"the server cannot write the file: {error.strerror}")

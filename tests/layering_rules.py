@@ -43,10 +43,10 @@ JOINTS = (
     "nas.profiling.profile_device",
     "nas.profiling.latency_meter",
     "nas.executors.ray*",
-    "nas.retraining.network",
-    "nas.retraining.stage",
-    "nas.retraining.trial",
-    "nas.retraining.tuning",
+    "nas.executors.retraining.network",
+    "nas.executors.retraining.stage",
+    "nas.executors.retraining.trial",
+    "nas.executors.retraining.tuning",
     "nas.fairseq.checkpoint",
     "nas.fairseq.export",
     "nas.fairseq.plugin.nas_fairseq*",
@@ -57,7 +57,7 @@ LATE = ("nas.stages.feasibility", "nas.stages.pipeline")
 # Library → the modules that may import it, at the top or inside a function.
 HEAVY: dict[str, tuple[str, ...]] = {
     "torch": ("supernet", "supernet.*", "latency.*", "experiments.*", *JOINTS),
-    "ray": ("nas.executors.ray*", "nas.retraining.tuning", "experiments.ray_chaos"),
+    "ray": ("nas.executors.ray*", "nas.executors.retraining.tuning", "experiments.ray_*"),
     "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx",),
     "onnxscript": ("supernet.export.onnx",),
@@ -65,20 +65,22 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
-    "pandas": ("nas.results.tables", "nas.evaluators.table"),
+    "pandas": ("nas.results.tables", "service.client", "nas.run.evaluators.table"),
+    "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),
     "moocore": ("nas.search.pareto",),
-    "tensorboard": ("nas.cli.listeners.tensorboard",),
-    "mlflow": ("nas.cli.listeners.mlflow",),
+    "tensorboard": ("nas.console.listeners.tensorboard",),
+    "mlflow": ("nas.console.listeners.mlflow",),
     "safetensors": ("supernet.export.*", "supernet.pretrained.*"),
     "tokenizers": ("supernet.data.checkpoint_tokenizer", "supernet.export.onnx_driver"),
     "transformers": ("supernet.export.*",),
 }
 
-# Room → the only ones that may import it; what commands of others share is in nas.console.
+# Room → the only ones that may import it; what commands of others share stands beside it.
 PRIVATE: dict[str, tuple[str, ...]] = {
-    "nas.cli": ("nas.*", "experiments.*"),
+    "nas.console.app": ("nas.console.*", "experiments.*"),
+    "nas.console.commands": ("nas.console.*", "nas.fairseq.command", "experiments.*"),
 }
 
 

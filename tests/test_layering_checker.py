@@ -100,7 +100,10 @@ def test_heavy_libraries_in_their_modules_are_fine(tmp_path: Path) -> None:
 
 
 def test_a_room_is_private_to_its_own_package(tmp_path: Path) -> None:
-    files = [("service/a.py", "from nas.cli import app"), ("nas/a.py", "import nas.cli.app")]
+    files = [
+        ("service/a.py", "from nas.console.app import app"),
+        ("nas/console/a.py", "import nas.console.app"),
+    ]
     assert _found(tmp_path, files, private_violations) == [1, 0]
 
 
@@ -113,8 +116,8 @@ def test_a_cycle_is_found(tmp_path: Path) -> None:
 
 def test_a_cycle_over_three_packages_is_found(tmp_path: Path) -> None:
     files = {
-        "nas/__init__.py": "from nas.cli.app import main",
-        "nas/cli/app.py": "from ..stages import run",
+        "nas/__init__.py": "from nas.console.app import main",
+        "nas/console/app.py": "from ..stages import run",
         "nas/stages.py": "import nas",
     }
     assert len(set(cycle(module_arrows(*_tree(tmp_path, files))))) == 3

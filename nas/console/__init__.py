@@ -1,1 +1,1 @@
-"""What commands share, those of other packages among them: output, tables, progress, failures."""
+"""The command `nas` (`app`, `commands`), and what commands share, those of other packages too."""

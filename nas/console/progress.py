@@ -15,7 +15,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
@@ -30,7 +29,7 @@ from nas.run.events import Event, event_to_json
 WIDE = 100
 
 
-class Screen(AbstractContextManager["Screen"]):
+class ProgressReporter(AbstractContextManager["ProgressReporter"]):
     """Shows nothing; what the others extend."""
 
     def __enter__(self) -> Self:
@@ -52,7 +51,7 @@ class Screen(AbstractContextManager["Screen"]):
         tell(f"note: {message}")
 
 
-class JsonScreen(Screen):
+class JsonReporter(ProgressReporter):
     """One JSON object a line on stdout, flushed, so that a reader sees it at once."""
 
     def show(self, event: Event) -> None:
@@ -61,7 +60,7 @@ class JsonScreen(Screen):
         sys.stdout.flush()
 
 
-class LineScreen(Screen):
+class LineReporter(ProgressReporter):
     """One line for each finished stage: for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
@@ -93,8 +92,8 @@ class LineScreen(Screen):
         self._console.print(Text(text), soft_wrap=True)
 
 
-class BarScreen(Screen):
-    """A progress bar with time left for each stage; finished bars stay."""
+class BarReporter(ProgressReporter):
+    """A progress bar with time left for each stage; finished bars stay, with the time taken."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -105,8 +104,7 @@ class BarScreen(Screen):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24 if wide else 8),
             MofNCompleteColumn(),
-            *([TimeElapsedColumn()] if wide else []),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[message]}", style="dim", markup=False, table_column=message),
             console=console,
             expand=True,
@@ -130,7 +128,7 @@ class BarScreen(Screen):
             case events.StageStarted(stage, label, total):
                 self._start(stage, label, total)
             case events.Progress(stage, done, total, message):
-                self._bars.update(self._task(stage), completed=done, total=total)
+                self._bars.update(self._task(stage), completed=done, total=total or None)
                 if message:  # else the last words stay
                     self._bars.update(self._task(stage), message=message)
             case events.FrontUpdated(stage, points, volume):
@@ -181,11 +179,11 @@ def failure_text(event: events.EvaluationFailed) -> str:
     )
 
 
-def choose_screen(quiet: bool, json_lines: bool) -> Screen:
+def choose_reporter(quiet: bool, json_lines: bool) -> ProgressReporter:
     """The screen for these options and for what stderr is connected to."""
     if json_lines:
-        return JsonScreen()
+        return JsonReporter()
     if quiet:
-        return Screen()
+        return ProgressReporter()
     console = err()
-    return BarScreen(console) if console.is_terminal else LineScreen(console)
+    return BarReporter(console) if console.is_terminal else LineReporter(console)

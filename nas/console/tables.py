@@ -53,7 +53,7 @@ def table(
     *,
     whole: Iterable[str] = (),
     spare: Sequence[str] = (),
-) -> Sheet:
+) -> AdaptiveTable:
     """An empty table, which is never cut.
 
     Args:
@@ -63,7 +63,7 @@ def table(
         whole: other columns whose cells are never folded: names and ids.
         spare: columns that are left out in a narrow terminal, those to go first first.
     """
-    made = Sheet(title, spare)
+    made = AdaptiveTable(title, spare)
     numbers, unfolded = set(right), set(whole)
     for column in columns:
         justify: JustifyMethod = "right" if column in numbers else "left"
@@ -92,7 +92,7 @@ def front_table(front: Front, picked: str | None, title: str | None = None) -> T
     for entry in front.entries:
         cells = [cell(entry) for cell in shown.values()]
         mark = PICKED if entry.id == picked else ""
-        made.add_row(mark, entry.id, *cells, Folding(network(entry.network)))
+        made.add_row(mark, entry.id, *cells, WrappingText(network(entry.network)))
     return made
 
 
@@ -155,20 +155,20 @@ def _quality_title(front: Front) -> str:
 def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
     """Title → cell of the columns that have something to show."""
     apart = any("valid_loss" in entry.measured for entry in front.entries)
-    told = any(isinstance(entry.network, GeneNetwork) for entry in front.entries)
-    of_texts = not told and any(entry.architecture.decoder for entry in front.entries)
+    external = any(isinstance(entry.network, GeneNetwork) for entry in front.entries)
+    of_texts = not external and any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
         _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
         **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if apart else {}),
     }
-    scores = {} if told else {"valid_accuracy": "tokens right" if of_texts else "accuracy"}
+    scores = {} if external else {"valid_accuracy": "tokens right" if of_texts else "accuracy"}
     if any("valid_similarity" in entry.measured for entry in front.entries):
         scores = {"valid_similarity": "similarity", "valid_recall_at_10": "recall@10"}
     for name, head in scores.items():
         columns[head] = partial(_score_cell, name)
     known = {name for entry in front.entries for name in entry.values}
-    listed = [one.name for one in front.objectives[1:]] if told else LISTED_COSTS
+    listed = [one.name for one in front.objectives[1:]] if external else LISTED_COSTS
     for one in [OBJECTIVES[name] for name in listed if name in known]:
         columns[one.head] = partial(_cost_cell, one)
         if one.timed and any(one.name in entry.measured for entry in front.entries):
@@ -220,14 +220,30 @@ def feature_table(title: str, features: Iterable[Feature]) -> Table:
 
 
 def retrained_table(
-    results: Iterable[Mapping[str, Any]], title: str = "Trained from scratch"
+    results: Iterable[Mapping[str, Any]],
+    title: str = "Trained from scratch",
+    roles: Mapping[str, str] | None = None,
+    front: Front | None = None,
 ) -> Table:
-    """Networks trained after the search, with their one score on the test split."""
+    """Networks trained after the search, with their one score on the test split.
+
+    Args:
+        results: of each.
+        title: above it.
+        roles: id → what the network is, where that is known of any.
+        front: of the run, which knows what they cost.
+    """
     results = list(results)
     score = next((found for result in results if (found := headline(result))), "accuracy")
     numbers = ["test", f"valid {called(score)}", "valid loss", "params", "epochs"]
     spare = ["epochs", "params", "valid loss"]
-    made = table(title, ["id", *numbers], numbers, whole=["id"], spare=spare)
+    networks = {} if front is None else {entry.id: entry for entry in front.networks}
+    costs: dict[str, Callable[[FrontEntry], str]] = {}
+    if front is not None:
+        names = [one.name for one in front.objectives[1:] if one.name != "params"]
+        costs = front_cells(front, names)
+    columns = ["id", *numbers, *costs, *(["is"] if roles else [])]
+    made = table(title, columns, [*numbers, *costs], whole=["id"], spare=[*spare, *costs])
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),
@@ -236,6 +252,11 @@ def retrained_table(
             decimal(result.get("valid_loss"), 4),
             compact(result.get("params")),
             str(result.get("epochs", NOTHING)),
+            *(
+                cell(entry) if (entry := networks.get(str(result.get("id")))) else NOTHING
+                for cell in costs.values()
+            ),
+            *([roles.get(str(result.get("id")), "")] if roles else []),
         )
     return made
 
@@ -279,7 +300,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-class Folding:
+class WrappingText:
     """Text that is folded at spaces, and after strokes and plus signs: ``softmax/`` ``linear``."""
 
     def __init__(self, text: str) -> None:
@@ -306,7 +327,7 @@ class Folding:
         yield Text("\n".join(line.rstrip() for line in lines))
 
 
-class Sheet(Table):
+class AdaptiveTable(Table):
     """A table that keeps words whole.
 
     Where it is too wide, headings fold at spaces, then texts; then the columns that can be spared

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-from nas.evaluators import Answer, Evaluator, observe
 from nas.executors.attempts import sentence, time_limit
 from nas.executors.base import Failure, Outcome
 from nas.objectives import QUALITY
+from nas.run.evaluators import Answer, Evaluator, observe
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Network
 
@@ -78,9 +78,9 @@ def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) 
     if answer.failure is not None or answer.quality is None:
         reason = " ".join((answer.failure or "the evaluator told no quality").split())
         return Failure("error", reason, 1)
-    costs = {name: known.get(name, answer.costs.get(name)) for name in wanted}
-    told: dict[str, float] = {}
-    for name, value in costs.items():
+    costs: dict[str, float] = {}
+    for name in wanted:
+        value = known.get(name, answer.costs.get(name))
         if value is None:
             others = f"; it told {', '.join(answer.costs)}" if answer.costs else ""
             return Failure("error", f"the evaluator told no cost {name!r}{others}", 1)
@@ -91,5 +91,5 @@ def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) 
             return Failure(
                 "error", f"the evaluator gave {name}={other:g}, and {value:g} among its costs", 1
             )
-        told[name] = value
-    return {QUALITY: answer.quality, **({STD: answer.std} if answer.std else {}), **told}
+        costs[name] = value
+    return {QUALITY: answer.quality, **({STD: answer.std} if answer.std else {}), **costs}

@@ -213,7 +213,7 @@ class Executor(ABC):
 
     @abstractmethod
     def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
-        """Train networks of the front from scratch, or go on with it; see `nas.retraining.stage`.
+        """Train networks of the front from scratch, or go on with it; see `retraining.stage`.
 
         The events are in the run's log when they come.
 

@@ -68,7 +68,7 @@ class LocalExecutor(Executor):
 
     def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
         """See `Executor.retrain`."""
-        from nas.retraining.stage import without_tuner  # imports torch
+        from nas.executors.retraining.stage import without_tuner  # imports torch
 
         yield from without_tuner(run, ids)
 

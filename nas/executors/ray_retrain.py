@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from nas.executors.ray_mail import Mailbox
-from nas.retraining.tuning_record import asked_trials
+from nas.executors.retraining.tuning_record import asked_trials
 from nas.run.events import Event
 from nas.run.opened import OpenedRun, shared_run
 from search_spaces.errors import ExecutorError, NasError
@@ -144,8 +144,8 @@ def _explained(error: Exception) -> Exception:
 def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     """The stage of one network, in a worker."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    from nas.retraining.stage import retrain_stage, retrain_work
-    from nas.retraining.tuning import RayTuner
+    from nas.executors.retraining.stage import retrain_stage, retrain_work
+    from nas.executors.retraining.tuning import RayTuner
     from nas.run.stage_runner import stage_events
 
     mailbox.put(_Began(network_id, socket.gethostname(), os.getpid()))

@@ -128,7 +128,7 @@ def import_checkpoints(
         UsageError: when the network is not on the front, or trained already.
         DataError: when a checkpoint cannot be read, or is of another network or space.
     """
-    from nas.retraining.stage import retrain_stage
+    from nas.executors.retraining.stage import retrain_stage
     from nas.run.stage_runner import run_stage
     from nas.stages.base import Run
     from nas.stages.report import report
@@ -172,8 +172,8 @@ def _take_over(
     run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
     """The work of the stage that otherwise trains: write weights and scores."""
+    from nas.executors.retraining.stage import SCHEMA, scores_json
     from nas.fairseq.checkpoint import average_weights
-    from nas.retraining.stage import SCHEMA, scores_json
     from search_spaces.costs import params
     from supernet.tasks.evaluation import score
     from supernet.training.checkpoint import save

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import typer
 
-from nas.cli.listeners.targets import LOG, Target, read_logs
-from nas.cli.plugins import USE
-from nas.cli.results import final_lines, follow
 from nas.console import options
+from nas.console.commands.results import final_lines, follow
+from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import say, tell
-from nas.console.progress import Screen, choose_screen
+from nas.console.plugins import USE
+from nas.console.progress import ProgressReporter, choose_reporter
 from nas.fairseq.plugin import USER_DIR
 from nas.results.state import open_run
 from nas.run.folder import RunFolder
@@ -33,7 +33,7 @@ def train(
     runs: bool,
     extra: Sequence[str],
     logs: tuple[Target, ...],
-    screen: Screen,
+    screen: ProgressReporter,
 ) -> None:
     """Write the folder of a network; with `runs` train there, and take the weights."""
     from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
@@ -86,7 +86,7 @@ def import_weights(
     from nas.fairseq.backend import import_checkpoints
 
     events = import_checkpoints(folder, checkpoints, replaces)
-    follow(folder, events, choose_screen(quiet, json_lines), logs)
+    follow(folder, events, choose_reporter(quiet, json_lines), logs)
     if not json_lines:
         for line in final_lines(folder):
             say(line)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from nas.objectives import cache, decoding, latency, peak_memory, quality, size
 from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
-from nas.objectives.quality import QUALITIES, SCORES, TOLD, Quality, QualityMetric
+from nas.objectives.quality import EXTERNAL_QUALITY, QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.space import Genotypes, SearchSpace
@@ -20,6 +20,7 @@ from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 __all__ = [
     "COSTS",
     "COUNTED",
+    "EXTERNAL_QUALITY",
     "LATENCY",
     "LISTED_COSTS",
     "MEMORY",
@@ -29,12 +30,11 @@ __all__ = [
     "QUALITY",
     "SCORES",
     "TIMED",
-    "TOLD",
     "Objective",
     "Quality",
     "QualityMetric",
     "base_workload",
-    "check_told",
+    "check_cost_name",
     "counted",
     "exact",
     "objective",
@@ -87,7 +87,7 @@ RESERVED = (
 LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 
-def check_told(name: str) -> None:
+def check_cost_name(name: str) -> None:
     """Refuse a name that an evaluator's cost cannot have.
 
     Raises:

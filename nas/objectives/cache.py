@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from nas.objectives.base import Floats, Objective, base_workload
-from search_spaces.genotype_costs import genotype_state_bytes
+from search_spaces.costs.genotypes import genotype_state_bytes
 from search_spaces.operators import smallest
 from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.tasks import TASKS

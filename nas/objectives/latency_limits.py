@@ -92,12 +92,15 @@ class Timed(Generic[T]):
         waited_s: for the machine to become quiet.
         shorter: factor by which times that were told before are too long, since the machine has
             meanwhile shown to be faster; 1 where it has not.
+        slower: factor by which the machine was slower than it has been in earlier searches, when
+            the unit of these times was set; 1 where it was not.
     """
 
     values: tuple[T, ...]
     repeated: int = 0
     waited_s: float = 0.0
     shorter: float = 1.0
+    slower: float = 1.0
 
 
 def upper_rank(count: int) -> int:

@@ -17,6 +17,9 @@ QualityMetric = Literal[
     "loss", "accuracy", "bleu", "recall_nats", "kl", "similarity", "recall_at_10"
 ]
 
+NOISE = 0.01
+"""Share of a quality below which a difference is none: what another seed would change."""
+
 LOSS = Objective(
     "quality", "valid_loss", unit="nats", label="validation loss", head="loss", symbol="nats"
 )
@@ -24,7 +27,7 @@ LOSS = Objective(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One way to say what a network is worth.
+    """One measure of quality.
 
     Attributes:
         name: as given on the command line, and of the score that a task reports.
@@ -145,7 +148,7 @@ QUALITIES: Mapping[QualityMetric, Quality] = {
     )
 }
 # What an evaluator of others tells: less is better, and nothing more is known of it.
-TOLD = Quality(
+EXTERNAL_QUALITY = Quality(
     "loss",
     Objective("quality", "quality", unit="", label="quality", head="quality"),
     wish="a good quality",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nas.objectives.base import Floats, Objective
-from search_spaces.genotype_costs import genotype_totals
+from search_spaces.costs.genotypes import genotype_totals
 from search_spaces.settings import ImageInput
 from search_spaces.space import Genotypes, SearchSpace
 

@@ -111,6 +111,8 @@ class Session:
         again: whether networks were timed in it that had been timed before.
         repeated: how often the timer was disturbed in it and began anew.
         waited_s: for the machine to become quiet.
+        unit_ms: what the reference takes undisturbed, as far as all sessions up to this one and
+            what is known of the machine tell; None in older profiles.
     """
 
     reference_ms: float
@@ -118,6 +120,7 @@ class Session:
     again: bool = False
     repeated: int = 0
     waited_s: float = 0.0
+    unit_ms: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

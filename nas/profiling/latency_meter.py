@@ -2,8 +2,9 @@
 
 Between two sessions a machine gets slower or faster. So every session times a reference network
 as well, the first one the profile ever held, and a network's time is its ratio to the reference
-times the unit: what the reference takes undisturbed. Later sessions may find that to be less than
-the first ones did; then all times of the profile become shorter by the same factor.
+times the unit: what the reference takes undisturbed. Later sessions, of whatever was timed on this
+machine meanwhile, may find that to be less than the first ones did; then all times of the profile
+become shorter by the same factor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from latency.acceptance import (
     Verdict,
     agree,
     calm_ones,
-    undisturbed_ms,
+    speed_sessions,
+    unit_of,
 )
 from latency.device import describe_device
 from latency.timing import Timing
@@ -33,6 +35,7 @@ from latency.timings import (
     sibling,
 )
 from latency.workload import Mode
+from latency.yardstick import SpeedRecord
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
 from nas.profiling.device_profile import DeviceProfile, settings_digest
@@ -50,6 +53,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.measurement import Measurement
 
 CONFIRMATIONS = 2
+KEPT_READINGS = 100  # of the reference, and its fastest ones
 
 
 class LatencyMeter:
@@ -84,6 +88,8 @@ class LatencyMeter:
         self.header = TimingHeader(
             describe_device(spec.device), self.workload, settings_digest(spec.space)
         )
+        self._speed = SpeedRecord(self.header.device, self.workload.dtype)
+        self._speed.read()  # a damaged file is told before anything is computed
         path = _path(self.header, device_profile)
         self._profile: TimingJournal = open_timings(path, self.header)
         self._in_sessions = open_timings(sibling(path, "held"), self.header)
@@ -172,8 +178,9 @@ class LatencyMeter:
             settled, unit_ms = self._time(missing, sessions)
             doubtful = self._keep(profile, missing, settled, unit_ms)
             shorter = self._shorter(before_ms)
+            slower = settled.unit.own_ms / unit_ms if before_ms is None else 1.0
         values = self._values(profile, architectures, doubtful)
-        return Timed(values, settled.repeated, settled.waited_s, shorter)
+        return Timed(values, settled.repeated, settled.waited_s, shorter, slower)
 
     def _values(
         self,
@@ -193,10 +200,13 @@ class LatencyMeter:
             asked = [architectures[number] for number in numbers]
             return time_session(self._space, reference, asked, self.workload, self._device, rounds)
 
-        settled = time_until_accepted(session, len(architectures), self._device, sessions, unit_ms)
+        settled = time_until_accepted(
+            session, len(architectures), self._device, sessions, unit_ms, self._speed.read()
+        )
+        speed = self._speed.add(speed_sessions(settled.reference.readings))
         if unit_ms is not None:
-            return settled, self._faster_unit(settled, reference, unit_ms)
-        unit_ms, verdict = settled.reference_ms, settled.reference
+            return settled, self._faster_unit(settled, reference, unit_ms, speed.quiet_ms)
+        unit_ms, verdict = settled.unit.ms, settled.reference
         if verdict.doubt:
             return settled.doubting(f"the reference network: {verdict.doubt}"), unit_ms
         every = [ms for one in verdict.counted for ms in one.reference_ms]
@@ -205,21 +215,24 @@ class LatencyMeter:
         self._profile.record([(reference, unit)], {reference.id: verdict.readings})
         return settled, unit_ms
 
-    def _faster_unit(self, settled: Settled, reference: Architecture, unit_ms: float) -> float:
+    def _faster_unit(
+        self, settled: Settled, reference: Architecture, unit_ms: float, quiet_ms: float | None
+    ) -> float:
         """The unit after some more sessions, to which everything that was timed is brought."""
-        readings = (*self._profile.readings(reference.id), *settled.reference.calm)
-        calm = calm_ones(readings)
+        calm = calm_ones((*self._profile.readings(reference.id), *settled.reference.readings))
         if len(calm) < UNIT_FASTEST:
             return unit_ms
-        faster_ms = undisturbed_ms(calm)
-        if unit_ms / faster_ms - 1 <= acceptance.TOLERANCES.gain:
-            return unit_ms
-        for profile in (self._profile, self._in_sessions, self._confirmed):
-            profile.rescale(faster_ms / unit_ms)
+        faster_ms = unit_of(calm, quiet_ms, acceptance.TOLERANCES).ms
+        if unit_ms / faster_ms - 1 > acceptance.TOLERANCES.gain:
+            for profile in (self._profile, self._in_sessions, self._confirmed):
+                profile.rescale(faster_ms / unit_ms)
+            unit_ms = faster_ms
         value = self._profile.get(reference.id)
         assert value is not None
-        self._profile.replace([(reference, value, readings)])
-        return faster_ms
+        fastest = sorted(calm, key=lambda one: one.took_ms)[:UNIT_FASTEST]
+        kept = [one for one in calm[:-KEPT_READINGS] if one in fastest]
+        self._profile.replace([(reference, value, [*kept, *calm[-KEPT_READINGS:]])])
+        return unit_ms
 
     def _shorter(self, before_ms: float | None) -> float:
         """Today's unit as a share of an earlier one; 1 where there was none."""

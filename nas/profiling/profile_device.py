@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 import torch
 
-from latency.acceptance import SessionTimes
+from latency import acceptance
+from latency.acceptance import Reading, SessionTimes, speed_sessions, unit_of
 from latency.device import DeviceFingerprint, describe_device
 from latency.turns import computing
 from latency.workload import Workload
+from latency.yardstick import SpeedRecord
 from nas.objectives import MEMORY
 from nas.profiling.device_profile import (
     DeviceProfile,
@@ -180,7 +182,7 @@ def _timed(
     for number, workload in enumerate(request.workloads):
         timed = journal.sessions(number)
         unit_ms = timed[0].session.reference_ms if timed else None
-        timer = _SessionTimer(request, workload, device.label, unit_ms)
+        timer = _SessionTimer(request, workload, device, unit_ms)
         asked = (request.space, workload, request.samples, request.seed)
         done = sum(len(one.networks) for one in timed)
         for step in profile_workload(*asked, timed, timer):
@@ -210,15 +212,21 @@ class _SessionTimer:
     Args:
         request: of the profile.
         workload: what they do.
-        label: of the device.
+        device: with the request's runtime.
         unit_ms: what the reference took in the first session; None before that.
     """
 
     def __init__(
-        self, request: ProfileRequest, workload: Workload, label: str, unit_ms: float | None
+        self,
+        request: ProfileRequest,
+        workload: Workload,
+        device: DeviceFingerprint,
+        unit_ms: float | None,
     ) -> None:
-        self._request, self._workload, self._label = request, workload, label
+        self._request, self._workload, self._label = request, workload, device.label
         self._unit_ms = unit_ms
+        self._speed = SpeedRecord(replace(device, runtime=None), workload.dtype)
+        self._calm: list[Reading] = []
         self._reference = request.space.decode(middle(request.space))[0]
 
     def __call__(self, rows: Genotypes, number: int) -> TimedSession:
@@ -240,8 +248,14 @@ class _SessionTimer:
                 request.device,
                 num_sessions(request.rounds),
                 self._unit_ms,
+                self._speed.read(),
             )
-        unit_ms, last = settled.reference_ms, settled.reference.readings[-1]
+        self._calm += settled.reference.calm
+        speed = self._speed.add(speed_sessions(settled.reference.readings))
+        undisturbed = unit_of(
+            self._calm or settled.reference.readings, speed.quiet_ms, acceptance.TOLERANCES
+        )
+        unit_ms, last = settled.unit.own_ms, settled.reference.readings[-1]
         if self._unit_ms is None and settled.reference.doubt:
             settled = settled.doubting(f"the reference network: {settled.reference.doubt}")
         elif self._unit_ms is None:
@@ -258,6 +272,7 @@ class _SessionTimer:
             last.state.clock_mhz,
             repeated=settled.repeated,
             waited_s=round(settled.waited_s, 1),
+            unit_ms=undisturbed.ms,
         )
         return TimedSession(summary, tuple(measured))
 

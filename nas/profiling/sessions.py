@@ -3,7 +3,7 @@
 The first half of the networks is spread over the space, its ends included; the rest comes in
 rounds from where the predictor is least sure. Every session times a reference network in the same
 rounds, so that the device's slow spells are divided out: a network's time is its ratio to the
-reference, times what the reference takes in the median session. What stayed doubtful, and what the
+reference, times what the reference takes undisturbed. What stayed doubtful, and what the
 others would not lead one to expect, is timed again at the end: two timings that agree are believed,
 of up to three.
 
@@ -217,9 +217,9 @@ def fit_latency(
 def corrected(sessions: Sequence[TimedSession]) -> list[MeasuredNetwork]:
     """All networks with the drift between sessions divided out, the reference first.
 
-    The unit is what the reference took in the fastest session: others lay in slower spells.
+    The unit is the least that the reference was found to take: sessions lie in slower spells.
     """
-    usual = min(one.session.reference_ms for one in sessions)
+    usual = min(one.session.unit_ms or one.session.reference_ms for one in sessions)
     found: dict[str, list[MeasuredNetwork]] = {}
     for one in sessions:
         factor = usual / one.session.reference_ms

@@ -27,6 +27,7 @@ from latency.timer import time_beside
 from latency.timing import median_copy
 from latency.turns import computing, timing
 from latency.workload import Workload
+from latency.yardstick import Speed, yardstick_call
 from nas.objectives import OBJECTIVES
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ImageInput
@@ -56,7 +57,7 @@ def time_session(
     rounds: int,
     make: Maker | None = None,
 ) -> SessionTimes:
-    """Time networks and a reference in interleaved rounds, with random weights.
+    """Time networks, a reference and the yardstick in interleaved rounds, with random weights.
 
     All are built anew for it, in a random order: where a network lies in memory then spoils one
     session and not all.
@@ -68,7 +69,8 @@ def time_session(
         workload: what they do; see `nas.profiling.workloads`.
         device: where.
         rounds: samples of each.
-        make: of their calls; None for torch's own.
+        make: of their calls; None for torch's own. Another runtime is timed without the yardstick,
+            which is torch's.
     """
     made = make or (lambda one: timed_call(space, one, workload, device))
     # A single round cannot tell much; copies of what takes seconds to build would not mend that.
@@ -78,18 +80,25 @@ def time_session(
         torch.manual_seed(0)
         beside = [made(one) for one in copies]
         calls = [made(architectures[number]) for number in order]
+        # First, in the middle and last, as the reference is.
+        places = (0, len(calls) // 2 + 1, len(calls) + 2) if make is None else ()
+        for place in places:
+            calls.insert(place, yardstick_call(device))
         began, watch = time.time(), Watch(device)
         there, timings = time_beside(
             beside, calls, device, dtype=workload.dtype, warmup=WARMUP, repeats=rounds
         )
         state = watch.state()
-    by_number = dict(zip(order, timings, strict=True))
+    yardsticks = [timings[place] for place in places]
+    others = [timing for place, timing in enumerate(timings) if place not in places]
+    by_number = dict(zip(order, others, strict=True))
     return SessionTimes(
         median_copy(there),
         reference_drift(there),
         tuple(by_number[number] for number in range(len(order))),
         state,
         round(began, 3),
+        median_copy(yardsticks) if yardsticks else None,
     )
 
 
@@ -99,6 +108,7 @@ def time_until_accepted(
     device: str,
     sessions: int,
     unit_ms: float | None,
+    speed: Speed,
 ) -> Settled:
     """Time calls in sessions until they are accepted or given up, see `latency.acceptance`.
 
@@ -108,6 +118,7 @@ def time_until_accepted(
         device: where they run.
         sessions: calm ones that are wanted.
         unit_ms: what the reference took when it was timed first; None where this is the first time.
+        speed: what is known of the machine.
     """
     # On a graphics card one thread launches the kernels.
     threads = torch.get_num_threads() if device == "cpu" else 1
@@ -121,7 +132,7 @@ def time_until_accepted(
         with timing(device):  # what rests for the timer does not disturb it
             return wait_for_quiet(most_s, threads, cores)
 
-    conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait)
+    conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait, speed=speed)
     return settle(one_session, count, conditions)
 
 

@@ -196,16 +196,16 @@ def _layers(run: RunContents, origin: Origin) -> Html:
 
 def _losses(run: RunContents, origin: Origin) -> Html:
     """The loss of the checkpoint and of fine-tuned networks by distance, of language models."""
-    told = {origin.entry.id: origin.by_distance}
-    told |= {one.id: one.by_distance for one in run.retrained if one.by_distance}
-    return join(*(_loss_table(told, origin, name) for name in DISTANCES if origin.by_distance))
+    losses = {origin.entry.id: origin.by_distance}
+    losses |= {one.id: one.by_distance for one in run.retrained if one.by_distance}
+    return join(*(_loss_table(losses, origin, name) for name in DISTANCES if origin.by_distance))
 
 
-def _loss_table(told: Mapping[str, ByDistance], origin: Origin, name: str) -> Html:
+def _loss_table(losses: Mapping[str, ByDistance], origin: Origin, name: str) -> Html:
     stretches = origin.by_distance[name]
     rows = [[cell("tokens"), *(cell(words.whole(one.tokens), one.tokens) for one in stretches)]]
-    for identity, losses in told.items():
-        known = {one.first: one.nats for one in losses.get(name, ())}
+    for identity, by_name in losses.items():
+        known = {one.first: one.nats for one in by_name.get(name, ())}
         rows.append(
             [
                 cell(tag("code", identity), strong=identity == origin.entry.id),

@@ -57,18 +57,25 @@ def training_section(run: RunContents) -> Html:
         "network of the space was then judged with its part of these weights. From time to time "
         "a few fixed probe networks were measured on the validation part."
     )
-    drawings = [_losses(run.history, TASKS[run.space.task].loss_unit)]
+    drawings = [losses_chart("training", run.history, run, "mean probe, validation")]
     if sum(epoch.tau is not None for epoch in run.history) > 1:
         drawings.append(_stability(run.history))
     return section("training", title, intro, tag("div", drawings, class_="charts"))
 
 
-def _losses(history: Sequence[Epoch], unit: str) -> Html:
+def losses_chart(name: str, history: Sequence[Epoch], run: RunContents, judged: str) -> Html:
+    """Loss by epoch.
+
+    Args:
+        name: of the chart, unique on the page.
+        history: of a training; not empty.
+        run: whose task says what a loss is measured in.
+        judged: what the loss on the validation split is of.
+    """
+    unit = TASKS[run.space.task].loss_unit
     traces = [
         _line("training loss", [(e.epoch, e.train_loss) for e in history], "var(--linear)", ""),
-        _line(
-            "mean probe, validation", _known(history, "probe_loss"), "var(--softmax)", "+markers"
-        ),
+        _line(judged, _known(history, "probe_loss"), "var(--softmax)", "+markers"),
     ]
     shown = [trace for trace in traces if trace["x"]]
     values = [number for trace in shown for number in trace["y"]]
@@ -80,7 +87,7 @@ def _losses(history: Sequence[Epoch], unit: str) -> Html:
         "Loss by epoch. The training loss contains label smoothing and distillation where these "
         "are on, so the two curves need not meet."
     )
-    return chart("training", shown, layout, caption)
+    return chart(name, shown, layout, caption)
 
 
 def _stability(history: Sequence[Epoch]) -> Html:

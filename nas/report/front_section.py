@@ -78,7 +78,8 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
-        *_retrained_traces(run, cost),
+        *retrained_traces(run, cost, "retrained"),
+        *_baseline_traces(run, cost),
     ]
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
@@ -111,6 +112,8 @@ def _caption(run: RunContents, cost: str) -> str:
             f"A star is a network of the front when {run.spec.trained}; all others "
             f"were evaluated {words.observed_how(run)}."
         )
+    if run.comparisons:
+        text += " A cross is a network that the winner is held against, trained like it."
     if run.origin is not None:
         text += (
             " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
@@ -178,22 +181,38 @@ def front_traces(
     return [stairs, points]
 
 
-def _retrained_traces(run: RunContents, cost: str) -> list[Trace]:
+def retrained_traces(
+    run: RunContents, cost: str, name: str, colour: str = "var(--retrained)"
+) -> list[Trace]:
     """A star for each network trained from scratch, tied to its quality before."""
     assert run.front is not None
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
+    beside = {one.entry.id for one in run.front.baselines}
+    beside -= {entry.id for entry in run.front.entries}
     stars, ties = [], []
     for result in run.retrained:
         before = known.get(result.id)
-        if before is None:
+        if before is None or result.id in beside:
             continue
         measured = {name: v for name, v in before.measured.items() if name != QUALITY}
         measured |= _validated(run, result)
         stars.append(replace(before, measured=measured))
         ties.append((before, stars[-1]))
-    traces = [_tie(before, after, cost) for before, after in ties]
-    marker = _dots("var(--retrained)", 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
-    return [*traces, _points(run, "retrained", stars, cost, marker)]
+    traces = [_tie(before, after, cost, colour) for before, after in ties]
+    marker = _dots(colour, 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
+    return [*traces, _points(run, name, stars, cost, marker)]
+
+
+def _baseline_traces(run: RunContents, cost: str) -> list[Trace]:
+    """A cross for each baseline that was trained, with the quality that it has then."""
+    results = {one.id: one for one in run.retrained}
+    trained = [
+        replace(entry, measured={**entry.measured, **_validated(run, results[entry.id])})
+        for entry in (one.baseline.entry for one in run.comparisons)
+        if entry.id in results
+    ]
+    marker = _dots("var(--ink)", 12, symbol="x", line={"width": 1, "color": "var(--ink)"})
+    return [_points(run, "baseline, trained", trained, cost, marker)] if trained else []
 
 
 def checkpoint_traces(
@@ -225,14 +244,14 @@ def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
     return values | {QUALITY: run.quality.of(result.valid_scores)}
 
 
-def _tie(before: FrontEntry, after: FrontEntry, cost: str) -> Trace:
+def _tie(before: FrontEntry, after: FrontEntry, cost: str, colour: str) -> Trace:
     x, low, high = _value(before, cost), _value(after, QUALITY), _value(before, QUALITY)
     return {
         "type": "scatter",
         "mode": "lines",
         "x": [] if x is None else [x, x],
         "y": [high, low],
-        "line": {"width": 1.5, "dash": "dot", "color": "var(--retrained)"},
+        "line": {"width": 1.5, "dash": "dot", "color": colour},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -287,24 +306,27 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     assert run.front is not None
     picked = run.picked
     if run.spec.evaluator is not None:
-        return _told_table(run, titled)
+        return _external_table(run, titled)
     results = {result.id: result for result in run.retrained}
     known = (*run.front.entries[0].predicted, *run.front.entries[0].measured)
     costs = [name for name in COSTS if name in known]
     timed = [name for name in costs if OBJECTIVES[name].predicted]
     exact = [name for name in COUNTED if name in costs]
     shown = _quality_heads(run)
-    heads = ["network", "layers", "embedding size", *shown.values()]
+    heads = ["network"]
+    heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
+    heads += shown.values()
     for name in timed:
         label, unit = OBJECTIVES[name].label, OBJECTIVES[name].symbol
         heads += [f"{label}, {unit}", f"{label} predicted, {unit}"]
-    heads += [OBJECTIVES[name].label for name in exact]
-    heads += [f"test {words.SCORES[run.retrained[0].headline]}, retrained"] if results else []
-    rows = [
-        _row(entry, titled(entry), entry.id == (picked and picked.id), shown, timed, exact)
-        + ([_test_score(results.get(entry.id))] if results else [])
-        for entry in run.front.entries
-    ]
+    heads += [*(OBJECTIVES[name].label for name in exact), "layers", "embedding size"]
+    rows = []
+    for entry in run.front.entries:
+        name, *numbers = _row(
+            entry, titled(entry), entry.id == (picked and picked.id), shown, timed, exact
+        )
+        trained = [_test_score(results.get(entry.id))] if results else []
+        rows.append([name, *trained, *numbers])
     *first, last = [head for name, head in shown.items() if name != PREDICTED]
     caption = (
         f"The networks of the front. {words.sentence(', '.join(first))} and {last} are those of "
@@ -324,7 +346,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     return join(made, doubtful.explanation(run.front.entries))
 
 
-def _told_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
+def _external_table(run: RunContents, titled: Callable[[FrontEntry], Html]) -> Html:
     """The same of networks that an evaluator of others knows: each in a line."""
     assert run.front is not None
     picked = run.picked
@@ -376,15 +398,15 @@ def _row(
     depths, dims = [len(stack.layers) for stack in stacks], [stack.embed_dim for stack in stacks]
     cells = [
         cell(join(link, " ", tag("span", "picked", class_="badge")) if picked else link),
-        cell(" + ".join(map(str, depths)), sum(depths)),
-        cell(" + ".join(map(str, dims)), sum(dims)),
     ]
     for name in shown:
         guess = name == PREDICTED
         cells.append(_number(*((entry.predicted, QUALITY) if guess else (entry.measured, name))))
     for name in timed:
         cells += [_measured_or_not(entry, name), _number(entry.predicted, name)]
-    return cells + [_number(entry.measured, name) for name in exact]
+    cells += [_number(entry.measured, name) for name in exact]
+    sizes = ((depths, sum(depths)), (dims, sum(dims)))
+    return cells + [cell(" + ".join(map(str, each)), order) for each, order in sizes]
 
 
 def _measured_or_not(entry: FrontEntry, name: str) -> Html:

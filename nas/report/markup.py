@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+FEW = 2  # columns that fit everywhere
 VOID = frozenset({"meta", "br", "hr", "rect", "line"})
 
 
@@ -84,6 +85,8 @@ def table(
 ) -> Html:
     """A table that scrolls sideways where it does not fit.
 
+    On a narrow screen each row of one that has more than `FEW` columns is a card.
+
     Args:
         heads: of the columns.
         rows: cells made by `cell`.
@@ -91,13 +94,19 @@ def table(
         sortable: whether a click on a head sorts.
     """
     head = tag("tr", [tag("th", text, scope="col") for text in heads])
-    body = [tag("tr", list(row)) for row in rows]
+    cards = len(heads) > FEW
+    body = [tag("tr", map(_labelled, row, heads) if cards else list(row)) for row in rows]
     inner = tag(
         "table",
         tag("thead", head),
         tag("tbody", body),
-        class_="sortable" if sortable else None,
+        class_=" ".join([*["cards"] * cards, *["sortable"] * sortable]) or None,
         aria_label=caption,
     )
     # No caption element: that would be as wide as a table that scrolls.
     return tag("div", tag("p", caption, class_="small"), tag("div", inner, class_="scroll"))
+
+
+def _labelled(made: Html, head: str) -> Html:
+    """A cell that knows the head of its column, for where the two stand beside each other."""
+    return Html(made.replace("<td", f'<td data-label="{escape(head)}"', 1))

@@ -82,7 +82,7 @@ def key(space: SearchSpace) -> Html:
 
 def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
     """A network with its numbers and its picture, and whatever else is to stand below."""
-    picked, told = run.picked, run.spec.evaluator is not None
+    picked, external = run.picked, run.spec.evaluator is not None
     chosen = picked is not None and entry.id == picked.id
     badge = tag("span", "picked", class_="badge") if chosen else ""
     numbers = [
@@ -99,7 +99,7 @@ def card(run: RunContents, entry: FrontEntry, widest: int, *more: Html) -> Html:
         tag("h3", tag("code", entry.id), " ", badge),
         tag("p", words.outline(entry.network), class_="outline"),
         tag("p", parts, class_="small"),
-        *([] if told else [picture(entry.architecture, widest)]),
+        *([] if external else [picture(entry.architecture, widest)]),
         *more,
         class_="network chosen" if chosen else "network",
         id=f"network-{entry.id}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from nas.report.baseline_section import baseline_section
 from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import time_section, training_section
 from nas.report.exchange_section import exchange_section
@@ -31,6 +32,7 @@ POLICY = (
 
 CHAPTERS = {
     "front": "Front",
+    "baselines": "Better than what?",
     "networks": "Networks",
     "exchange": "Exchanges",
     "omni": "Omni layers",
@@ -67,12 +69,13 @@ def write_report(folder: RunFolder) -> Path:
 def render(run: RunContents) -> Html:
     """The page as text."""
     if run.spec.evaluator is not None:
-        return _told(run)
+        return _external_page(run)
     main = tag(
         "main",
         headline(run),
         _navigation(run),
         front_section(run),
+        baseline_section(run),
         checkpoint_section(run),
         networks_section(run),
         exchange_section(run),
@@ -90,9 +93,9 @@ def render(run: RunContents) -> Html:
     return document(f"{run.space.name}: architecture search", main)
 
 
-def _told(run: RunContents) -> Html:
+def _external_page(run: RunContents) -> Html:
     """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
-    gone = {"exchange", "omni", "latency", "training"}
+    gone = {"baselines", "exchange", "omni", "latency", "training"}
     chapters = [name for name in CHAPTERS if name not in gone]
     main = tag(
         "main",

@@ -8,7 +8,7 @@ from nas.objectives import QUALITY
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.request.protected_choices import spelled
-from nas.results.contents import Audit, RunContents
+from nas.results.contents import PruningAudit, RunContents
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.evidence import Evidence
 from nas.search.pruning.prune import Kept, PruningSettings
@@ -32,7 +32,7 @@ def pruning_section(run: RunContents) -> Html:
     return section("pruning", title, *parts)
 
 
-def _rules(run: RunContents, audit: Audit) -> Html:
+def _rules(run: RunContents, audit: PruningAudit) -> Html:
     """What the ranker must reach before anything is cut, and what was asked to be kept."""
     least = PruningSettings(min_pairwise_accuracy=run.spec.budget.min_pairwise_accuracy)
     trust = (
@@ -48,7 +48,7 @@ def _rules(run: RunContents, audit: Audit) -> Html:
     return paragraph(trust, "Asked to be kept: ", listed)
 
 
-def _verdict(run: RunContents, audit: Audit) -> Html:
+def _verdict(run: RunContents, audit: PruningAudit) -> Html:
     whole = run.spec.domain.size
     if audit.refused:
         return paragraph(tag("strong", "Nothing was cut. "), audit.refused)

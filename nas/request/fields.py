@@ -39,6 +39,7 @@ class Shown:
         usual: what holds where nothing is given, in words.
         read: (what the field is called, texts) → its value, where it is not one plain value.
         many: whether there may be several texts: an option is repeated, a control has lines.
+        without: another option, without a value, which stands for the word ``none``.
         apart: why the form has no control for it, or asks for it in another way.
     """
 
@@ -49,6 +50,7 @@ class Shown:
     read: Callable[[str, Sequence[str]], Any] | None = None
     many: bool = False
     apart: str = ""
+    without: str = ""
 
 
 def shown(field: FieldInfo) -> Shown:
@@ -167,6 +169,17 @@ def gene_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]]:
             )
         found.setdefault(name, []).extend(named)
     return found
+
+
+def texts_of(value: Any) -> list[str]:
+    """A value as it is typed, a text for each time its field is given; `read_texts` reads them."""
+    if isinstance(value, Mapping):
+        return [f"{name}={','.join(texts_of(each))}" for name, each in value.items()]
+    if isinstance(value, list | tuple):
+        return [",".join(text for each in value for text in texts_of(each))]
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    return [str(value).removesuffix(".0") if isinstance(value, float) else str(value)]
 
 
 def read_texts(

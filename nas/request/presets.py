@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from nas.request.fields import FROZEN, UNKNOWN_FIELD, allowed, first_problem, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import SearchSpace
-from search_spaces.toml_source import TomlSource, shown, unknown_name
+from search_spaces.toml.source import TomlSource, shown, unknown_name
 from supernet.training_settings import TrainingSettings
 
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]

@@ -17,8 +17,9 @@ from nas.objectives import OBJECTIVES
 from nas.request import picks
 from nas.request.fields import option_of
 from nas.request.presets import budget_for
-from nas.request.protected_choices import checked_protected
+from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
+    PLAIN,
     SYNTHETIC,
     SearchRequest,
     SearchSpec,
@@ -27,10 +28,13 @@ from nas.request.spec import (
     Start,
     build_spec,
 )
+from search_spaces.architecture import Architecture
+from search_spaces.costs import totals
 from search_spaces.errors import NasError, UsageError
 from search_spaces.genes import GeneSpace, dump_genes, parse_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
+from search_spaces.plain import plain_rows
 from search_spaces.space import SearchSpace
 
 TEXT_TASKS = ("embedding", "language_modelling")
@@ -98,6 +102,9 @@ class Site(Protocol):
     def genes(self, name: str) -> GeneSpace:
         """The space of genes of that name, or in that file."""
 
+    def architecture(self, name: str) -> Architecture:
+        """The network of that file."""
+
     def evaluator(self, name: str) -> str:
         """The whole name of an evaluator, as it can be opened wherever the run is worked on."""
 
@@ -124,7 +131,7 @@ def resolve(request: SearchRequest, site: Site) -> Resolved:
         NasError: for what is not there, cannot be used or does not fit; its `field` is at fault.
     """
     if request.evaluator is not None:
-        return _told(request, site, request.evaluator)
+        return _external(request, site, request.evaluator)
     return _own(request, site)
 
 
@@ -163,6 +170,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         keep=keep,
         device_profile=None if profile is None else profile.digest,
         start=None if begun is None else begun.start,
+        baseline=_baseline(request, space, site),
         **_terms(request),
         pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
     )
@@ -192,12 +200,13 @@ OWN_NETWORKS = (
     "device_profile",
     "quality",
     "device",
+    "baseline",
 )
 
 
-def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
+def _external(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
     """A search whose networks an evaluator knows."""
-    _check_told(request)
+    _check_external(request)
     if request.space_toml is not None:
         with blaming("space_toml"):
             space = parse_genes(request.space_toml, "space_toml")
@@ -206,10 +215,10 @@ def _told(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
             space = site.genes(request.space or "")
     with blaming("evaluator"):
         whole = site.evaluator(evaluator)
-    return Resolved(told_spec(request, space, whole), space, None)
+    return Resolved(external_spec(request, space, whole), space, None)
 
 
-def _check_told(request: SearchRequest) -> None:
+def _check_external(request: SearchRequest) -> None:
     for name in OWN_NETWORKS:
         if getattr(request, name) != SearchRequest.model_fields[name].default:
             with blaming(name):
@@ -219,7 +228,7 @@ def _check_told(request: SearchRequest) -> None:
                 )
 
 
-def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
+def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
     """The spec of a search whose networks an evaluator knows.
 
     Args:
@@ -230,7 +239,7 @@ def told_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> Searc
     Raises:
         UsageError: for what only networks of this project have.
     """
-    _check_told(request)
+    _check_external(request)
     with blaming("settings"):
         budget = budget_for(None, request.preset, request.overrides)
         if budget.rounds.prune:
@@ -272,6 +281,24 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
                 f"the device profile tells nothing of {name}: make one with nas profile "
                 f"--workload {needed.option}, beside its other workloads, or leave {name} out"
             )
+
+
+def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
+    """What is trained beside the winner, see `SearchSpec.baseline`."""
+    given = request.baseline
+    with blaming("baseline"):
+        if request.start is not None and given not in (PLAIN, NONE):
+            raise UsageError(
+                "--baseline is for networks that are trained from scratch: what a search that "
+                "begins with a checkpoint has found stands beside the checkpoint itself"
+            )
+        if given == NONE or request.start is not None:
+            return None
+        if given == PLAIN:
+            return PLAIN if len(plain_rows(space)) else None
+        own = site.architecture(given) if isinstance(given, str) else Architecture.from_json(given)
+        totals(space.model, space.task, own)  # refuses stacks that do not fit the task
+        return own.to_json()
 
 
 def find_space(

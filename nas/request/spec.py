@@ -23,16 +23,16 @@ from pydantic import (
 
 from nas.objectives import (
     COSTS,
+    EXTERNAL_QUALITY,
     LATENCY,
     OBJECTIVES,
     QUALITIES,
     QUALITY,
     TIMED,
-    TOLD,
     Objective,
     Quality,
     QualityMetric,
-    check_told,
+    check_cost_name,
     objective,
 )
 from nas.request import picks
@@ -48,7 +48,8 @@ from nas.request.fields import (
     pairs,
 )
 from nas.request.presets import Budget, check_setting
-from nas.request.protected_choices import ALL, checked_protected, typed_choices
+from nas.request.protected_choices import ALL, NONE, checked_protected, typed_choices
+from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genes import parse_genes
 from search_spaces.genotypes import GenotypeSpace
@@ -66,13 +67,14 @@ SPACE_TOML = "the run's space.toml"
 Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
+PLAIN: Literal["plain"] = "plain"
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
 def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...]:
     for name in given:
         if evaluator is not None and name != QUALITY:
-            check_told(name)
+            check_cost_name(name)
         elif name not in OBJECTIVES:
             raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
     if len(set(given)) != len(given):
@@ -88,7 +90,7 @@ def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...
 def _limits(limits: dict[str, float], evaluator: str | None) -> dict[str, float]:
     for name, value in limits.items():
         if evaluator is not None:
-            check_told(name)
+            check_cost_name(name)
         elif name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
         if value <= 0:
@@ -231,7 +233,7 @@ class SearchTerms(BaseModel):
     @property
     def judged(self) -> Quality:
         """What quality is."""
-        return QUALITIES[self.quality] if self.evaluator is None else TOLD
+        return QUALITIES[self.quality] if self.evaluator is None else EXTERNAL_QUALITY
 
     def needs(self, name: str) -> bool:
         """Whether something is asked for that has to be measured, or a rate that follows from it.
@@ -318,6 +320,19 @@ class SpaceSource(BaseModel):
 
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
+
+    baseline: Annotated[
+        str | dict[str, Any],
+        Field(
+            max_length=1000,
+            description="What is trained beside the winner, with the same steps and seed, to tell "
+            "whether the search was worth it: the plain networks of the space (softmax attention, "
+            "all layers alike), the largest within the limits and the one nearest to the winner's "
+            "cost; an architecture of your own (a file, or its JSON); or none.",
+            examples=[PLAIN, NONE, "mine.json"],
+        ),
+        Shown("Baseline", metavar=f"{PLAIN}|{NONE}|FILE", usual=PLAIN, without="--no-baseline"),
+    ] = PLAIN
 
     # None until it is known how the search begins.
     pick: Annotated[
@@ -435,6 +450,12 @@ class SearchRequest(SearchTerms, SpaceSource):
         Shown("Device profile", metavar="FILE"),
     ] = None
 
+    @field_validator("baseline")
+    @classmethod
+    def _baseline(cls, given: str | dict[str, Any]) -> str | dict[str, Any]:
+        with as_value_error():
+            return given if isinstance(given, str) else Architecture.from_json(given).to_json()
+
     @model_validator(mode="after")
     def _threads_once(self) -> Self:
         if self.threads is not None and "threads" in self.settings:
@@ -490,6 +511,8 @@ class SearchSpec(SearchTerms):
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.
         start: the checkpoint that networks inherit from; None where all are trained from scratch.
+        baseline: what is trained beside the winner: the plain networks of the space, or an
+            architecture; None for nothing.
     """
 
     space_toml: str
@@ -499,6 +522,7 @@ class SearchSpec(SearchTerms):
     keep: dict[str, tuple[Choice, ...]] = {}
     device_profile: str | None = None
     start: Start | None = None
+    baseline: Literal["plain"] | dict[str, Any] | None = None
 
     @field_validator("keep")
     @classmethod
@@ -583,6 +607,8 @@ class SearchSpec(SearchTerms):
             del values["evaluator"]
         if self.device_profile is None:
             del values["device_profile"]
+        if self.baseline is None:
+            del values["baseline"]
         if self.start is None:
             del values["start"], values["budget"]["distil"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):

@@ -17,10 +17,10 @@ from nas.request.protected_choices import checked_protected
 from nas.request.spec import SearchSpec
 from nas.results.contents import (
     DISTANCES,
-    Audit,
     Epoch,
     Exchange,
     Origin,
+    PruningAudit,
     Retrained,
     RunContents,
     Stretch,
@@ -34,15 +34,14 @@ from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
-from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
-from nas.search.sensitivity import TopFeatures, read_features
+from nas.search.sensitivity import GeneEffects, read_features
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.json_text import UNREADABLE, finite_number, read_as
 
 T = TypeVar("T")
 
@@ -317,7 +316,7 @@ def _front(data: Any, space: GenotypeSpace) -> Front:
     return front
 
 
-def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
+def _features(folder: RunFolder, reader: _Reader) -> dict[str, GeneEffects]:
     needed = [layout.RANKER_FILE]
     needed += [layout.predictor_file(OBJECTIVES[name].stage) for name in folder.spec.timed]
     if folder.record("rank") is None or not all(map(folder.has, needed)):
@@ -325,29 +324,15 @@ def _features(folder: RunFolder, reader: _Reader) -> dict[str, TopFeatures]:
     return reader.parsed(needed[0], lambda: read_features(folder))
 
 
-def _audit(data: Any, spec: SearchSpec) -> Audit:
+def _audit(data: Any, spec: SearchSpec) -> PruningAudit:
     protected = data.get("vetoes", {})  # earlier versions had none
-    return Audit(
+    return PruningAudit(
         size=int(data["size"]),
         refused=data["refused"],
-        cuts=tuple(_cut(cut) for cut in data["cuts"]),
-        kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
+        cuts=read_as(tuple[Cut, ...], data["cuts"]),
+        kept=read_as(tuple[Kept, ...], data["kept"]),
         protected=checked_protected(spec.space, protected) if protected else {},
     )
-
-
-def _cut(data: Any) -> Cut:
-    cut = Cut(**{**data, "evidence": _evidence(data["evidence"])})
-    finite_number(cut.hypervolume_ratio)
-    finite_number(cut.share)
-    return cut
-
-
-def _evidence(data: Any) -> Evidence:
-    lift = Lift(**_numbers(data["lift"]))  # type: ignore[arg-type]
-    effects = tuple(finite_number(effect) for effect in data["predicted_effects"])
-    observed = (_maybe(data["observed_effect"]), _maybe(data["observed_t"]))
-    return Evidence(lift, effects, *observed)
 
 
 def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
@@ -379,11 +364,7 @@ def _result(data: Any) -> Retrained:
 
 
 def _by_distance(data: Any) -> dict[str, tuple[Stretch, ...]]:
-    def stretch(one: Any) -> Stretch:
-        last = None if one["last"] is None else int(one["last"])
-        return Stretch(int(one["first"]), last, int(one["tokens"]), finite_number(one["nats"]))
-
-    return {name: tuple(map(stretch, data[name])) for name in DISTANCES if name in data}
+    return {name: read_as(tuple[Stretch, ...], data[name]) for name in DISTANCES if name in data}
 
 
 def _scores(data: Any, split: str) -> dict[str, float]:

@@ -96,7 +96,7 @@ class RunResults:
         rows += [
             {
                 "id": one.network.id,
-                **self._genes(one.network),
+                **genes_of(self.contents, one.network),
                 "failed": one.failure.kind,
                 "reason": one.failure.reason,
                 "tries": one.failure.tries,
@@ -149,16 +149,17 @@ class RunResults:
 
     def _rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
         rows = zip(as_rows(entries), entries, strict=True)
-        return [{**row, **self._genes(entry.network)} for row, entry in rows]
+        return [{**row, **genes_of(self.contents, entry.network)} for row, entry in rows]
 
-    def _genes(self, network: Network) -> dict[str, Any]:
-        """The genes by name; None for those of layers that the network has not."""
-        space = self.contents.spec.domain
-        if isinstance(network, Architecture):
-            return {slot.name: _gene(network, slot) for slot in self.contents.space.slots}
-        row = space.encode([network])
-        pairs = zip(space.slots, row[0], space.active(row)[0], strict=True)
-        return {slot.name: slot.choices[i] if there else None for slot, i, there in pairs}
+
+def genes_of(run: RunContents, network: Network) -> dict[str, Any]:
+    """The genes of a network by name; None for those of layers that it has not."""
+    space = run.spec.domain
+    if isinstance(network, Architecture):
+        return {slot.name: _gene(network, slot) for slot in run.space.slots}
+    row = space.encode([network])
+    pairs = zip(space.slots, row[0], space.active(row)[0], strict=True)
+    return {slot.name: slot.choices[i] if there else None for slot, i, there in pairs}
 
 
 def _gene(network: Architecture, slot: Slot) -> int | str | None:

@@ -1,1 +1,1 @@
-"""A run: what it is asked for, its folder, its data, its supernet and its stages."""
+"""A run: what it is asked for, its folder, its data, its supernet, its stages, its evaluators."""

@@ -12,7 +12,7 @@ from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
 from supernet.data.manifest import FILE_NAME
 from supernet.data.prepare.folder import TextFolder
-from supernet.data.prepare.plain_texts import is_text
+from supernet.data.prepare.splits import is_text
 from supernet.data.text_files import Report
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 from supernet.pretrained.space import space_around, space_problem

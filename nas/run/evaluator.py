@@ -1,4 +1,4 @@
-"""Measures what networks are worth, with inherited weights or after a short training alone.
+"""Quality of networks on validation data, with inherited weights or after a short training alone.
 
 One of the few modules of `nas` that know torch. It joins the elastic models with the search.
 """

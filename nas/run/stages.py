@@ -15,6 +15,7 @@ from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BASELINE_FILE,
+    BASELINES_FILE,
     DATA_FILE,
     DISTIL_CHECKPOINTS,
     DISTILLED_ERRORS_FILE,
@@ -79,7 +80,7 @@ class Stage:
         applies: whether a search has it.
         scratch: files and folders it leaves only while it is unfinished.
         reads: files it reads, where they are there, that no stage writes but the user.
-        told: whether a search has it whose networks an evaluator of others knows.
+        external: whether a search has it whose networks an evaluator of others knows.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Stage:
     applies: Callable[[SearchSpec], bool] = _always
     scratch: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
-    told: bool = False
+    external: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ SEARCH_STAGES = (
         "Check the request",
         (),
         {SPACE_FILE: "the space", DATA_FILE: "sizes and checksum of the data"},
-        told=True,
+        external=True,
     ),
     _timed(LATENCY, "Time sampled networks", ""),
     _timed(DECODE.name, "Time a token of sampled networks", ", a token behind a context"),
@@ -174,7 +175,7 @@ SEARCH_STAGES = (
         "Observe networks",
         ("supernet", *PREDICTING),
         {OBSERVATIONS_FILE: "what observed networks are worth on the validation split"},
-        told=True,
+        external=True,
     ),
     Stage(
         "rank",
@@ -185,7 +186,7 @@ SEARCH_STAGES = (
             REPORT_CARD_FILE: "how well it orders networks it has not seen",
             IMPORTANCES_FILE: "what moves its predictions",
         },
-        told=True,
+        external=True,
     ),
     Stage(
         "prune",
@@ -194,7 +195,7 @@ SEARCH_STAGES = (
         {PRUNED_SPACE_FILE: "the space that was searched", PRUNING_FILE: "what was cut and why"},
         lambda spec: spec.ranks,
         reads=(PROTECTED_FILE,),
-        told=True,
+        external=True,
     ),
     Stage(
         "evolve",
@@ -202,7 +203,7 @@ SEARCH_STAGES = (
         ("prune", "rank", *PREDICTING),
         {POPULATION_FILE: "every network that evolution scored"},
         lambda spec: spec.ranks,
-        told=True,
+        external=True,
     ),
     Stage(
         "verify",
@@ -212,14 +213,21 @@ SEARCH_STAGES = (
             VERIFICATION_FILE: "networks measured after the evolution",
             HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
         },
-        told=True,
+        external=True,
+    ),
+    Stage(
+        "baseline",
+        "Choose what to compare with",
+        ("verify", "observe", "rank", *PREDICTING),
+        {BASELINES_FILE: "networks to hold the winner against, with their costs"},
+        lambda spec: spec.baseline is not None,
     ),
     Stage(
         "front",
         "Find the Pareto front",
-        ("verify", "observe", "rank", *PREDICTING),
+        ("verify", "observe", "rank", *PREDICTING, "baseline"),
         {FRONT_FILE: "the result: the front"},
-        told=True,
+        external=True,
     ),
     Stage(
         "exchange",
@@ -245,7 +253,7 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
     and evolve in it. Networks that an evaluator knows are neither timed nor trained.
     """
     if spec.evaluator is not None:
-        return [stage for stage in SEARCH_STAGES if stage.told and stage.applies(spec)]
+        return [stage for stage in SEARCH_STAGES if stage.external and stage.applies(spec)]
     return [stage for stage in SEARCH_STAGES if stage.applies(spec)]
 
 

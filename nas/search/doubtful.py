@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Relative error of predicted times above which a search by them makes no sense.
 OFF = 0.5
+SLOW = 0.1  # relative, from which on it is told that a machine has been faster
 
 WHAT_TO_DO = (
     "keep other work away from the device and time anew with --retime; if it stays so, time more "
@@ -31,7 +32,7 @@ MARK = " ?"
 
 
 def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
-    """A note on what other work cost a timing, if it did, and on a machine found to be faster."""
+    """Notes on what other work cost a timing, if it did, and on a machine that was slow."""
     if timed.shorter < 1:
         yield Note(
             stage,
@@ -40,6 +41,14 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
             "the cache; predictions of this run stay too long",
             {"shorter": round(timed.shorter, 4)},
             loud=True,
+        )
+    if timed.slower - 1 > SLOW:
+        yield Note(
+            stage,
+            f"the machine took {timed.slower:.2f} times what it has taken in earlier sessions, and "
+            "times are told as it takes at its fastest; where it has become slower for good, nas "
+            "cache list and nas cache clear forget how fast it was",
+            {"slower": round(timed.slower, 4)},
         )
     doubtful = sum(bool(value.doubtful) for value in timed.values)
     if not (timed.repeated or doubtful):

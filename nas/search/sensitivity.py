@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from nas.objectives import OBJECTIVES
 from nas.run.folder import RunFolder
+from nas.search.external_costs import observed_costs
 from nas.search.scoring import read_costs, read_scorer
-from nas.search.told_costs import observed_costs
 from search_spaces.errors import UsageError
 from search_spaces.genes import Value
 from search_spaces.genotypes import Genotypes, GenotypeSpace
@@ -66,7 +66,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class TopFeatures:
+class GeneEffects:
     """The most important features of one objective, most important first.
 
     Attributes:
@@ -92,7 +92,7 @@ def top_features(
     seed: int,
     most: int = MOST_FEATURES,
     samples: int = NUM_SAMPLES,
-) -> dict[str, TopFeatures]:
+) -> dict[str, GeneEffects]:
     """The most important genes of every objective, and what more of them does.
 
     Args:
@@ -125,12 +125,12 @@ def top_features(
                 for by_choice in [means[name][objective]]
             ]
     return {
-        name: TopFeatures(tuple(lists["genes"]), tuple(lists["slots"]))
+        name: GeneEffects(tuple(lists["genes"]), tuple(lists["slots"]))
         for name, lists in found.items()
     }
 
 
-def read_features(folder: RunFolder) -> dict[str, TopFeatures]:
+def read_features(folder: RunFolder) -> dict[str, GeneEffects]:
     """The top features of quality and of every cost that a run asks for.
 
     Raises:

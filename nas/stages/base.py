@@ -10,9 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.timings import read_timings
-from nas.evaluators import Evaluator
-from nas.evaluators.offered import OfferedCosts
-from nas.evaluators.opening import EvaluatorName
 from nas.executors.asking import asked, batch_of
 from nas.executors.attempts import time_limit
 from nas.executors.base import Executor, Meter, Outcome
@@ -21,6 +18,9 @@ from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.results.failures import FAILED, failed
+from nas.run.evaluators import Evaluator
+from nas.run.evaluators.offered import OfferedCosts
+from nas.run.evaluators.opening import EvaluatorName
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,
@@ -31,8 +31,8 @@ from nas.run.layout import (
     profile_file,
 )
 from nas.run.opened import OBSERVE, OpenedRun
+from nas.search.external_costs import ExternalCosts
 from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
-from nas.search.told_costs import ToldCosts
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.counts import power_of_ten
@@ -115,7 +115,7 @@ class Run(OpenedRun):
             return read_costs(self.folder, self._stds)
         assert isinstance(self.domain, GeneSpace)
         spec = self.spec
-        return ToldCosts(self.domain, {}, spec.objectives, spec.limits, offered=self.offered.of)
+        return ExternalCosts(self.domain, {}, spec.objectives, spec.limits, offered=self.offered.of)
 
     @cached_property
     def costs(self) -> CostScorer:
@@ -160,7 +160,7 @@ class Run(OpenedRun):
             self._check_same(found)
         return found
 
-    def told_of(self, offered: OfferedCosts) -> dict[str, Any]:
+    def external_data(self, offered: OfferedCosts) -> dict[str, Any]:
         """What is kept of an evaluator, so that another one in its place is noticed."""
         costs = {name: values.tolist() for name, values in offered.of(self.first_rows[:2]).items()}
         return {
@@ -170,7 +170,7 @@ class Run(OpenedRun):
         }
 
     def _check_same(self, offered: OfferedCosts) -> None:
-        known, now = self.folder.read_json(DATA_FILE), self.told_of(offered)
+        known, now = self.folder.read_json(DATA_FILE), self.external_data(offered)
         if known != now:
             name = next(name for name in now if known.get(name) != now[name])
             raise DataError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.evaluators.offered import OfferedCosts
 from nas.run.evaluator import check_data
+from nas.run.evaluators.offered import OfferedCosts
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
@@ -26,7 +26,7 @@ def work(run: Run) -> Iterator[Event]:
     """Check that the request can be met and write the space down."""
     _check_size(run.domain)
     if run.offered is not None:
-        yield from _declare_told(run, run.offered)
+        yield from _declare_external(run, run.offered)
         return
     run.executor.check(run.spec)
     feasibility.check_request(run.spec, run.executor, run.device_profile)
@@ -49,7 +49,7 @@ def work(run: Run) -> Iterator[Event]:
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 
-def _declare_told(run: Run, offered: OfferedCosts) -> Iterator[Event]:
+def _declare_external(run: Run, offered: OfferedCosts) -> Iterator[Event]:
     """The same for networks that an evaluator of others knows."""
     if run.executor.settings.kind != "local":
         raise UsageError(
@@ -58,7 +58,7 @@ def _declare_told(run: Run, offered: OfferedCosts) -> Iterator[Event]:
         )
     assert isinstance(run.domain, GeneSpace)
     write_atomically(run.folder.path / SPACE_FILE, dump_genes(run.domain))
-    run.folder.write_json(DATA_FILE, run.told_of(offered))
+    run.folder.write_json(DATA_FILE, run.external_data(offered))
     told = f"; {', '.join(offered.names)} told of any network" if offered.names else ""
     yield Progress("declare", 1, 1, f"{size_text(run.domain)} networks{told}")
 

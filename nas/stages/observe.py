@@ -65,8 +65,8 @@ def work(run: Run) -> Iterator[Event]:
         if searcher.done >= shown + NETWORKS_PER_FRONT:
             shown = searcher.done
             yield _front(run, searcher)
-    told = run.spec.evaluator is not None  # whose answers stay where failures went
-    if sorted(asked) != sorted(known) if told else asked != list(known):
+    external = run.spec.evaluator is not None  # whose answers stay where failures went
+    if sorted(asked) != sorted(known) if external else asked != list(known):
         raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
     abort_stage(
         run.folder,
@@ -115,10 +115,10 @@ def _observed(
 def _tell(
     run: Run, searcher: Searcher, rows: Genotypes, lines: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Tell what networks are worth, from the origin; those that failed are worth nothing."""
-    worth = [run.reference[0] if failed(line) else line[QUALITY] for line in lines]
-    worth = [quality - run.origin for quality in worth]
-    searcher.tell(rows, np.array(worth, dtype=np.float64), np.array([failed(x) for x in lines]))
+    """Report qualities from the origin; a failed network gets the reference quality."""
+    failures = np.array([failed(line) for line in lines])
+    qualities = [run.reference[0] if failed(line) else line[QUALITY] for line in lines]
+    searcher.tell(rows, np.array(qualities, dtype=np.float64) - run.origin, failures)
 
 
 def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:

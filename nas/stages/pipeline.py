@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nas.evaluators import Evaluator
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.objectives import OBJECTIVES, TIMED
+from nas.run.evaluators import Evaluator
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stages import Stage, search_stages

@@ -28,8 +28,8 @@ AGAIN_S = 2
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
-# The route that takes a file as it comes, within bounds of its own; see `service.uploads`.
-_BRINGS_FILE = re.compile(r"/api/v1/uploads/[0-9a-f]{20}/files/.+")
+# The routes that take files as they come, within bounds of their own; see `service.uploads`.
+_BRINGS_FILE = re.compile(r"/api/v1/(uploads/[0-9a-f]{20}/files/.+|data/[0-9a-f]{20}/content)")
 _NO_JSON = ("text/plain", "application/x-www-form-urlencoded")
 
 

@@ -22,12 +22,14 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
 from search_spaces.genes import GeneSpace, parse_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
-from search_spaces.toml_source import read_text
+from search_spaces.toml.source import read_text
 from service.auth import Token
+from service.data_uploads import DataUploads
 from service.settings import Settings
 from service.uploads import NAME, Uploads
 from supernet.data.manifest import FILE_NAME, read_manifest
@@ -82,7 +84,9 @@ class Catalog:
 
     def __init__(self, settings: Settings) -> None:
         self._uploads = Uploads(settings)
+        self._uploaded_data = DataUploads(settings)
         self._uploads_root = settings.uploads
+        self._uploaded_data_root = settings.uploaded_data
         self._viewer: Token | None = None
         self._spaces = settings.home / "spaces"
         self._data = settings.home / "data"
@@ -91,7 +95,7 @@ class Catalog:
         self._evaluators = settings.registered
 
     def seen_by(self, viewer: Token) -> Catalog:
-        """The same with the checkpoints that somebody has uploaded."""
+        """The same with the checkpoints and data sets that somebody has uploaded."""
         found = copy.copy(self)
         found._viewer = viewer
         return found
@@ -100,6 +104,17 @@ class Catalog:
         """Names of all spaces."""
         own = {file.stem for file in self._own_spaces()}
         return sorted({*space_names(), *own})
+
+    def architecture(self, name: str) -> Architecture:
+        """No file of a server is one of its clients'.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f"baseline {name[:100]!r} is no word that is known: give plain, none, or an "
+            "architecture as JSON; nas submit --baseline FILE sends the one of a file"
+        )
 
     def space(self, name: str) -> SearchSpace:
         """The space of that name; one of the server's own hides a shipped one.
@@ -148,7 +163,7 @@ class Catalog:
         return found
 
     def datasets(self) -> list[Dataset]:
-        """All data sets, by name; prepared ones hide built-in ones."""
+        """All data sets, by name; prepared ones hide built-in ones, one's own both."""
         found = {
             name: Dataset(name, "built-in")
             for name, source in SOURCES.items()
@@ -160,6 +175,9 @@ class Catalog:
             for folder in sorted(self._data.iterdir()):
                 if _inside(folder, self._data) and (folder / FILE_NAME).is_file():
                     found[folder.name] = _prepared(folder)
+        if self._viewer is not None:
+            for name, folder in self._uploaded_data.names(self._viewer).items():
+                found[name] = _prepared(folder)
         return [found[name] for name in sorted(found)]
 
     def dataset(self, name: str, file: Path | None = None) -> Path | None:
@@ -215,8 +233,9 @@ class Catalog:
     def hidden(self) -> tuple[str, ...]:
         """Beginnings of paths that clients are not told."""
         owner = "" if self._viewer is None else f"{self._viewer.name}/"
-        places = f"{self._uploads_root.resolve()}/"
-        return f"{self._checkpoints.resolve()}/", f"{places}{owner}", places
+        roots = [f"{root.resolve()}/" for root in (self._uploads_root, self._uploaded_data_root)]
+        own = [f"{root}{owner}" for root in roots]
+        return f"{self._checkpoints.resolve()}/", *own, *roots
 
     def checkpoint_names(self) -> list[str]:
         """The checkpoints that the viewer's searches may begin with; others' as OWNER/NAME."""

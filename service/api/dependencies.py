@@ -17,6 +17,7 @@ from service.api.problems import ProblemError
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import ThreadPools
 from service.auth import ANYBODY, Role, Token, digest_of, is_secret
+from service.data_uploads import DataUploads
 from service.jobs.states import Job
 from service.jobs.store import Store
 from service.settings import Settings
@@ -41,6 +42,7 @@ class Context:
         streams: open event streams.
         receiving: files of checkpoints that are just being sent, by owner.
         uploads: checkpoints that were uploaded.
+        data: data sets that were uploaded.
         thread_pools: threads for what may take long, so that no reader waits for one because of it.
         spaces: checks the spaces that requests bring along.
         readiness: whether requests can be taken.
@@ -55,6 +57,7 @@ class Context:
     streams: Streams
     receiving: Streams
     uploads: Uploads
+    data: DataUploads
     thread_pools: ThreadPools
     spaces: SpaceReader
     readiness: Readiness
@@ -153,6 +156,25 @@ def token_of(request: Request, context: Context, secret: str | None) -> Token:
         "nas token create makes one",
         headers={"WWW-Authenticate": 'Bearer realm="nas"'},
     )
+
+
+def feed_reader(request: Request, context: Context, token_id: str, key: str) -> Token:
+    """The token whose feed an address opens.
+
+    Raises:
+        ProblemError: 404 when it opens none, 429 after too many requests, or too many such.
+    """
+    if context.settings.no_auth:
+        return ANYBODY
+    token = context.store.tokens.of_feed(token_id, key) if key.isascii() else None
+    if token is None:
+        address = network_of(request.client.host if request.client else "?")
+        if wait := context.failures.wait_s(address):
+            raise _too_many(wait, "too many requests for feeds that are not there")
+        raise ProblemError(404, "there is no feed at this address; GET /api/v1/feed tells yours")
+    if wait := context.requests.wait_s(token.id):
+        raise _too_many(wait, "this feed was asked for too often")
+    return token
 
 
 def _too_many(wait_s: float, what: str) -> ProblemError:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from nas.executors.base import ExecutorKind
-from nas.request.fields import LINE, Shown, checked
+from nas.request.fields import LINE, Shown, checked, names
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
 from service.api.catalog import Checkpoint
-from service.jobs.states import Job, Kind, State
+from service.jobs.listing import Filter, Order
+from service.jobs.states import Job, Kind, Outcome, State
 from service.uploads import MOST_FILES, Upload, Uploaded
 from supernet.export.formats import FORMATS
 
@@ -21,7 +30,20 @@ Choice = int | str
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Text = Annotated[str, Field(max_length=200, pattern=LINE)]
+LINES = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"  # of which there may be several
+MOST_TAGS = 10
 
+
+def _real(day: str) -> str:
+    date.fromisoformat(day)
+    return day
+
+
+Day = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d{2}-\d{2}$", json_schema_extra={"format": "date"}),
+    AfterValidator(_real),
+]
 
 Pick = Annotated[
     str,
@@ -35,6 +57,137 @@ Priority = Annotated[
 ]
 
 
+Title = Annotated[
+    str, Field(max_length=200, pattern=LINE, description="Your own words for it."), Shown("Title")
+]
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$")]
+Tags = Annotated[
+    list[Tag],
+    Field(
+        max_length=MOST_TAGS,
+        description="Words to find it by, of letters, digits and . _ -",
+        examples=[["paper", "table-2"]],
+    ),
+    Shown("Tags", "--tag", "TAG", read=names, many=True),
+    AfterValidator(lambda given: sorted(set(given))),
+]
+Notes = Annotated[
+    str,
+    Field(max_length=4000, pattern=LINES, description="What else is to be said about it."),
+    Shown("Notes"),
+]
+
+
+class JobEdit(BaseModel):
+    """What the owner says about a job; what is left out stays as it is."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"title": "Table 2", "tags": ["paper"]}]}
+    )
+
+    title: Title | None = None
+    tags: Tags | None = None
+    notes: Notes | None = None
+
+
+class JobQuery(BaseModel):
+    """Which jobs are listed, and in which order: in the API, on the page and by `nas jobs`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Annotated[
+        list[State],
+        Field(max_length=len(State), description="Only those in that state."),
+        Shown("State", many=True),
+    ] = []
+    kind: Annotated[
+        Kind | None, Field(description="Only those that do that."), Shown("Kind", usual="any")
+    ] = None
+    space: Annotated[
+        Word | None,
+        Field(description="Only those of that space."),
+        Shown("Space", metavar="NAME", usual="any"),
+    ] = None
+    owner: Annotated[
+        str | None,
+        Field(max_length=64, description="Only those of that owner."),
+        Shown("Owner", metavar="NAME", usual="any that you may see"),
+    ] = None
+    tag: Annotated[
+        list[Tag],
+        Field(max_length=MOST_TAGS, description="Only those with that tag."),
+        Shown("Tag", metavar="TAG", read=names, many=True),
+    ] = []
+    text: Annotated[
+        Text | None,
+        Field(description="Only those with that in title, tags, space, data set or id."),
+        Shown("Text", usual="any"),
+    ] = None
+    since: Annotated[
+        Day | None,
+        Field(description="Only those that were submitted on that day or later, in UTC."),
+        Shown("From", metavar="YYYY-MM-DD", usual="any day"),
+    ] = None
+    until: Annotated[
+        Day | None,
+        Field(description="Only those that were submitted on that day or before, in UTC."),
+        Shown("To", metavar="YYYY-MM-DD", usual="any day"),
+    ] = None
+    run: Annotated[
+        JobId | None,
+        Field(description="Only those on the run of that search."),
+        Shown("Run", metavar="JOB", usual="any"),
+    ] = None
+    sort: Annotated[
+        Order,
+        Field(
+            description="What they are listed by; moments and numbers begin with the largest, "
+            "texts with A."
+        ),
+        Shown("Sorted by"),
+    ] = Order.created
+    backwards: Annotated[
+        bool, Field(description="List them in the opposite order."), Shown("Backwards")
+    ] = False
+    limit: Annotated[int, Field(ge=1, le=200, description="How many."), Shown("How many")] = 50
+    before: Annotated[
+        JobId | None, Field(description="`next` of the page before."), Shown(option="")
+    ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: Any) -> Any:
+        """A form sends fields that are empty as well."""
+        if not isinstance(values, dict):
+            return values
+        given = {
+            name: [one for one in value if one != ""] if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return {name: value for name, value in given.items() if value not in ("", [])}
+
+    def filter(self, owner: str | None) -> Filter:
+        """The same for the store.
+
+        Args:
+            owner: whose alone may be seen; None for an administrator.
+        """
+        return Filter(
+            owner=owner or self.owner,
+            states=tuple(self.state),
+            kind=self.kind,
+            space=self.space,
+            run=self.run,
+            text=self.text,
+            before=self.before,
+            tags=tuple(self.tag),
+            since=None if self.since is None else date.fromisoformat(self.since),
+            until=None if self.until is None else date.fromisoformat(self.until),
+            order=self.sort,
+            backwards=self.backwards,
+        )
+
+
 class JobRequest(SearchRequest):
     """A search, and how its job is worked on.
 
@@ -45,11 +198,9 @@ class JobRequest(SearchRequest):
         json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]}
     )
 
-    title: Annotated[
-        str,
-        Field(max_length=200, pattern=LINE, description="Your own words for it."),
-        Shown("Title"),
-    ] = ""
+    title: Title = ""
+    tags: Tags = []  # noqa: RUF012
+    notes: Notes = ""
     priority: Priority = 5
     executor: Annotated[
         ExecutorKind | None,
@@ -112,7 +263,7 @@ class Progress(BaseModel):
 class JobOut(BaseModel):
     """A job."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     id: str
     kind: Kind
@@ -124,6 +275,8 @@ class JobOut(BaseModel):
     dataset: str
     preset: str
     title: str
+    tags: list[str]
+    notes: str
     pick: str
     priority: int
     attempt: int
@@ -151,6 +304,53 @@ class JobPage(BaseModel):
 
     jobs: list[JobOut]
     next: str | None
+
+
+class FeedOut(BaseModel):
+    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+
+    url: str
+
+
+class WebhookRequest(BaseModel):
+    """Where to tell of jobs that end."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"url": "https://example.org/hooks/nas"}]}
+    )
+
+    url: Annotated[str, Field(max_length=2000, pattern=LINE)]
+
+
+class DeliveryOut(BaseModel):
+    """A message to a webhook: what has become of it, and the first words of the last answer."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    job: str | None
+    created_at: datetime
+    outcome: Outcome
+    tries: int
+    next_at: datetime | None
+    status: int | None
+    answer: str
+    ended_at: datetime | None
+
+
+class WebhookOut(BaseModel):
+    """Where an owner is told of jobs that end, and the last messages, newest first."""
+
+    url: str
+    created_at: datetime
+    deliveries: list[DeliveryOut]
+
+
+class WebhookSecretOut(BaseModel):
+    """The secret of a webhook, which is told once: its messages are signed with it."""
+
+    url: str
+    secret: str
 
 
 class SlotOut(BaseModel):
@@ -314,6 +514,12 @@ class ObjectiveOut(BaseModel):
     reference: float | None = None
 
 
+class BaselineOut(EntryOut):
+    """A network that the winner is held against, and what it was chosen as."""
+
+    roles: list[Literal["largest", "nearest", "own"]]
+
+
 class FrontOut(BaseModel):
     """The Pareto front; `final` is false while the search is still measuring."""
 
@@ -321,6 +527,7 @@ class FrontOut(BaseModel):
     objectives: list[ObjectiveOut]
     front: list[EntryOut]
     hypervolume: float | None
+    baselines: list[BaselineOut] = []
 
 
 class ArchitectureOut(EntryOut):
@@ -332,6 +539,35 @@ class ArchitectureOut(EntryOut):
     on_front: bool
     retrained: dict[str, Any] | None
     problem: str | None
+
+
+class PredictRequest(BaseModel):
+    """What a trained network is to say something about: a text, or a picture as base64."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "Hello"}]})
+
+    text: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    picture: Annotated[Base64Bytes, Field(description="A PNG or JPEG, as base64.")] | None = None
+    tokens: Annotated[
+        int, Field(ge=1, le=200, description="That a language model writes behind the text.")
+    ] = 50
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.text is None) == (self.picture is None):
+            raise ValueError("give either a text or a picture")
+        return self
+
+
+class PredictionOut(BaseModel):
+    """The network's answer; `chances` is empty where there are no classes, the likeliest first.
+
+    `warning` tells that the data on the server are not those that the network learnt from.
+    """
+
+    answer: str
+    chances: dict[str, float] = {}
+    warning: str | None = None
 
 
 class OmniLayerOut(BaseModel):

@@ -1,12 +1,15 @@
-"""Has the spaces that requests bring along checked by other processes, which may be lost.
+"""Has what strangers send read, and networks asked, by other processes, which may be lost.
 
-What a stranger sends is bounded before it is parsed (`search_spaces.toml_bounds`). Should there be
+What a stranger sends is bounded before it is parsed (`search_spaces.toml.bounds`). Should there be
 text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
 Checkpoints are read there as well, because that takes libraries that the service does without.
 Those that were put on the server by its owner may take their time; what was uploaded is read for
 the first time within `CHECK_CPU_S` and `CHECK_MEMORY_MB`.
+
+Networks that were trained answer there (`service.api.trials`), since torch and their data are no
+part of the service either, within `TRY_CPU_S` and `TRY_MEMORY_MB` beside their data and weights.
 
 Such a process reads the service's settings from stdin, then one request a line, and writes an
 answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
@@ -33,11 +36,19 @@ from typing import Any
 
 from nas.request.resolve import blaming
 from nas.request.spec import SpaceSource
+from nas.run.folder import RunFolder
+from nas.run.layout import weights_file
 from search_spaces.errors import NasError
-from search_spaces.toml_bounds import check_bounds
+from search_spaces.toml.bounds import check_bounds
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
-from service.api.schemas import CheckpointOut, JobRequest, SpaceOut
+from service.api.schemas import (
+    CheckpointOut,
+    JobRequest,
+    PredictionOut,
+    PredictRequest,
+    SpaceOut,
+)
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
 from service.settings import MIB, Settings, environment_of_process
@@ -49,6 +60,8 @@ START_WALL_S = 300.0  # for the checksum of a large checkpoint, which the server
 CPU_S, MEMORY_MB = 2, 256  # for one request
 CHECK_CPU_S, CHECK_MEMORY_MB = 20, 1024  # for reading an upload, beside its weights
 CHECK_WALL_S = 120.0
+TRY_CPU_S, TRY_MEMORY_MB = 60, 2048  # for asking a network, beside its data and weights
+TRY_WALL_S = 120.0  # others may be timed meanwhile
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
@@ -92,8 +105,8 @@ class SpaceReader:
             asked = given.model_dump(mode="json")
             return Search(**self._ask("search", asked, START_WALL_S, viewer))
         if given.space_toml is None:
-            return read_search(given, self._catalog)
-        return Search(**self._bounded("search", given, given.space_toml))
+            return read_search(given, self._catalog.seen_by(viewer))
+        return Search(**self._bounded("search", given, given.space_toml, viewer))
 
     def check(self, given: SpaceSource) -> SpaceOut:
         """What is told of a space that a request brings along.
@@ -119,17 +132,34 @@ class SpaceReader:
         Raises:
             ProblemError: 422 with what is wrong with it.
         """
-        try:
+        told = (
+            f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
+            "beside its weights, which none needs"
+        )
+        with _lost_means(told):
             found = self._ask("upload", {"folder": str(folder), "size": size}, CHECK_WALL_S)
-        except LostError as error:
-            if error.code is not None and 0 < error.code != TOO_MUCH:
-                raise  # our own mistake
-            raise ProblemError(
-                422,
-                f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
-                "beside its weights, which none needs",
-            ) from error
         return found["family"], found["task"]
+
+    def predict(self, folder: RunFolder, network: str, given: PredictRequest) -> PredictionOut:
+        """What a network of a run that was trained from scratch answers.
+
+        Raises:
+            ProblemError: 422 with what is wrong with the input, the run or its data.
+        """
+        data = folder.spec.data
+        places = [folder.path / weights_file(network), *([] if data is None else [Path(data)])]
+        asked = {
+            **given.model_dump(mode="json"),
+            "folder": str(folder.path),
+            "network": network,
+            "size": sum(map(_bytes_of, places)),
+        }
+        told = (
+            f"the network gave no answer within {TRY_CPU_S} s of computing, {TRY_WALL_S:.0f} s in "
+            f"all and {TRY_MEMORY_MB} MB beside its data; try again, or use nas predict"
+        )
+        with _lost_means(told):
+            return PredictionOut(**self._ask("predict", asked, TRY_WALL_S))
 
     def close(self) -> None:
         """End the processes."""
@@ -138,21 +168,18 @@ class SpaceReader:
         for process in idle:
             process.end()
 
-    def _bounded(self, kind: str, given: SpaceSource, text: str) -> dict[str, Any]:
+    def _bounded(
+        self, kind: str, given: SpaceSource, text: str, viewer: Token | None = None
+    ) -> dict[str, Any]:
         """As `_ask`, of a request that brings a space along."""
         with refusing(), blaming("space_toml"):
             check_bounds(text, "space_toml")
-        try:
-            return self._ask(kind, given.model_dump(mode="json"), WALL_S)
-        except LostError as error:
-            if error.code is not None and 0 < error.code != TOO_MUCH:
-                raise  # our own mistake
-            raise ProblemError(
-                422,
-                f"reading this space took more than {CPU_S} s or {MEMORY_MB} MB, which no space "
-                "needs: leave something out",
-                "/space_toml",
-            ) from error
+        told = (
+            f"reading this space took more than {CPU_S} s or {MEMORY_MB} MB, which no space "
+            "needs: leave something out"
+        )
+        with _lost_means(told, "/space_toml"):
+            return self._ask(kind, given.model_dump(mode="json"), WALL_S, viewer)
 
     def _ask(
         self, kind: str, given: dict[str, Any], wait_s: float, viewer: Token | None = None
@@ -192,6 +219,28 @@ class SpaceReader:
             return
         with self._guard:
             self._idle.append(process)
+
+
+@contextmanager
+def _lost_means(detail: str, field: str | None = None) -> Iterator[None]:
+    """Tell of a process that took too much.
+
+    Raises:
+        ProblemError: 422 in its place.
+        LostError: when it is our own mistake.
+    """
+    try:
+        yield
+    except LostError as error:
+        if error.code is not None and 0 < error.code != TOO_MUCH:
+            raise
+        raise ProblemError(422, detail, field) from error
+
+
+def _bytes_of(path: Path) -> int:
+    """Of a file, or of all files in a folder; 0 where there is nothing."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 class _Process:
@@ -260,7 +309,7 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
 
     Args:
         kind: ``space``, which is described, ``search``, whose spec is made, ``checkpoints``,
-            which are listed, or ``upload``, which is read.
+            which are listed, ``upload``, which is read, or ``predict``, a network that is asked.
         given: the request as JSON.
         catalog: spaces and data sets of the server.
 
@@ -273,6 +322,10 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
             return {"found": {"checkpoints": listed}}
         if kind == "upload":
             return {"found": _read_upload(Path(given["folder"]))}
+        if kind == "predict":
+            from service.api.trials import ask_network  # brings along torch
+
+            return {"found": ask_network(given)}
         if kind == "space":
             space = read_space(SpaceSource(**given), catalog)
             return {"found": SpaceOut.of(space).model_dump(mode="json")}
@@ -338,8 +391,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
+        seen = _seen(catalog, request["viewer"])
         if own:  # what the server's owner put there, which may take its time
-            seen = _seen(catalog, request["viewer"])
             answered = answer(request["kind"], request["given"], seen) | {"spent": False}
             began = max(began, mapped_bytes())
             output.write(json.dumps(answered).encode() + b"\n")
@@ -352,14 +405,17 @@ def main() -> None:
             importlib.import_module("safetensors.torch")
             weights_mb = request["given"]["size"] // MIB  # which are mapped, not read
             bounds = CHECK_CPU_S, CHECK_MEMORY_MB + weights_mb
+        elif request["kind"] == "predict":
+            importlib.import_module("service.api.trials").load_libraries()
+            bounds = TRY_CPU_S, TRY_MEMORY_MB + request["given"]["size"] // MIB
         elif needs_limits(request["given"]):
             importlib.import_module("nas.stages.feasibility")
         try:
             with limited(*bounds):
-                answered = answer(request["kind"], request["given"], catalog)
+                answered = answer(request["kind"], request["given"], seen)
         except MemoryError:
             os._exit(TOO_MUCH)
-        if request["kind"] == "upload":
+        if request["kind"] in ("upload", "predict"):
             began = max(began, mapped_bytes())  # libraries, and tables that they keep
         answered["spent"] = mapped_bytes() > began + KEPT_BYTES
         output.write(json.dumps(answered).encode() + b"\n")

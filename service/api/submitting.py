@@ -170,6 +170,7 @@ def follow_up(
         dataset=job.dataset,
         preset=job.preset,
         title=job.title,
+        tags=job.tags,
         pick=network.id,
         priority=checked_priority(given.priority, token),
         key=key,

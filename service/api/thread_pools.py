@@ -78,12 +78,14 @@ class ThreadPools:
     Attributes:
         changes: for whatever writes; submissions mostly wait for each other's transactions.
         spaces: for checking spaces that requests bring along, which other processes do.
+        trials: for asking trained networks, which other processes do.
         uploads: for writing and reading files of checkpoints that come.
         tokens: for looking tokens up, so that guessing takes no thread from anybody who was let in.
     """
 
     changes: ThreadPool = field(default_factory=lambda: ThreadPool(16, 200, 10.0))
     spaces: ThreadPool = field(default_factory=lambda: ThreadPool(2, 16, 10.0))
+    trials: ThreadPool = field(default_factory=lambda: ThreadPool(2, 8, 10.0))
     uploads: ThreadPool = field(default_factory=lambda: ThreadPool(4, 64, 30.0))
     tokens: ThreadPool = field(default_factory=lambda: ThreadPool(2, 2000, 10.0))
 

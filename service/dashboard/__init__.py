@@ -6,10 +6,32 @@ report, and uploads need it.
 
 from fastapi import APIRouter
 
-from service.dashboard import checkpoints, job_list, job_page, pages, static, submission
+from service.dashboard import (
+    api_pages,
+    checkpoints,
+    comparison,
+    data,
+    job_list,
+    job_page,
+    pages,
+    static,
+    submission,
+    webhook,
+)
 
 router = APIRouter()
-for _module in (pages, static, job_list, submission, checkpoints, job_page):
+for _module in (
+    pages,
+    static,
+    job_list,
+    comparison,
+    submission,
+    checkpoints,
+    data,
+    webhook,
+    api_pages,
+    job_page,
+):
     router.include_router(_module.router)
 
 __all__ = ["router"]

@@ -1,84 +1,98 @@
-"""The page of jobs, with filters, and the fronts of several jobs side by side."""
+"""The page of jobs, with filters."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import Field, ValidationError
 
+from nas.request.fields import first_problem, shown
 from service.api.dependencies import (
     AnyJob,
-    AnyRole,
-    Context,
     InContext,
+    Submitter,
     authenticate_reader,
-    job_of,
 )
 from service.api.files import tagged
 from service.api.problems import ProblemError
+from service.api.routes.jobs import edit, listed
 from service.api.routes.results import folder_of, reads_runs
-from service.api.schemas import JobId, Text
-from service.auth import Role, Token
-from service.dashboard.pages import Page, log_in, page
-from service.jobs.job_store import Filter
-from service.jobs.states import Job, Kind, State
+from service.api.schemas import JobEdit, JobQuery
+from service.auth import Role
+from service.dashboard.pages import Form, Page, log_in, page, site_path
+from service.jobs.listing import Order
+from service.jobs.states import Kind, State
 
 PER_PAGE = 25
-MOST_FRONTS = 6
 
 router = APIRouter(route_class=Page)
 
 
+class ListQuery(JobQuery):
+    """The address of the page of jobs, or of a login."""
+
+    limit: Annotated[int, Field(ge=1, le=200)] = PER_PAGE
+    token: Annotated[str | None, Field(max_length=200)] = None
+
+    def address(self, **changes: Any) -> str:
+        """Where the page is found that shows the same but for some changes."""
+        asked = self.model_copy(update=changes).model_dump(mode="json", exclude_defaults=True)
+        return f"/?{urlencode(asked, doseq=True)}" if asked else "/"
+
+    def sorted_by(self, order: Order) -> str:
+        """Where the page is found in that order; backwards, if it is in that order already."""
+        again = order is self.sort and not self.backwards
+        return self.address(sort=order, backwards=again, before=None)
+
+
 @router.get("/")
-def jobs(
-    request: Request,
-    context: InContext,
-    token: Annotated[str | None, Query(max_length=200)] = None,
-    state: Annotated[str, Query(max_length=20)] = "",
-    kind: Annotated[str, Query(max_length=20)] = "",
-    space: Annotated[str, Query(max_length=100)] = "",
-    text: Annotated[Text, Query()] = "",
-    before: Annotated[JobId | None, Query()] = None,
-) -> Response:
+def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query()]) -> Response:
     """The jobs, newest first; with a token in the address it logs in instead."""
-    if token is not None:
-        return log_in(request, context, token)
+    if query.token is not None:
+        return log_in(request, context, query.token, query.address(token=None))
     viewer = authenticate_reader(request, context)
-    chosen = {"state": state, "kind": kind, "space": space, "text": text}
-    found = context.store.jobs.list(_filter(viewer, chosen, before), PER_PAGE + 1)
-    shown = found[:PER_PAGE]
+    found, following = listed(query, viewer, context)
+    store, everybody = context.store, viewer.role is Role.admin
+    mine = None if everybody else viewer.name
     return page(
         request,
         "jobs",
-        jobs=shown,
-        chosen=chosen,
-        filtered=any(chosen.values()) or before is not None,
-        next=shown[-1].id if len(found) > PER_PAGE else None,
+        jobs=found,
+        query=query,
+        filtered=bool(query.model_dump(exclude_defaults=True, exclude={"sort", "backwards"})),
+        next=following,
+        fields={name: shown(field).label for name, field in JobQuery.model_fields.items()},
         states=list(State),
         kinds=list(Kind),
+        orders=Order,
         spaces=context.catalog.space_names(),
-        counts=context.store.jobs.counts(_owner(viewer)),
-        workers=len(context.store.workers.alive(context.settings.stale_s)),
-        moving=any(not job.state.ended for job in shown),
+        owners=store.jobs.owners() if everybody else (),
+        tags=store.jobs.tags(mine),
+        counts=store.jobs.counts(mine),
+        workers=len(store.workers.alive(context.settings.stale_s)),
+        moving=any(not job.state.ended for job in found),
     )
 
 
-def _owner(viewer: Token) -> str | None:
-    return None if viewer.role is Role.admin else viewer.name
-
-
-def _filter(viewer: Token, chosen: dict[str, str], before: str | None) -> Filter:
-    for name, known in (("state", State), ("kind", Kind)):
-        if chosen[name] and chosen[name] not in list(known):
-            raise ProblemError(422, f"{name} is one of {', '.join(known)}")
-    return Filter(
-        owner=_owner(viewer),
-        states=(State(chosen["state"]),) if chosen["state"] else (),
-        kind=Kind(chosen["kind"]) if chosen["kind"] else None,
-        space=chosen["space"] or None,
-        text=chosen["text"] or None,
-        before=before,
-    )
+@router.post("/jobs/{job_id}/words")
+def words(
+    request: Request, job: AnyJob, token: Submitter, context: InContext, form: Form
+) -> Response:
+    """Change title, tags and notes, and go back to where they were changed."""
+    given: dict[str, Any] = {
+        name: form[name][0].replace("\r\n", "\n") for name in ("title", "notes") if name in form
+    }
+    if "tags" in form:
+        given["tags"] = form["tags"][0].replace(",", " ").split()
+    try:
+        edit(job, JobEdit(**given), token, context)
+    except ValidationError as error:
+        raise ProblemError(422, first_problem(error)) from error
+    back = site_path(request.headers.get("referer", "")) or "/"
+    return RedirectResponse(back, status_code=303)
 
 
 @router.get("/jobs/{job_id}/curve.svg")
@@ -98,39 +112,3 @@ def curve(
     lasting = job.state.ended and event == job.last_seq
     keep = "max-age=86400" if lasting else "no-cache"
     return tagged(request, svg.encode(), "image/svg+xml; charset=utf-8", f"private, {keep}")
-
-
-@router.get("/compare")
-@reads_runs
-def compare(
-    request: Request,
-    token: AnyRole,
-    context: InContext,
-    job: Annotated[list[JobId], Query(max_length=50)] = [],  # noqa: B006
-) -> Response:
-    """Fronts of up to six searches, in a chart for each cost that all of them have."""
-    if len(set(job)) > MOST_FRONTS:
-        raise ProblemError(422, f"at most {MOST_FRONTS} fronts fit into one chart")
-    jobs = [job_of(identity, token, context) for identity in dict.fromkeys(job)]
-    return page(request, "compare", **_parts(jobs, token, context))
-
-
-def _parts(jobs: list[Job], token: Token, context: Context) -> dict[str, Any]:
-    from service.api.run_cache import cached_run  # brings along what reads runs
-    from service.dashboard.run_views import Compared, comparison
-
-    shown, left_out = [], []
-    for job in jobs:
-        if job.kind is not Kind.search:
-            left_out.append((job, "it is the training of one network and has no front"))
-            continue
-        try:
-            view = cached_run(folder_of(job, context))
-        except ProblemError as error:
-            left_out.append((job, error.detail))
-            continue
-        if view.contents.front is None:
-            left_out.append((job, "nothing was measured yet"))
-        else:
-            shown.append(Compared(job.id, job.title or f"{job.space} {job.preset}", view))
-    return {"compared": shown, "left_out": left_out, "drawing": comparison(shown)}

@@ -1,4 +1,4 @@
-"""The page of a job, its networks, and what can be done with it."""
+"""The pages of a job and of its networks, and what can be done with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.api.routes.results import folder_of, reads_runs
 from service.api.schemas import ArtifactOut, ExportRequest, NetworkRequest
 from service.auth import Token
 from service.dashboard.pages import Form, Page, page
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from service.jobs.states import Job, Kind, State
 from supernet.export.formats import FORMATS
 
@@ -70,6 +70,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
     with showing(folder.path):
         return {
             "view": view,
+            "numbers": views.picked_numbers(view, job.id),
             "charts": views.front_charts(view),
             "table": views.choice_table(view, job.id),
             "growth": views.growth_chart(view),
@@ -121,6 +122,40 @@ def networks(
         networks=shown,
         key=key,
         finished=finished,
+        formats=list(FORMATS),
+    )
+
+
+@router.get("/networks/{arch_id}")
+@reads_runs
+def network(request: Request, job: AnyJob, context: InContext, arch_id: str) -> Response:
+    """A network: its numbers, its training, its layers, and what was made of it."""
+    from service.api.run_cache import cached_networks, showing
+    from service.dashboard import network_views as views
+
+    folder = folder_of(job, context)
+    view = cached_networks(folder, [arch_id])
+    with showing(folder.path):
+        shown = views.network_views(view, [arch_id])
+        if not shown:
+            raise ProblemError(404, f"the job {job.id} has no network {arch_id[:50]!r}")
+        whole = views.whole_page(view, folder, shown[0])
+    search = job if job.kind is Kind.search else context.store.jobs.get(job.run)
+    exported = f"export/{arch_id}/"
+    return page(
+        request,
+        "network",
+        job=job,
+        search=search,
+        one=shown[0],
+        key=views.colour_key(view.contents),
+        whole=whole,
+        asked_with=views.asked_with(view.contents),
+        writes=view.contents.spec.evaluator is None
+        and view.contents.space.task == "language_modelling",
+        finished=search is not None and search.state is State.succeeded,
+        files=[file for file in _files(job, context) if file.path.startswith(exported)],
+        related=[other for other in _related(job, context) if other.pick == arch_id],
         formats=list(FORMATS),
     )
 

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from nas.report import doubtful, words
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import card, key, widest_ffn
+from nas.report.network_section import curve_section, layers_section, parts_section
 from nas.report.omni_section import explanation, omni_view
+from nas.results import training_curve
 from nas.results.contents import RunContents
-from nas.retraining.shortfall import shortfall
+from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import FrontEntry
+from nas.search.shortfall import shortfall
+from search_spaces.settings import ImageInput
 from service.api.run_cache import RunView
 
 
@@ -57,6 +61,26 @@ def network_views(view: RunView, wanted: Sequence[str]) -> list[NetworkView]:
     ]
 
 
+def whole_page(view: RunView, folder: RunFolder, one: NetworkView) -> Html:
+    """What a network's own page tells of it beside its card; nothing of networks of others."""
+    run = view.contents
+    if run.spec.evaluator is not None:
+        return Html("")
+    architecture = one.entry.architecture
+    return join(
+        curve_section(run, training_curve.training_curve(folder, one.entry.id)),
+        parts_section(run, architecture),
+        layers_section(architecture),
+    )
+
+
+def asked_with(run: RunContents) -> str | None:
+    """What a network of a run can be asked with: ``picture`` or ``text``; None for nothing."""
+    if run.spec.evaluator is not None or run.space.task == "embedding":
+        return None
+    return "picture" if isinstance(run.space.model.input, ImageInput) else "text"
+
+
 def _facts(run: RunContents, entry: FrontEntry) -> Html:
     """Predicted beside measured, and what came of training it from scratch."""
     known = dict.fromkeys((*words.METRICS, *run.costs))
@@ -86,7 +110,7 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
                 for name, number in result.test_scores.items()
                 if name in words.SCORES
             ]
-    head = tag("tr", [tag("th", text, scope="col") for text in ("", "measured", "predicted")])
+    head = tag("tr", [tag("th", text, scope="col") for text in ("metric", "measured", "predicted")])
     return join(
         tag("table", tag("thead", head), tag("tbody", rows), class_="facts"),
         doubtful.explanation([entry]),

@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -41,6 +42,7 @@ HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 MOST_FIELDS = 3000
 LONGEST_S = 30 * 86400  # that a cookie is kept
 SIZES = ("bytes", "kB", "MB", "GB")
+HEADINGS = {404: "There is no such page", 409: "Not now", 422: "That does not work"}
 
 log = logging.getLogger("service.dashboard")
 
@@ -93,6 +95,9 @@ class Page(Route):
 
 
 async def _error_page(request: Request, error: Exception) -> HTMLResponse:
+    if isinstance(error, RequestValidationError) and error.errors()[0]["loc"][0] == "path":
+        path = request.url.path
+        error = ProblemError(404, f"there is nothing at {path[:100]!r}: is the address complete?")
     handlers = request.app.exception_handlers
     known = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
     if known is None:
@@ -100,11 +105,33 @@ async def _error_page(request: Request, error: Exception) -> HTMLResponse:
     answer = unexpected() if known is None else await known(request, error)
     problem = json.loads(bytes(answer.body))
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
-        return page(request, "login", answer.status_code, problem=None)
-    shown = page(request, "error", answer.status_code, problem=problem)
+        return page(request, "login", answer.status_code, problem=None, target=_opened(request))
+    heading = HEADINGS.get(answer.status_code, problem["title"])
+    back = site_path(request.headers.get("referer", "")) if request.method == "POST" else None
+    shown = page(request, "error", answer.status_code, heading=heading, problem=problem, back=back)
     if "retry-after" in answer.headers:
         shown.headers["Retry-After"] = answer.headers["retry-after"]
     return shown
+
+
+def _opened(request: Request) -> str:
+    """The address to go to after logging in: the one that was asked for, or its form's page."""
+    if request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        return request.url.path + query
+    return site_path(request.headers.get("referer", "")) or "/"
+
+
+def site_path(address: str) -> str | None:
+    """Path and query of an address, which lead nowhere but to this site; None without any."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    # Browsers take a second slash, either way round, for the name of another site.
+    good = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable()
+    return path if good else None
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
@@ -133,8 +160,14 @@ Viewer = AnyRole
 router = APIRouter(route_class=Page)
 
 
-def log_in(request: Request, context: Context, secret: str) -> Response:
+def log_in(request: Request, context: Context, secret: str, target: str = "/") -> Response:
     """Keep a good token in a cookie that scripts and other sites never get.
+
+    Args:
+        request: that brings it.
+        context: of the application.
+        secret: the token's.
+        target: where to go then, as far as that is a page of this site.
 
     Raises:
         ProblemError: 401 or 429 for a wrong one, 403 when a page of another site has sent it.
@@ -146,7 +179,7 @@ def log_in(request: Request, context: Context, secret: str) -> Response:
         )
     token = token_of(request, context, secret)
     left_s = LONGEST_S if token.expires_at is None else int(token.expires_at - time.time())
-    answer = RedirectResponse("/", status_code=303)
+    answer = RedirectResponse(site_path(target) or "/", status_code=303)
     answer.set_cookie(
         COOKIE,
         secret,
@@ -161,13 +194,14 @@ def log_in(request: Request, context: Context, secret: str) -> Response:
 @router.post("/login")
 def login(request: Request, context: InContext, form: Form) -> Response:
     """Log in with the token that was typed in."""
-    secret = form.get("token", [""])[0].strip()
+    secret, target = (form.get(name, [""])[0].strip() for name in ("token", "target"))
     try:
-        return log_in(request, context, secret)
+        return log_in(request, context, secret, target)
     except ProblemError as error:
         if error.status != 401:
             raise
-        return page(request, "login", 401, problem="This token is not good. Is it complete?")
+        problem = "This token is not good. Is it complete?"
+        return page(request, "login", 401, problem=problem, target=site_path(target) or "/")
 
 
 @router.post("/logout")

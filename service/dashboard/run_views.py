@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
-from nas.report.charts import Trace, axis, chart, hover
+from nas.report.baseline_section import baseline_section
+from nas.report.charts import axis, chart, hover
 from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import training_section
 from nas.report.exchange_section import exchange_section
 from nas.report.front_section import (
-    TICKS,
-    checkpoint_traces,
     cost_chart,
     front_table,
-    front_traces,
 )
 from nas.report.markup import Html, escape, join, missing, tag
 from nas.report.omni_section import omni_section
@@ -32,22 +29,12 @@ from nas.results.contents import RunContents
 from nas.run.stages import OF_NETWORKS, stage_label, stages_of_run
 from nas.search.front import FrontEntry
 from nas.search.pareto import non_dominated
-from service.api.run_cache import MOST_DRAWN, MOST_IN_ALL, RunView, most_drawn, sample
+from service.api.run_cache import MOST_DRAWN, RunView, most_drawn, sample
 from service.jobs.states import Job, State
 
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
 MOST_LISTED = 100  # networks in the table
-LONGEST_NAME = 40  # characters in a legend
-# As many as fronts are compared; a symbol of its own for those who see no colours.
-LOOKS = (
-    ("var(--softmax)", "circle"),
-    ("var(--retrained)", "square"),
-    ("var(--omni)", "diamond"),
-    ("var(--predicted)", "triangle-up"),
-    ("var(--linear)", "cross"),
-    ("var(--observed)", "x"),
-)
 SKETCH = (
     "<style>polyline{fill:none;stroke:#0072b2;stroke-width:2}circle{fill:#0072b2}"
     "@media(prefers-color-scheme:dark){polyline{stroke:#56b4e9}circle{fill:#56b4e9}}</style>"
@@ -82,6 +69,37 @@ def front_charts(view: RunView) -> Html:
     run, most = view.contents, most_drawn(view.contents)
     charts = [cost_chart(drawn(run, most, cost), cost, view.final) for cost in run.costs]
     return join(warnings, tag("div", charts, class_="charts"), _left_out(view, most))
+
+
+def picked_numbers(view: RunView, job: str) -> Html:
+    """The network that is picked from the front, in numbers; nothing before there is one."""
+    run = view.contents
+    entry = run.picked
+    if entry is None:
+        return Html("")
+    tiles: list[tuple[str, str]] = [
+        ("picked network" if view.final else "picked so far", _link(job, entry.id))
+    ]
+    for result in run.retrained:
+        if result.id == entry.id:
+            number = words.score(result.headline, result.test_scores[result.headline])
+            tiles.append((f"test {words.SCORES[result.headline]}, retrained", number))
+    for name in dict.fromkeys([QUALITY, *run.costs]):
+        if name in entry.values:
+            guess = "" if name in entry.measured else ", predicted"
+            number = words.quantity(name, entry.value(name))
+            tiles.append((f"{words.metric(run, name)}{guess}", number))
+    return tag("div", [tile(*one) for one in tiles], class_="tiles")
+
+
+def tile(name: str, number: str) -> Html:
+    """A number to remember, and what it is."""
+    return tag("div", tag("span", number, class_="figure"), name, class_="tile")
+
+
+def _link(job: str, network: str, **more: object) -> Html:
+    """A network's id, which leads to its page."""
+    return tag("a", network, href=f"/jobs/{job}/networks/{network}", **more)
 
 
 def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:
@@ -139,7 +157,7 @@ def choice_table(view: RunView, job: str) -> Html:
             id=f"tick-{entry.id}",
             aria_label=f"choose {entry.id}",
         )
-        link = tag("a", entry.id, href=f"/jobs/{job}/networks?id={entry.id}", data_network=entry.id)
+        link = _link(job, entry.id, data_network=entry.id)
         return join(Html(box.removesuffix("</input>")), " ", link)
 
     run = drawn(view.contents, MOST_LISTED)
@@ -247,11 +265,12 @@ def stages(view: RunView, job: Job) -> list[StageView]:
 
 
 def evidence(view: RunView) -> Html:
-    """What became of a checkpoint, why predictions may be believed, and how the supernet learnt."""
+    """The winner beside others, why predictions may be believed, and how the supernet learnt."""
     run = view.contents
     if run.spec.evaluator is not None:
         return join(card_section(run), importances_section(run), pruning_section(run))
     return join(
+        baseline_section(run),
         checkpoint_section(run),
         exchange_section(run),
         card_section(run),
@@ -269,70 +288,3 @@ def evidence(view: RunView) -> Html:
 def front_size(view: RunView) -> int:
     """How many networks are on the front."""
     return 0 if view.contents.front is None else len(view.contents.front.entries)
-
-
-# -- several fronts -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A front in the chart: of which job, what it is called there, and its run."""
-
-    job: str
-    title: str
-    view: RunView
-
-    @property
-    def quality(self) -> str:
-        """What quality is called there."""
-        return words.metric(self.view.contents, QUALITY)
-
-
-def comparison(fronts: Sequence[Compared]) -> Html:
-    """A chart for each cost that all runs have."""
-    if not fronts:
-        return missing("There is no front to draw. Tick searches in the list of jobs.")
-    runs = [front.view.contents for front in fronts]
-    meanings = {(run.spec.dataset, run.spec.quality) for run in runs}
-    costs = [cost for cost in runs[0].costs if all(cost in run.costs for run in runs)]
-    if not costs:
-        return missing("These searches have no cost in common, so their fronts share no chart.")
-    charts = [_cost_chart(fronts, cost) for cost in costs]
-    drawing = tag("div", charts, class_="charts")
-    if len(meanings) == 1:
-        return drawing
-    warning = (
-        "These searches measure quality on different data or in different ways, so heights do "
-        "not compare."
-    )
-    return tag("div", tag("p", warning, class_="warning"), drawing)
-
-
-def _cost_chart(fronts: Sequence[Compared], cost: str) -> Html:
-    traces: list[Trace] = []
-    first = fronts[0].view.contents
-    most = MOST_IN_ALL // len(fronts) // len(first.costs)
-    for number, (front, (colour, symbol)) in enumerate(zip(fronts, LOOKS, strict=False), start=1):
-        run = front.view.contents
-        front_drawn = drawn(run, most, cost).front
-        entries = front_drawn.entries if front_drawn else ()
-        # Titles may be alike: the number tells them apart.
-        name = f"{number}. {front.title[:LONGEST_NAME]}"
-        traces += front_traces(run, entries, cost, name, colour, symbol)
-        begun = f"{number}. its checkpoint"
-        traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
-    layout: dict[str, Any] = {
-        "xaxis": axis(
-            words.axis_label(first, cost), _all(traces, "x"), tickformat=TICKS.get(cost, "~g")
-        ),
-        "yaxis": axis(words.axis_label(first, QUALITY), _all(traces, "y"), tickformat="~g"),
-    }
-    caption = (
-        f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
-        "lower is better."
-    )
-    return chart(f"compare-{cost}", traces, layout, caption, 28)
-
-
-def _all(traces: Sequence[Trace], coordinate: str) -> list[float]:
-    return [number for trace in traces for number in trace[coordinate]]

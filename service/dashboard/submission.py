@@ -7,27 +7,39 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 
 from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
-from nas.request.fields import first_problem, read_texts, shown
-from nas.request.spec import SYNTHETIC, SpaceSource
+from nas.request.fields import first_problem, read_texts, shown, texts_of
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
+from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
-from service.api.dependencies import Context, InContext, Submitter
+from service.api.catalog import Catalog
+from service.api.dependencies import Context, InContext, Submitter, job_of
 from service.api.problems import ProblemError
 from service.api.routes import jobs
 from service.api.schemas import JobRequest
 from service.api.specs import read_space
 from service.auth import Token
-from service.dashboard.pages import Form, Page, page
+from service.dashboard.pages import Form, Page, digits, page
+from service.jobs.states import Kind
+from supernet.data.sources import SOURCES
 
 GENE = "gene:"  # before the names of the genes' fields
 LIMIT = "limit:"
 DEFAULT_SPACE = "digits"
-# Always shown, in this order; the others below "More".
-MAIN = ("title", "preset", "seed", "dataset", "device", "pick", "quality")
+AGAIN = "again"  # the job whose request the form begins with
+WHAT, HOW_GOOD, HOW_LONG, WHERE = "What", "How good", "How long", "Where"
+# Group → its fields in their order; a field that stands nowhere belongs to the last.
+GROUPS: Mapping[str, Sequence[str]] = {
+    WHAT: ("title", "tags", "notes", "dataset", "data", "start"),
+    HOW_GOOD: ("quality", "pick", "baseline", "keep"),
+    HOW_LONG: ("preset", "searcher", "seed", "settings"),
+    WHERE: ("device", "device_profile", "workload", "threads", "executor", "priority"),
+}
 Fields = Mapping[str, Sequence[str]]
 
 router = APIRouter(route_class=Page)
@@ -46,7 +58,7 @@ class Control:
         options: what can be chosen, or is proposed.
         usual: what holds while it is empty; None where it never is.
         hint: the form of a text.
-        main: whether it is always shown.
+        group: of `GROUPS`.
     """
 
     name: str
@@ -57,7 +69,32 @@ class Control:
     options: Sequence[str]
     usual: str | None
     hint: str
-    main: bool
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A space that can be chosen, or why it cannot."""
+
+    name: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the form is about: a space, and what it holds.
+
+    Attributes:
+        space: whose choices are shown.
+        form: the fields; those of an earlier request where none were filled in yet.
+        toml: the space's text, where it came with that request.
+        note: what of that request the form cannot show.
+    """
+
+    space: SearchSpace
+    form: Fields
+    toml: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,69 +113,186 @@ class Gene:
     choices: tuple[Choice, ...]
     kept: tuple[Choice, ...]
 
+    @property
+    def cut(self) -> bool:
+        """Whether something is unticked."""
+        return self.kept != self.choices
+
 
 @router.get("/new")
 def new(request: Request, token: Submitter, context: InContext) -> Response:
-    """The form; choices in the address are taken over, and the networks that remain counted."""
+    """The form; fields in the address are taken over, those of a job with ``again=ID``."""
     params = request.query_params
-    return _form_page(request, token, context, {name: params.getlist(name) for name in params})
+    chosen = _chosen({name: params.getlist(name) for name in params}, token, context)
+    return _form_page(request, token, context, chosen)
 
 
 @router.post("/new")
 def submit(request: Request, token: Submitter, context: InContext, form: Form) -> Response:
     """Submit what the form holds; what is wrong with it is said above it."""
+    chosen = _chosen(form, token, context)
     try:
-        space = _space(context, form)
-        given = JobRequest(**read_form(form, space))
-        made, _ = jobs.begin_search(given, token, context)
+        made, _ = jobs.begin_search(_asked(chosen), token, context)
     except ValidationError as error:
-        return _form_page(request, token, context, form, first_problem(error))
+        return _form_page(request, token, context, chosen, first_problem(error))
     except UsageError as error:
-        return _form_page(request, token, context, form, str(error))
+        return _form_page(request, token, context, chosen, str(error))
     except ProblemError as error:
         if error.status not in (403, 422):
             raise
-        return _form_page(request, token, context, form, error.detail)
+        return _form_page(request, token, context, chosen, error.detail)
     return RedirectResponse(f"/jobs/{made.id}", status_code=303)
 
 
-def _form_page(
-    request: Request, token: Token, context: Context, form: Fields, problem: str | None = None
-) -> Response:
-    space = _space(context, form)
-    rows = genes(space, form)
+@router.post("/new/check")
+def check(token: Submitter, context: InContext, form: Form) -> Response:
+    """As JSON, what would be said if the form were submitted now, and how many networks remain."""
+    problem = field = None
+    remaining = 0
     try:
-        restrict = _restriction(rows)
-        source = SpaceSource(space=space.name, restrict=restrict)
-        remaining = read_space(source, context.catalog).size
+        chosen = _chosen(form, token, context)
+        remaining = _remaining(chosen, context)
+        context.spaces.search(_asked(chosen), token)
+    except ValidationError as error:
+        problem = first_problem(error)
+        field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
     except ProblemError as error:
-        remaining, problem = 0, problem or error.detail
+        problem = error.detail
+        field = error.errors[0].field.lstrip("/") if error.errors else None
+    except NasError as error:
+        problem = str(error)
+    return JSONResponse({"problem": problem, "field": field, "remaining": digits(remaining)})
+
+
+def _asked(chosen: Chosen) -> JobRequest:
+    """The request that the form stands for.
+
+    Raises:
+        ProblemError: 422 when nothing is left of a gene.
+        UsageError: for a text of another form than its field has.
+        ValidationError: for a value that cannot be.
+    """
+    return JobRequest(**read_form(chosen))
+
+
+def _remaining(chosen: Chosen, context: Context) -> int:
+    """How many networks the ticks leave.
+
+    Raises:
+        ProblemError: 422 when nothing is left of a gene.
+    """
+    restrict = _restriction(genes(chosen.space, chosen.form))
+    if chosen.toml is not None:
+        return chosen.space.restrict(restrict).size if restrict else chosen.space.size
+    return read_space(SpaceSource(space=chosen.space.name, restrict=restrict), context.catalog).size
+
+
+def _form_page(
+    request: Request, token: Token, context: Context, chosen: Chosen, problem: str | None = None
+) -> Response:
+    form, space = chosen.form, chosen.space
+    remaining = 0
+    try:
+        remaining = _remaining(chosen, context)
+    except ProblemError as error:
+        problem = problem or error.detail
+    offers = _offers(context.catalog.seen_by(token))
     return page(
         request,
         "new",
         422 if problem else 200,
         problem=problem,
+        note=chosen.note,
+        again=_one(form, AGAIN),
         space=space,
-        spaces=context.catalog.space_names(),
+        own=chosen.toml is not None,
+        offers=offers,
+        lacking=next((one.problem for one in offers if one.name == space.name), None),
+        groups=GROUPS,
         controls=controls(context, space, form, token),
         costs=COSTS,
+        labels={name: OBJECTIVES[name].label for name in COSTS},
+        units={name: OBJECTIVES[name].symbol for name in COSTS},
         more=[name for name in COSTS if OBJECTIVES[name].maximise],
         objectives=form.get("objective") or [QUALITY, LATENCY],
-        genes=rows,
+        genes=genes(space, form),
         remaining=remaining,
         limits={name: _one(form, LIMIT + name) for name in COSTS},
     )
 
 
+def _offers(catalog: Catalog) -> list[Offer]:
+    """All spaces; with what is missing where neither its own data are here nor others for it."""
+    usable = [one for one in catalog.datasets() if one.problem is None]
+    names, tasks = {one.name for one in usable}, {one.task for one in usable if one.path}
+    files = bool(catalog.data_names())
+    found = []
+    for name in catalog.space_names():
+        problem = None
+        try:
+            space = catalog.space(name)
+        except NasError:
+            problem = "cannot be read"
+        else:
+            data = space.data.get("dataset")
+            of_file = data in SOURCES and SOURCES[data].needs_path and files
+            if data not in names and space.task not in tasks and not of_file:
+                problem = f"needs {data or 'data for ' + space.task.replace('_', ' ')}"
+        found.append(Offer(name, problem))
+    return found
+
+
+def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
+    """What a form is about, which may begin with the request of an earlier job.
+
+    Raises:
+        ProblemError: 404 for a space or job that is not there, 422 for one of another kind.
+    """
+    again = _one(form, AGAIN)
+    if not again:
+        return Chosen(_space(context, _one(form, "space") or DEFAULT_SPACE), form)
+    job = job_of(again, token, context)
+    request = dict(job.request)
+    if job.kind is not Kind.search or request.get("evaluator"):
+        raise ProblemError(422, "only searches of this project's networks have a form")
+    toml = request.get("space_toml")
+    if toml is None:
+        space = _space(context, _one(form, "space") or str(request.get("space") or DEFAULT_SPACE))
+    else:
+        space = parse_space(str(toml), job.space)
+    if len(form) > 1:  # it was filled in already
+        return Chosen(space, form, toml)
+    rows = _fields(space)
+    lost = [name for name in request.get("restrict", {}) if name not in rows]
+    note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
+    return Chosen(space, {**form, **form_of(request, space)}, toml, note)
+
+
+def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[str]]:
+    """The fields of the form that stand for a request; `read_form` is the way back."""
+    form = {"space": [space.name], "objective": list(request.get("objectives", ()))}
+    for name, value in request.items():
+        field = JobRequest.model_fields.get(name)
+        if field is not None and not shown(field).apart and value is not None:
+            form[name] = texts_of(value)
+    form |= {LIMIT + name: [f"{most:g}"] for name, most in request.get("limits", {}).items()}
+    kept = request.get("restrict", {})
+    return form | {
+        GENE + name: list(map(str, kept.get(name, slot.choices)))
+        for name, slot in _fields(space).items()
+    }
+
+
 def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -> list[Control]:
     """What the form asks for besides space, objectives and choices: the fields of a request."""
-    catalog, dataset = context.catalog, space.data.get("dataset")
+    catalog, dataset = context.catalog.seen_by(token), space.data.get("dataset")
     here: dict[str, list[str]] = {
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
         "data": [SYNTHETIC, *catalog.data_names()],
         "device_profile": catalog.profile_names(),
-        "start": catalog.seen_by(token).checkpoint_names(),
+        "start": catalog.checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
+        "baseline": [PLAIN, NONE],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
     found = []
@@ -162,14 +316,14 @@ def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -
                 options=[*map(str, field.examples or ())] if kind == "text" else options,
                 usual=usual or ("" if field.default is None else None),
                 hint=how.metavar or "",
-                main=name in MAIN,
+                group=next((g for g, names in GROUPS.items() if name in names), WHERE),
             )
         )
-    return sorted(found, key=lambda one: MAIN.index(one.name) if one.main else len(MAIN))
+    order = [name for names in GROUPS.values() for name in names]
+    return sorted(found, key=lambda one: order.index(one.name) if one.name in order else len(order))
 
 
-def _space(context: Context, form: Fields) -> SearchSpace:
-    name = _one(form, "space") or DEFAULT_SPACE
+def _space(context: Context, name: str) -> SearchSpace:
     try:
         return context.catalog.space(name)
     except UnknownNameError as error:
@@ -216,16 +370,17 @@ def _restriction(rows: Sequence[Gene]) -> dict[str, list[Choice]]:
     for row in rows:
         if not row.kept:
             raise ProblemError(422, f"{row.label}: tick at least one choice")
-    return {row.name: list(row.kept) for row in rows if row.kept != row.choices}
+    return {row.name: list(row.kept) for row in rows if row.cut}
 
 
-def read_form(form: Fields, space: SearchSpace) -> dict[str, Any]:
+def read_form(chosen: Chosen) -> dict[str, Any]:
     """The request that a form stands for, not checked yet.
 
     Raises:
         ProblemError: 422 when nothing is left of a gene.
         UsageError: for a text of another form than its field has.
     """
+    form, space = chosen.form, chosen.space
     texts = {
         name: [line.strip() for line in "\n".join(form[name]).splitlines() if line.strip()]
         for name, field in JobRequest.model_fields.items()
@@ -233,7 +388,8 @@ def read_form(form: Fields, space: SearchSpace) -> dict[str, Any]:
     }
     request = read_texts(JobRequest, texts)
     if "start" not in request:  # around a checkpoint there is a space of its own
-        request |= {"space": space.name, "restrict": _restriction(genes(space, form))}
+        own = {"space": space.name} if chosen.toml is None else {"space_toml": chosen.toml}
+        request |= {**own, "restrict": _restriction(genes(space, form))}
     limits = [name for name in form if name.startswith(LIMIT) and _one(form, name)]
     request["limits"] = {name.removeprefix(LIMIT): _one(form, name) for name in limits}
     if form.get("objective"):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Double, Engine, cast, create_engine, event, func, text
+from sqlalchemy import JSON, Connection, Double, Engine, cast, create_engine, event, func, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -138,6 +138,12 @@ class Database:
         """Whether a text is part of a column's, which may hold any character."""
         place = func.instr if self.is_sqlite else func.strpos
         return place(column, text) > 0
+
+    def number_in(self, column: ColumnElement[str], name: str) -> ColumnElement[float]:
+        """A number of a JSON object that is kept as text; -1 where there is none."""
+        if self.is_sqlite:
+            return func.coalesce(func.json_extract(column, f"$.{name}", type_=Double), -1.0)
+        return func.coalesce(cast(cast(column, JSON)[name].as_string(), Double), -1.0)
 
     def ping(self) -> None:
         """Ask for nothing, to see whether the database answers and has our tables.

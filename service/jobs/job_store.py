@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 
+from search_spaces.errors import UsageError
 from service.jobs.database import Database
-from service.jobs.rows import JOB_COLUMNS, LISTED_COLUMNS, change, job_of, write_events
+from service.jobs.listing import Filter, Order
+from service.jobs.rows import (
+    JOB_COLUMNS,
+    LISTED_COLUMNS,
+    change,
+    event_text,
+    job_of,
+    search_text,
+    write_events,
+)
 from service.jobs.states import Action, Job, JobStateError, Kind, State
 from service.jobs.submissions import Quotas, Submission, Submissions
-from service.jobs.tables import events, jobs, runs
+from service.jobs.tables import events, jobs, owners, runs
 
 NO_QUOTAS = Quotas()
+NEVER = 1e12  # later than any end of a job
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs to list; None and the empty tuple mean any.
+class Words:
+    """What an owner says about a job; None leaves it as it is."""
 
-    Attributes:
-        owner: whose.
-        states: in one of these states.
-        kind: of that kind.
-        space: of that space.
-        run: of that run.
-        text: part of title, space, data set or id, whatever the case.
-        before: only jobs older than this id, for the next page.
-    """
-
-    owner: str | None = None
-    states: tuple[State, ...] = ()
-    kind: Kind | None = None
-    space: str | None = None
-    run: str | None = None
-    text: str | None = None
-    before: str | None = None
+    title: str | None = None
+    tags: tuple[str, ...] | None = None
+    notes: str | None = None
 
 
 class JobStore:
@@ -58,13 +67,38 @@ class JobStore:
             return _one(connection, identity)
 
     def list(self, wanted: Filter, limit: int) -> Sequence[Job]:
-        """The newest jobs that fit, newest first; what was requested is told of exports alone."""
-        # They are chosen by the indexes in the order of the list; only what is shown is read.
-        last_first = jobs.c.id.desc()
-        found = select(jobs.c.id).where(*self._conditions(wanted)).order_by(last_first).limit(limit)
-        query = select(*LISTED_COLUMNS).where(jobs.c.id.in_(found)).order_by(last_first)
+        """The first jobs that fit; what was requested is told of exports alone.
+
+        Raises:
+            UsageError: when the job that the page goes on after is gone, and with it its place.
+        """
+        by, conditions = self._place(wanted.order), [*self._conditions(wanted)]
+        order = [by.asc() if wanted.ascends else by.desc()]
+        if wanted.order is not Order.created:
+            order.append(jobs.c.id.desc())
         with self._database.reading() as connection:
+            if wanted.before is not None:
+                conditions.append(_after(connection, wanted, by))
+            # They are chosen by the indexes in the order of the list; only what is shown is read.
+            found = select(jobs.c.id).where(*conditions).order_by(*order).limit(limit)
+            query = select(*LISTED_COLUMNS).where(jobs.c.id.in_(found)).order_by(*order)
             return [job_of(row._mapping) for row in connection.execute(query)]
+
+    def _place(self, order: Order) -> ColumnElement[Any]:
+        """What decides where a job is listed."""
+        match order:
+            case Order.created:
+                return jobs.c.id
+            case Order.ended:  # who has not ended will be the last to
+                return func.coalesce(jobs.c.ended_at, literal(NEVER))
+            case Order.work:
+                return self._database.number_in(jobs.c.summary, "worked_s")
+            case Order.hypervolume:
+                return self._database.number_in(jobs.c.summary, "hypervolume")
+            case Order.titled:
+                return func.lower(jobs.c.title)
+            case _:
+                return jobs.c[order.value]
 
     def _conditions(self, wanted: Filter) -> Iterator[ColumnElement[bool]]:
         for name in ("owner", "kind", "space", "run"):
@@ -73,8 +107,12 @@ class JobStore:
                 yield jobs.c[name] == value
         if wanted.states:
             yield jobs.c.state.in_(wanted.states)
-        if wanted.before is not None:
-            yield jobs.c.id < wanted.before
+        for tag in wanted.tags:
+            yield self._database.contains(jobs.c.tags, literal(json.dumps(tag)))
+        if wanted.since is not None:
+            yield jobs.c.created_at >= _midnight(wanted.since)
+        if wanted.until is not None:
+            yield jobs.c.created_at < _midnight(wanted.until) + timedelta(days=1).total_seconds()
         if wanted.text:
             yield self._database.contains(jobs.c.search, literal(wanted.text.lower()))
 
@@ -88,6 +126,71 @@ class JobStore:
                 State(state): n for state, n in connection.execute(query.group_by(jobs.c.state))
             }
         return {state: found.get(state, 0) for state in State}
+
+    def tags(self, owner: str | None = None) -> Sequence[str]:
+        """All tags of an owner's jobs, or of everybody's."""
+        query = select(jobs.c.tags).where(jobs.c.tags != "[]").distinct()
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
+        with self._database.reading() as connection:
+            found = connection.execute(query).scalars()
+            return sorted({tag for tags in found for tag in json.loads(tags)})
+
+    def owners(self) -> Sequence[str]:
+        """Whoever has submitted a job."""
+        with self._database.reading() as connection:
+            return list(connection.execute(select(owners.c.name).order_by(owners.c.name)).scalars())
+
+    def edit(self, identity: str, words: Words, by: str, quotas: Quotas = NO_QUOTAS) -> Job | None:
+        """Change what the owner has to say about a job, with an event where anything changes.
+
+        Args:
+            identity: of the job.
+            words: what to change.
+            by: who changes it, for the event.
+            quotas: of its owner, of which those of the database count.
+
+        Returns:
+            The job as it is now, or None when there is none.
+
+        Raises:
+            NoRoomError: when the owner has no room left in the database.
+        """
+        with self._database.writing() as connection:
+            job = _locked(connection, identity)
+            if job is None:
+                return None
+            changes = {
+                name: value
+                for name, value in asdict(words).items()
+                if value is not None and value != getattr(job, name)
+            }
+            if not changes:
+                return job
+            replace(quotas, owner_disk_bytes=None, disk_bytes=None).check_room(
+                connection, job.owner
+            )
+            job = replace(job, **changes)
+            event = {"event": "JobEdited", "by": by, "message": f"{', '.join(changes)} by {by}"}
+            more = len(event_text(event)) + len(changes.get("notes", ""))
+            row = connection.execute(
+                update(jobs)
+                .where(jobs.c.id == identity)
+                .values(
+                    title=job.title,
+                    tags=json.dumps(job.tags),
+                    notes=job.notes,
+                    search=search_text(job.title, job.space, job.dataset, job.id, *job.tags),
+                    last_seq=jobs.c.last_seq + 1,
+                    stored_bytes=jobs.c.stored_bytes + more,
+                )
+                .returning(*JOB_COLUMNS, self._database.now().label("now"))
+            ).one()
+            columns = dict(row._mapping)
+            moment = columns.pop("now")
+            changed = job_of(columns)
+            write_events(connection, changed, moment, [event])
+            return changed
 
     def spec(self, run: str) -> str:
         """The spec of a run, as JSON."""
@@ -209,6 +312,22 @@ class JobStore:
             if job.kind is Kind.search:
                 connection.execute(delete(runs).where(runs.c.id == job.run))
             return job
+
+
+def _after(connection: Connection, wanted: Filter, by: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a job comes after the one that a page ended with."""
+    last = wanted.before
+    if wanted.order is Order.created:
+        return jobs.c.id > last if wanted.ascends else jobs.c.id < last
+    place = connection.execute(select(by).where(jobs.c.id == last)).scalar_one_or_none()
+    if place is None:
+        raise UsageError(f"the job {last}, after which this page begins, is gone; begin anew")
+    beyond = by > place if wanted.ascends else by < place
+    return or_(beyond, and_(by == place, jobs.c.id < last))
+
+
+def _midnight(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
 
 
 def _one(connection: Connection, identity: str) -> Job | None:

@@ -1,17 +1,19 @@
 """Rows of jobs and events: read as values, and changed.
 
-`change` is the one way to change a job's state: compare, set, and write the event of it.
+`change` is the one way to change a job's state: compare, set, and write the event of it and, where
+it ends, the message to its owner's webhook.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, case, insert, update
 
+from service.jobs.outbox import tell_end
 from service.jobs.states import TRANSITIONS, Action, Job, JobEvent, Kind, State, Summary
 from service.jobs.tables import events, jobs
 
@@ -30,6 +32,7 @@ def job_of(row: Mapping[Any, Any]) -> Job:
             "kind": Kind(row["kind"]),
             "state": State(row["state"]),
             "request": json.loads(row["request"]),
+            "tags": tuple(json.loads(row["tags"])),
             "summary": Summary(**json.loads(row["summary"])),
         }
     )
@@ -40,9 +43,13 @@ def event_of(row: Mapping[Any, Any]) -> JobEvent:
     return JobEvent(row["seq"], row["time"], row["attempt"], json.loads(row["data"]))
 
 
-def search_text(title: str, space: str, dataset: str, identity: str) -> str:
-    """What a filter by text looks through; a text without line ends matches in one line."""
-    return "\n".join((title, space, dataset, identity)).lower()
+def search_text(*texts: str) -> str:
+    """What a filter by text looks through; a text without line ends matches in one line.
+
+    Args:
+        texts: title, space, data set, id and tags of a job; notes are too long for an index.
+    """
+    return "\n".join(texts).lower()
 
 
 def summary_text(summary: Summary) -> str:
@@ -76,6 +83,8 @@ def change(
     sources, target = TRANSITIONS[action]
     if job.state not in sources:
         return None
+    if job.state is State.running and job.summary.stage_at is not None:
+        values = {"summary": summary_text(_with_broken_off(job)), **values}
     row = connection.execute(
         update(jobs)
         .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.attempt == job.attempt)
@@ -98,7 +107,17 @@ def change(
         **({"reason": why} if why else {}),
     }
     write_events(connection, changed, moment, [event])
+    if changed.state.ended:
+        tell_end(connection, changed, moment)
     return changed
+
+
+def _with_broken_off(job: Job) -> Summary:
+    """A job's progress when it is let go of in the middle of a stage, whose time it has cost."""
+    summary = job.summary
+    assert summary.stage_at is not None
+    spent_s = max(0.0, (job.beat_at or summary.stage_at) - summary.stage_at)
+    return replace(summary, stage_at=None, worked_s=summary.worked_s + spent_s)
 
 
 def write_events(

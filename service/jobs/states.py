@@ -44,6 +44,14 @@ class Kind(StrEnum):
     export = "export"  # write one as a folder that works without the run
 
 
+class Outcome(StrEnum):
+    """What has become of a message to a webhook."""
+
+    waiting = "waiting"
+    delivered = "delivered"
+    failed = "failed"
+
+
 class Action(StrEnum):
     """What changes a state."""
 
@@ -119,7 +127,9 @@ class Job:
         space: name of the space.
         dataset: name of the data set.
         preset: of the search.
-        title: the submitter's own words.
+        title: the owner's own words.
+        tags: words to find it by, sorted.
+        notes: what the owner has to say about it.
         pick: the network that it is about.
         request: what was submitted.
         priority: 0 to 9, larger ones first.
@@ -146,6 +156,8 @@ class Job:
     dataset: str
     preset: str
     title: str
+    tags: tuple[str, ...]
+    notes: str
     pick: str
     request: Mapping[str, Any]
     priority: int

@@ -38,7 +38,9 @@ class Submission:
         space: name of the space.
         dataset: name of the data set.
         preset: of the search.
-        title: the submitter's own words.
+        title: the owner's own words.
+        tags: words to find it by.
+        notes: what the owner has to say about it.
         priority: 0 to 9.
         key: the idempotency key, if there is one.
     """
@@ -53,6 +55,8 @@ class Submission:
     run: str | None = None
     pick: str = ""
     title: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
     priority: int = 5
     key: str | None = None
 
@@ -201,6 +205,8 @@ def _add(connection: Connection, given: Submission, now: ColumnElement[float]) -
             dataset=given.dataset,
             preset=given.preset,
             title=given.title,
+            tags=json.dumps(given.tags),
+            notes=given.notes,
             pick=given.pick,
             request=request,
             priority=given.priority,
@@ -208,8 +214,8 @@ def _add(connection: Connection, given: Submission, now: ColumnElement[float]) -
             last_seq=1,
             idempotency_key=given.key,
             request_digest=given.digest,
-            search=search_text(given.title, given.space, given.dataset, identity),
-            stored_bytes=ROW_BYTES + len(request) + len(given.spec or ""),
+            search=search_text(given.title, given.space, given.dataset, identity, *given.tags),
+            stored_bytes=ROW_BYTES + len(request) + len(given.spec or "") + len(given.notes),
         )
         .returning(*JOB_COLUMNS)
     ).one()

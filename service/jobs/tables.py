@@ -73,6 +73,8 @@ jobs = Table(
     Column("dataset", String(200), nullable=False),
     Column("preset", String(32), nullable=False),
     Column("title", String(200), nullable=False),
+    Column("tags", Text, nullable=False, server_default="[]"),  # a list in JSON
+    Column("notes", Text, nullable=False, server_default=""),
     Column("pick", String(16), nullable=False),
     Column("request", Text, nullable=False),
     Column("priority", Integer, nullable=False),
@@ -112,6 +114,14 @@ jobs = Table(
     ),
     Index(None, "run"),
 )
+# To tell which tags an owner has without reading all jobs.
+Index(
+    "ix_jobs_tagged",
+    jobs.c.owner,
+    jobs.c.tags,
+    sqlite_where=text("tags <> '[]'"),
+    postgresql_where=text("tags <> '[]'"),
+)
 # In the order in which an owner's are claimed.
 Index("ix_jobs_claim", jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
 
@@ -123,6 +133,36 @@ events = Table(
     Column("time", Double, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("data", Text, nullable=False),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("secret", String(100), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("turn", BigInteger, nullable=False, server_default="0"),  # of who delivers
+    Column("held_until", Double, nullable=False, server_default="0"),
+)
+
+# They name no row of another table: nobody who ends a job waits for who changes a webhook.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("job", String(32)),
+    Column("body", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("next_at", Double),
+    Column("status", Integer),
+    Column("answer", Text, nullable=False, server_default=""),
+    Column("ended_at", Double),
+    Index(None, "owner", "id"),
+    Index(None, "outcome", "next_at"),
 )
 
 workers = Table(

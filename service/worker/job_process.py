@@ -64,7 +64,7 @@ def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) ->
 
 
 def _export(folder: RunFolder, pick: str, form: str, inherited: bool) -> Iterator[Event]:
-    from nas.exporting.export import ExportRequest, export_network  # imports torch
+    from nas.results.export import ExportRequest, export_network  # imports torch
 
     stage = f"export-{pick}"
     with folder.locked():

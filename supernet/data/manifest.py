@@ -21,7 +21,7 @@ FORMAT = 1
 FILE_NAME = "manifest.json"
 TEST_PREFIX = "test."
 # Raised whenever equal requests would give other files than before.
-RECIPE = 2
+RECIPE = 3
 
 
 class _Frozen(BaseModel):
@@ -68,6 +68,8 @@ class SplitRecord(_Frozen):
         examples: pairs, lines or labelled examples.
         counts: further totals, such as ``source_tokens`` and ``words``.
         longest: tokens of the longest row of each side, end mark included.
+        median: tokens of a row of each side that is longer than half of them.
+        classes: label → examples that have it; classification only.
         dropped: examples that were left out, by reason.
         truncated: examples that were cut to the maximum length.
         overlap: examples that a split before this one has too: ``train`` or ``valid`` → how many;
@@ -78,6 +80,8 @@ class SplitRecord(_Frozen):
     examples: int
     counts: dict[str, int] = {}
     longest: dict[str, int] = {}
+    median: dict[str, int] = {}
+    classes: dict[str, int] = {}
     dropped: dict[str, int] = {}
     truncated: int = 0
     overlap: dict[str, int] = {}

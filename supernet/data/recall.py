@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import UsageError
 from search_spaces.recall import SETTING as RECALL_WINDOW
-from search_spaces.toml_source import unknown_name
+from search_spaces.toml.source import unknown_name
 from supernet.data.prepared import PreparedData, StreamSplit
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import NUM_MARKS, WordTokenizer

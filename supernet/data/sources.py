@@ -137,20 +137,26 @@ class Source(NamedTuple):
     open: Callable[[Request], Examples]
 
 
-def holdout(labels: Labels, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Hold out `count` examples, the same in every run, with each class in its share.
+def class_quotas(labels: Labels, count: int) -> NDArray[np.int64]:
+    """How many of `count` examples each class gets, by its share.
 
     A class gets the whole part of its share; those with the largest fractions get one more.
-
-    Returns:
-        Indices kept and indices held out, both ascending.
     """
     shares = np.bincount(labels) * count / len(labels)
     quotas = np.floor(shares).astype(np.int64)
     quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
+    return quotas
+
+
+def holdout(labels: Labels, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Hold out `count` examples, the same in every run, with each class in its share.
+
+    Returns:
+        Indices kept and indices held out, both ascending.
+    """
     rng = np.random.default_rng(SPLIT_SEED)
     held = np.zeros(len(labels), dtype=np.bool_)
-    for label, quota in enumerate(quotas):
+    for label, quota in enumerate(class_quotas(labels, count)):
         held[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)
 

@@ -8,9 +8,9 @@ i + 1 of ``NAME.offsets.bin`` (int64); both are memory-mapped, little-endian and
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,33 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from supernet.data.manifest import file_sha256
 
 GZIP_MARK = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+NUL_PROBLEM = (
+    "holds the character NUL, as UTF-16 does that is read as UTF-8; if it is that, convert the "
+    "file with iconv -f UTF-16 -t UTF-8"
+)
 
 # What is being done, how much of it is done, and how much there is (0: not known).
 Report = Callable[[str, int, int], None]
 
 TokenDtype = Literal["uint16", "int32"]
 _ON_DISK = {"uint16": "<u2", "int32": "<i4"}
-
-
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """A text file that was read from end to end once and found good.
-
-    Attributes:
-        path: where it is.
-        lines: number of lines, at least 1.
-        sha256: of its bytes as they are, packed or not.
-        content: sha256 of its lines.
-    """
-
-    path: Path
-    lines: int
-    sha256: str
-    content: str
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -59,36 +46,36 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises:
         DataError: naming the file, and the line where there is one, when it cannot be read.
     """
-    with _opened(path) as file:
-        for number, raw in enumerate(file, start=1):
-            line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
-            try:
-                yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                byte = line[error.start]
-                raise DataError(
-                    f"{path}:{number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); "
-                    "convert the file with iconv -t UTF-8"
-                ) from error
+    for number, (line, problem) in enumerate(numbered_lines(path), start=1):
+        if problem:
+            raise DataError(f"{path}:{number}: {problem}")
+        yield line
 
 
-def scan(path: Path) -> TextFile:
-    """Read a file once, to count its lines and to find what is wrong with it before work begins.
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of `read_lines`, each with what is wrong with it; empty where nothing is.
 
     Raises:
-        DataError: when it is missing, empty, no UTF-8 or damaged.
+        DataError: when the file as a whole cannot be read.
     """
-    if not path.exists():
-        raise DataError(f"there is no file {path}")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a text file, plain or .gz")
-    lines, content = 0, hashlib.sha256()
-    for line in read_lines(path):
-        lines += 1
-        content.update(f"{line}\n".encode())
-    if not lines:
-        raise DataError(f"{path} is empty; it should have one sentence a line")
-    return TextFile(path, lines, file_sha256(path), content.hexdigest())
+    with _opened(path) as file:
+        for number, raw in enumerate(file):
+            if not number and raw.startswith(UTF16_MARKS) and b"\0" in raw:
+                raise DataError(
+                    f"{path} is UTF-16; convert it with iconv -f UTF-16 -t UTF-8, as UTF-8 is read"
+                )
+            line = raw.removeprefix(BYTE_ORDER_MARK) if not number else raw
+            try:
+                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                yield (
+                    "",
+                    f"not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); convert the file "
+                    "with iconv -t UTF-8",
+                )
+                continue
+            yield text, NUL_PROBLEM if "\0" in text else ""
 
 
 @contextmanager
@@ -172,6 +159,7 @@ class RowWriter:
     def __init__(self, tokens: BinaryIO, offsets: BinaryIO, dtype: TokenDtype) -> None:
         self._tokens, self._offsets, self._dtype = tokens, offsets, _ON_DISK[dtype]
         self.rows = self.total = self.longest = 0
+        self._counts: Counter[int] = Counter()
         offsets.write(np.zeros(1, dtype="<i8").tobytes())
 
     def append(self, rows: Sequence[Sequence[int]]) -> None:
@@ -183,6 +171,17 @@ class RowWriter:
         self.rows += len(rows)
         self.total += int(lengths.sum())
         self.longest = max(self.longest, int(lengths.max(initial=0)))
+        self._counts.update(lengths.tolist())
+
+    @property
+    def median(self) -> int:
+        """Tokens of the row in the middle, were they sorted by length; 0 without rows."""
+        seen = 0
+        for length in sorted(self._counts):
+            seen += self._counts[length]
+            if 2 * seen >= self.rows:
+                return length
+        return 0
 
 
 def token_dtype(vocab_size: int) -> TokenDtype:

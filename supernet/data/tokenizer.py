@@ -156,7 +156,9 @@ def join_words(line: str, how: PostProcess) -> str:
             return line
 
 
-def learn(lines: Iterable[str], vocab_size: int, kind: ModelType, source: str) -> bytes:
+def learn(
+    lines: Iterable[str], vocab_size: int, kind: ModelType, source: str, exact: bool = True
+) -> bytes:
     """Learn a sentencepiece model.
 
     Every character of the lines gets a token of its own (coverage 1), and text is normalised by
@@ -167,6 +169,7 @@ def learn(lines: Iterable[str], vocab_size: int, kind: ModelType, source: str) -
         vocab_size: number of tokens, marks included.
         kind: byte pairs, as in the papers, or the unigram model, which takes longer.
         source: where the lines come from, for messages.
+        exact: whether a text that gives fewer tokens is refused.
 
     Returns:
         The bytes of a model file.
@@ -186,6 +189,7 @@ def learn(lines: Iterable[str], vocab_size: int, kind: ModelType, source: str) -
             vocab_size=vocab_size,
             model_type=kind,
             character_coverage=1.0,
+            hard_vocab_limit=exact,
             max_sentence_length=LONGEST_TRAINING_BYTES,
             num_threads=TRAINING_THREADS,
             pad_id=PAD,

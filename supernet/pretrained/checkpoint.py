@@ -20,7 +20,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
-from search_spaces.toml_source import shown
+from search_spaces.toml.source import shown
 from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config

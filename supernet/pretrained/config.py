@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from search_spaces.errors import DataError
-from search_spaces.toml_source import shown
+from search_spaces.toml.source import shown
 
 Value = TypeVar("Value")
 LARGEST_SIZE = 1 << 24

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from search_spaces.errors import DataError
-from search_spaces.toml_source import shown
+from search_spaces.toml.source import shown
 from supernet.pretrained.json_files import read_json, read_object
 
 MODULES_FILE = "modules.json"

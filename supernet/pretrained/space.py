@@ -38,7 +38,9 @@ EMBEDDED_TOKENS = 128  # of a text that is searched for or found: a passage
 EMBEDDED_TEXTS = 64  # of a batch: they are short
 SEGMENT_LENGTH = 512
 VALID_EXAMPLES = 2_000
-VALID_TEXTS = 1_000  # each with all others: enough to tell networks apart, and embedding is dear
+VALID_TEXTS = (
+    1_000  # each with all others: enough to tell networks apart, and embedding is expensive
+)
 # Epochs of the network that is kept for each of the supernet: embeddings still gain after a
 # thousand updates (experiments/LOG.md, 2026-11-24).
 TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 6

@@ -240,10 +240,10 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         parts = stream_batches(split, most, length, shuffle=False, device=device)
         if self._teacher is None:
             return (self.predict(model, batch, architecture) for batch in parts)
-        told = self._teacher.beside(split, parts, self._said, len(split), device)
+        taught = self._teacher.beside(split, parts, self._said, len(split), device)
         return (
             self.predict(model, batch, architecture)._replace(teacher=logits_PC)
-            for batch, logits_PC in told
+            for batch, logits_PC in taught
         )
 
     def by_distance(

@@ -15,7 +15,7 @@ import pytest
 from experiments.instant_job import BUSY, STEPS, work
 from experiments.service_load import ask_for, check_job, requests_for, rows_of
 from service.auth import Role
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from tests.support.service_cases import Server
 
 

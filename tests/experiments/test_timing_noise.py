@@ -52,6 +52,11 @@ def test_what_is_printed() -> None:
     text = printed(show(study(Timing("odd", "held 0", 1.2, False, 1.0))))
     assert "100 timings were accepted, 1 of them more than 10 % from the quiet value: 1.00%" in text
     assert "1 of 1 winners are within their limit" in text and "1.025" in text
+    assert "accepted / quiet is 1.050 in the median, 1.050 to 1.050 in 90 %" in text
+    assert "never quiet" not in text
+    first = ([WINNER], [Timing("odd", "first 0", 1.3, False, 1.0)])
+    alone = printed(show(numbers_of("some device", (WINNER,), TIMINGS, 20.0, first)))
+    assert "never quiet 1 of 1 winners are within their limit plus 3 %, and 100.0% of 1 " in alone
     error = replace(WINNER, error="none is sure")
     assert "no winner: none is sure" in printed(show(study(winner=error)))
 
@@ -66,5 +71,5 @@ def test_a_burner_ends_with_who_started_it() -> None:
 
 @pytest.mark.slow
 def test_the_study_runs(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
-    STUDY.main(["--searches", "1", "--profiles", "1", "--preset", "smoke"])
+    STUDY.main(["--searches", "1", "--profiles", "1", "--first", "1", "--preset", "smoke"])
     assert "timings were accepted" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from latency.acceptance import (
     LEAST_UNIT_SESSIONS,
     MOST_UNIT_SESSIONS,
+    UNIT_FASTEST,
     UNIT_SESSIONS,
     Conditions,
     Reading,
@@ -24,6 +26,7 @@ from latency.acceptance import (
 )
 from latency.machine import MachineState
 from latency.timing import Timing
+from latency.yardstick import KNOWN_SESSIONS, Speed
 from search_spaces.errors import UsageError
 
 QUIET = MachineState(seconds=1.0, others=0.05, waited=0.01, clock_mhz=2600.0)
@@ -42,7 +45,9 @@ class Machine:
         jitter: float = 0.0,
         reference_ms: float = 1.0,
         seconds: float = 0.3,
+        yardstick_ms: Callable[[int], float] | None = None,
     ) -> None:
+        self._yardstick_ms = yardstick_ms
         self._seconds, self.pauses = seconds, 0
         self._slow, self._state, self._drift = slow, state, drift
         self._rng, self._jitter = np.random.default_rng(0), jitter
@@ -56,7 +61,8 @@ class Machine:
         reference = Timing((self._reference_ms * self._slow(n),) * 5)
         calls = tuple(self._timing(CALLS_MS[number] * self._slow(n)) for number in numbers)
         began = n * self._seconds
-        return SessionTimes(reference, self._drift(n), calls, self._state(n), began)
+        yardstick = self._yardstick_ms and Timing((self._yardstick_ms(n),) * 5)
+        return SessionTimes(reference, self._drift(n), calls, self._state(n), began, yardstick)
 
     def _timing(self, ms: float) -> Timing:
         return Timing((ms * (1 + self._jitter * self._rng.standard_normal()),) * 5)
@@ -69,10 +75,15 @@ class Machine:
         self.pauses += 1
 
     def settled(
-        self, sessions: int = 2, unit_ms: float | None = 1.0, count: int = 3, patience: float = 60.0
+        self,
+        sessions: int = 2,
+        unit_ms: float | None = 1.0,
+        count: int = 3,
+        patience: float = 60.0,
+        speed: Speed | None = None,
     ) -> Settled:
         conditions = Conditions(
-            1, 2, unit_ms, sessions, patience, Tolerances(), self.wait, self.pause
+            1, 2, unit_ms, sessions, patience, Tolerances(), self.wait, self.pause, speed or Speed()
         )
         return settle(self.time_some, count, conditions)
 
@@ -180,7 +191,7 @@ def test_calls_that_never_agree_are_doubtful() -> None:
 def test_the_reference_alone_sets_the_unit() -> None:
     machine = Machine(reference_ms=4.0)
     settled = machine.settled(unit_ms=None, count=0)
-    assert machine.asked == [[]] * UNIT_SESSIONS and settled.reference_ms == 4.0
+    assert machine.asked == [[]] * UNIT_SESSIONS and settled.unit.ms == 4.0
     assert machine.pauses == UNIT_SESSIONS - 1  # slow spells last, so they are spread
     slow = Machine(reference_ms=4.0, seconds=5.0)
     assert slow.settled(unit_ms=None, count=0).sessions == LEAST_UNIT_SESSIONS
@@ -192,13 +203,13 @@ def test_a_disturbed_first_session_does_not_set_the_unit() -> None:
         slow=lambda n: 0.2 if n == 0 else 1.0, state=lambda n: BURNT if n == 0 else QUIET
     )
     settled = machine.settled(unit_ms=None)
-    assert settled.reference_ms == 1.0 and settled.repeated == 1
+    assert settled.unit.ms == 1.0 and settled.repeated == 1
 
 
 def test_a_slow_spell_that_nothing_tells_of_does_not_set_the_unit() -> None:
     machine = Machine(slow=lambda n: 1.5 if n < 4 else 1.0)
     settled = machine.settled(unit_ms=None)
-    assert settled.reference_ms == 1.0 and settled.sessions == UNIT_SESSIONS
+    assert settled.unit.ms == 1.0 and settled.sessions == UNIT_SESSIONS
     # The calls had enough after three sessions: what they are is their ratio to the reference.
     assert machine.asked[3:] == [[]] * (len(machine.asked) - 3)
     assert values(settled) == list(CALLS_MS)
@@ -206,17 +217,70 @@ def test_a_slow_spell_that_nothing_tells_of_does_not_set_the_unit() -> None:
 
 def test_where_most_of_the_time_is_slow_the_unit_waits_for_fast_moments() -> None:
     settled = Machine(slow=lambda n: 1.0 if n % 9 == 5 else 1.6).settled(unit_ms=None)
-    assert settled.reference_ms == 1.0 and settled.sessions == MOST_UNIT_SESSIONS
+    assert settled.unit.ms == 1.0 and settled.sessions == MOST_UNIT_SESSIONS
     assert not settled.reference.doubt  # more than three fell into fast moments
     # The same with long sessions: a minute is enough.
     long = Machine(slow=lambda n: 1.0 if n % 9 == 5 else 1.6, seconds=2.5).settled(unit_ms=None)
-    assert long.reference_ms == 1.0 and long.sessions == 25
+    assert long.unit.ms == 1.0 and long.sessions == 25
 
 
 def test_a_unit_of_sessions_that_do_not_come_near_each_other_is_doubtful() -> None:
     settled = Machine(slow=lambda n: 1.0 if n == 7 else 1.6).settled(unit_ms=None)
     assert settled.sessions == MOST_UNIT_SESSIONS
     assert settled.reference.doubt == "its fastest sessions differ by 60%"
+
+
+# -- the yardstick ------------------------------------------------------------------------------
+
+HALF_MS = Speed(((0.5, 0.0),) * UNIT_FASTEST, KNOWN_SESSIONS)  # at its fastest, on an earlier day
+
+
+def spells(n: int) -> float:
+    """A machine that is never at its fastest."""
+    return 1.3 + 0.2 * (n % 4)
+
+
+def test_a_machine_that_is_known_tells_the_unit_in_slow_spells_and_without_delay() -> None:
+    machine = Machine(slow=spells, yardstick_ms=lambda n: 0.5 * spells(n))
+    settled = machine.settled(unit_ms=None, speed=HALF_MS)
+    assert settled.unit.ms == pytest.approx(1.0) and settled.unit.own_ms == pytest.approx(1.3)
+    assert settled.unit.told and settled.sessions == UNIT_SESSIONS
+    assert values(settled) == list(CALLS_MS) and not settled.reference.doubt
+    # One that was watched for a few sessions may never have been fast: a minute is taken.
+    hardly = Speed(HALF_MS.fastest, KNOWN_SESSIONS - 1)
+    settled = Machine(slow=spells, yardstick_ms=lambda n: 0.5 * spells(n)).settled(
+        unit_ms=None, speed=hardly
+    )
+    assert settled.unit.ms == pytest.approx(1.0) and settled.sessions == MOST_UNIT_SESSIONS
+
+
+def test_a_yardstick_is_believed_as_far_as_its_ratio_was_seen_to_hold() -> None:
+    """In one long spell nothing tells whether the reference is slowed like the yardstick."""
+    settled = Machine(slow=lambda n: 1.5, yardstick_ms=lambda n: 0.75).settled(
+        unit_ms=None, speed=HALF_MS
+    )
+    assert settled.unit.ms == 1.5 and not settled.unit.told
+    assert settled.sessions == MOST_UNIT_SESSIONS  # but it is known to be slow, and waited for
+    near = Machine(
+        slow=lambda n: 1.5 + 0.15 * (n % 2), yardstick_ms=lambda n: 0.75 + 0.075 * (n % 2)
+    ).settled(unit_ms=None, speed=HALF_MS)
+    assert near.unit.ms == pytest.approx(1.5 / 1.1) and not near.unit.told
+
+
+def test_a_network_that_is_slowed_otherwise_than_the_yardstick_keeps_its_own_unit() -> None:
+    settled = Machine(slow=spells, yardstick_ms=lambda n: 0.5 * spells(n) ** 2).settled(
+        unit_ms=None, speed=HALF_MS
+    )
+    assert settled.unit.ms == settled.unit.own_ms == pytest.approx(1.3)
+    assert settled.sessions == MOST_UNIT_SESSIONS  # as without a yardstick
+
+
+def test_own_sessions_that_are_faster_are_believed() -> None:
+    settled = Machine(slow=spells, yardstick_ms=lambda n: 0.4 * spells(n)).settled(
+        unit_ms=None, speed=Speed(((0.6, 0.0),) * UNIT_FASTEST, KNOWN_SESSIONS)
+    )
+    # What the yardstick took just now is faster than what was known of the machine.
+    assert settled.unit.ms == pytest.approx(1.3)
 
 
 # -- drift --------------------------------------------------------------------------------------
@@ -250,6 +314,9 @@ def test_of_a_single_round_the_copies_are_compared() -> None:
 def test_a_reading_as_json() -> None:
     reading = Reading((1.25, 1.5), (2.0, 2.5), QUIET, 17.5, "it drifted")
     assert Reading.from_json(reading.to_json()) == reading
+    assert "yardstick_ms" not in reading.to_json()  # as caches without one have it
+    beside = replace(reading, yardstick_ms=(0.5, 0.625))
+    assert Reading.from_json(beside.to_json()) == beside and beside.yardsticks == 4.0
     assert reading.ratio == pytest.approx(np.median([1.25 / 2, 1.5 / 2.5]))
 
 

@@ -20,8 +20,7 @@ from nas.stages.pipeline import run_search
 from search_spaces.errors import DataError, EvaluationError, NasError, UsageError
 from search_spaces.genes import Gene, GeneSpace, parse_genes
 from search_spaces.operators import enumerate_all
-from tests.support.pipeline_cases import ROOT
-from tests.support.told_cases import (
+from tests.support.external_cases import (
     GENES,
     NUMBERS,
     Accuracy,
@@ -34,6 +33,7 @@ from tests.support.told_cases import (
     loss,
     ms,
 )
+from tests.support.pipeline_cases import ROOT
 
 SPACE = parse_genes(GENES, "mine.toml")
 SCHEMA = json.loads((ROOT / "docs" / "pareto_genes.schema.json").read_text("utf-8"))
@@ -386,6 +386,9 @@ def test_the_report_shows_networks_as_lines(tmp_path: Path) -> None:
     front = searched(tmp_path / "run", Good())
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert all(entry.network.line in page for entry in front.entries)
-    assert "tests.support.told_cases:Good" in page and "supernet" not in page.partition("<main>")[2]
+    assert (
+        "tests.support.external_cases:Good" in page
+        and "supernet" not in page.partition("<main>")[2]
+    )
     data = json.loads((tmp_path / "run" / "pareto.json").read_text("utf-8"))
     assert [one["metric"] for one in data["objectives"]] == ["quality", "ms"]

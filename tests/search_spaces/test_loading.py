@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names, toml_source
+from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names
 from search_spaces.errors import SpaceFileError, UnknownNameError
 from search_spaces.operators import sample
 from search_spaces.space_form import LARGEST
-from search_spaces.toml_bounds import check_bounds
-from search_spaces.toml_source import MAX_BYTES, TomlSource
+from search_spaces.toml import source
+from search_spaces.toml.bounds import check_bounds
+from search_spaces.toml.source import MAX_BYTES, TomlSource
 from tests.support.memory_cases import SPACE as WITH_MEMORY
 from tests.support.space_strategies import generator, spaces
 
@@ -345,7 +346,7 @@ def test_hostile_text_is_refused_before_it_is_parsed(
     def parse(text: str) -> None:
         raise AssertionError("it was parsed")
 
-    monkeypatch.setattr(toml_source.tomllib, "loads", parse)
+    monkeypatch.setattr(source.tomllib, "loads", parse)
     message = refusal(text)
     assert message.startswith("mine.toml, line") and message.endswith("no space needs as much")
     assert len(message) < 200

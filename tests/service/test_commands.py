@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import plugins
-from nas.cli.app import app
+from nas.console import plugins
+from nas.console.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.worker.runner import Outcome

@@ -16,10 +16,10 @@ from service.settings import Settings
 from service.worker import job_process
 from service.worker.runner import Child, Outcome
 from tests.support.dashboard_cases import browser
+from tests.support.external_cases import GENES, NUMBERS
 from tests.support.service_cases import Done, InstantRunner, Server, problem
-from tests.support.told_cases import GENES, NUMBERS
 
-RIG = "tests.support.told_cases:Good"
+RIG = "tests.support.external_cases:Good"
 ASKED = {
     "space_toml": GENES,
     "evaluator": "rig",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli import plugins
-from nas.cli.app import app
-from nas.cli.listeners.results import stage_results
+from nas.console import plugins
+from nas.console.app import app
+from nas.console.listeners.results import stage_results
 from nas.console.output import err, out, print_json, say, tell, tell_error
-from nas.console.tables import Folding, table
+from nas.console.tables import WrappingText, table
 from nas.report.charts import bars, chart, hover
 from nas.report.markup import Html
 from nas.report.page import render
@@ -58,7 +58,7 @@ def nas(*arguments: str) -> Result:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markup_is_printed_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = table(text, [text, "other"], whole=[text], spare=["other"])
-    made.add_row(text, Folding(text))
+    made.add_row(text, WrappingText(text))
     for console in (out(), err()):
         console.print(made)
         console.print(text)
@@ -73,7 +73,7 @@ def test_markup_is_printed_as_it_is(text: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("text", STEERING)
 def test_nothing_steers_the_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = table(text, [text, "other"])
-    made.add_row(text, Folding(text))
+    made.add_row(text, WrappingText(text))
     out().print(made)
     say(text)
     tell_error(text)

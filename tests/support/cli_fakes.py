@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nas.cli.plugins import GROUP
+from nas.console.plugins import GROUP
 from nas.executors.base import ExecutorSettings
 from nas.objectives import OBJECTIVES
 from nas.run.events import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.exporting.export import Exported, ExportRequest, export_network, write_checksums
+from nas.results.export import Exported, ExportRequest, export_network, write_checksums
 from nas.results.networks import OpenedData, TrainedNetwork, open_data, open_network
 from nas.run.folder import RunFolder
 from supernet.building import build_supernet

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from nas.cli.listeners import Logger, Outcome, targets
+from nas.console.listeners import Logger, Outcome, targets
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder

@@ -11,7 +11,7 @@ from latency import acceptance
 from latency.acceptance import SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
-from nas.profiling import latency_meter
+from nas.profiling import latency_meter, profile_device
 from search_spaces.architecture import Architecture
 
 QUIET, BURNT = MachineState(1.0, 0.0, 0.0), MachineState(1.0, 2.0, 0.5)
@@ -28,15 +28,18 @@ class Machine:
     """Takes milliseconds that are planted, and more when it is `disturbed(session number)`.
 
     `spikes` says what a network takes in a session beside that, `slow` by what all calls of a
-    session, the reference's too, are slower than they need be.
+    session, the reference's too, are slower than they need be. A yardstick takes half a millisecond
+    where there is one.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disturbed: Callable[[int], bool] = lambda n: False
         self.spikes: Callable[[int, str], float] = lambda n, network_id: 1.0
         self.slow: Callable[[int], float] = lambda n: 1.0
+        self.yardstick = False
         self.sessions: list[list[str]] = []
         monkeypatch.setattr(latency_meter, "time_session", self)
+        monkeypatch.setattr(profile_device, "time_session", self)
         monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
 
     ms = staticmethod(planted_ms)
@@ -55,4 +58,5 @@ class Machine:
             tuple(Timing((ms,) * 5) for ms in times),
             BURNT if self.disturbed(number) else QUIET,
             float(number),
+            Timing((0.5 * usual,) * 5) if self.yardstick else None,
         )

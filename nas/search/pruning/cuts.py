@@ -55,7 +55,7 @@ class Observed:
     goals: Floats
 
 
-class Audit:
+class ChoiceCutter:
     """The cuts so far, and the scored networks that they leave.
 
     Attributes:

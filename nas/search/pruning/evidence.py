@@ -135,7 +135,7 @@ def elite(drawn: ScoredSample, count: int) -> Genotypes:
     """The `count` rows of lowest rank, ordered by loss, ``(count, S)``.
 
     Ranks are peeled over the whole front, so the elite spans all costs that were drawn; within
-    the last rank the roomiest go first.
+    the last rank the largest crowding distances go first.
     """
     ranks = constrained_ranks(drawn.scores.objectives, drawn.scores.violations)
     room = crowding_distance(drawn.scores.objectives, ranks)

@@ -42,7 +42,7 @@ from nas.request.protected_choices import (
     places,
 )
 from nas.search.evolution import Evaluate, EvolutionSettings, Scores, evolve
-from nas.search.pruning.cuts import Audit, Cut, best_observed
+from nas.search.pruning.cuts import ChoiceCutter, Cut, best_observed
 from nas.search.pruning.evidence import (
     Candidate,
     Evidence,
@@ -116,7 +116,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class PrunedSpace:
-    """What is left of a space, and the audit.
+    """What is left of a space, and the audit of the cuts.
 
     Attributes:
         space: the root itself when nothing was cut.
@@ -201,7 +201,7 @@ def prune(
         )
     points = np.asarray(observed_objectives, dtype=np.float64)
     missed = evaluate(observed).violations if len(observed) else np.zeros(0)
-    audit = Audit(
+    cutter = ChoiceCutter(
         _near_front(space, evaluate, settings, seed, drawn),
         space,
         settings.tolerance,
@@ -210,14 +210,14 @@ def prune(
     )
     kept = []
     for candidate, found in _against(space, drawn, settings):
-        if audit.is_cut(candidate):
+        if cutter.is_cut(candidate):
             continue
         facts = evidence(space, candidate, found, evaluate, (observed, points[:, 0]), seed)
         asked = set(candidate.places) & protected_cells
-        reason = "It was asked to be kept." if asked else audit.cut(candidate, facts)
+        reason = "It was asked to be kept." if asked else cutter.cut(candidate, facts)
         if reason:
             kept.append(Kept(candidate.name, candidate.choice, facts, reason))
-    return PrunedSpace(audit.space, tuple(audit.cuts), tuple(kept), protected=protected)
+    return PrunedSpace(cutter.space, tuple(cutter.cuts), tuple(kept), protected=protected)
 
 
 def _distrust(card: ReportCard, settings: PruningSettings) -> str | None:

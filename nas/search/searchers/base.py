@@ -1,4 +1,4 @@
-"""What every searcher promises: name networks to observe, learn what they are worth, go on.
+"""The ask-and-tell interface of searchers.
 
 A searcher is asked and told in turns. It is a function of its problem, its seed and what it was
 told, so that a search that was cut short goes on by asking and telling again from the start, with

@@ -112,12 +112,12 @@ class OptunaSearcher(Searcher):
         self._answer(self._trial, rows, quality)
 
     def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float | None) -> None:
-        """Tell the study. What failed is as good as nothing, and far beyond every limit.
+        """Tell the study. What failed gets the reference quality, far beyond every limit.
 
         As a failed trial it would be forgotten, and TPE would ask for it again and again.
         """
-        worth = self.problem.reference[0] if quality is None else quality
-        found = self.problem.points(row, np.array([worth]))
+        shown = self.problem.reference[0] if quality is None else quality
+        found = self.problem.points(row, np.array([shown]))
         missed = HOPELESS if quality is None else float(found.violations[0])
         trial.set_constraint("limits", missed)
         self._study.tell(trial, found.objectives[0].tolist())

@@ -44,7 +44,7 @@ class RankEvolveSettings:
     Attributes:
         budget: most networks that are observed.
         batch: networks observed in a round.
-        curious: of those, how many are taken because nothing is known about their like.
+        explore: of those, how many are taken because nothing is known about their like.
         prune: whether to evolve in a pruned space, pruned anew from the whole one whenever the
             observations have doubled. Off: it gained nothing (experiments/LOG.md).
         keep: gene or slot → choices that pruning may not cut.
@@ -55,7 +55,7 @@ class RankEvolveSettings:
 
     budget: int
     batch: int = 8
-    curious: int = 1
+    explore: int = 1
     prune: bool = False
     keep: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
     patience: int = 4
@@ -65,10 +65,10 @@ class RankEvolveSettings:
     )
 
     def __post_init__(self) -> None:
-        if min(self.budget, self.batch) < 1 or not 0 <= self.curious <= self.batch:
+        if min(self.budget, self.batch) < 1 or not 0 <= self.explore <= self.batch:
             raise UsageError(
-                "rank-evolve needs a budget and a batch of at least 1, and no more curious picks "
-                f"than a batch has; given {self.budget}, {self.batch} and {self.curious}"
+                "rank-evolve needs a budget and a batch of at least 1, and no more to explore "
+                f"than a batch has; given {self.budget}, {self.batch} and {self.explore}"
             )
 
 
@@ -125,7 +125,7 @@ class RankEvolve(Searcher):
         known = self.problem.points(self.good_rows, self.good_qualities)
         front = known.objectives[known.violations == 0]
         spread = TRUSTED_DEVIATIONS * deviations
-        sure = count - self.settings.curious
+        sure = count - self.settings.explore
         picked = greedy_gain(expected.objectives, spread, front, sure)
         chance = by_chance(expected.objectives, deviations, front)
         picked = list(dict.fromkeys([*picked, *chance]))[:sure]

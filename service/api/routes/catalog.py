@@ -66,7 +66,7 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
             examples=one.examples,
             usable=one.problem is None,
         )
-        for one in context.catalog.datasets()
+        for one in context.catalog.seen_by(token).datasets()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from fastapi.sse import format_sse_event
 
 from service.api.dependencies import AnyJob, AnyRole, Context, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.schemas import JobId, JobOut, JobPage, JobRequest, Text, Word
+from service.api.schemas import JobEdit, JobOut, JobPage, JobQuery, JobRequest
 from service.api.specs import Search
 from service.api.submitting import (
     KNOWN,
@@ -28,10 +28,10 @@ from service.api.submitting import (
     within_quotas,
 )
 from service.api.thread_pools import Route
-from service.auth import Token
-from service.jobs.job_store import Filter
+from service.auth import Role, Token
+from service.jobs.job_store import Words
 from service.jobs.retention import delete_job
-from service.jobs.states import Job, JobEvent, Kind, State
+from service.jobs.states import Job, JobEvent, Kind
 from service.jobs.submissions import Submission
 
 BATCH = 500
@@ -93,6 +93,8 @@ def begin_search(
         dataset=found.dataset[:200],
         preset=found.preset,
         title=given.title,
+        tags=tuple(given.tags),
+        notes=given.notes,
         priority=checked_priority(given.priority, token),
         key=key,
     )
@@ -100,33 +102,35 @@ def begin_search(
 
 
 @router.get("", response_model=JobPage)
-def list_jobs(
-    token: AnyRole,
-    context: InContext,
-    state: Annotated[list[State], Query(max_length=5)] = [],  # noqa: B006
-    owner: Annotated[str | None, Query(max_length=64)] = None,
-    kind: Kind | None = None,
-    space: Annotated[Word | None, Query()] = None,
-    run: Annotated[JobId | None, Query()] = None,
-    text: Annotated[Text | None, Query(description="Part of title, space, data set or id.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    before: Annotated[JobId | None, Query(description="`next` of the page before.")] = None,
-) -> JobPage:
-    """List jobs, newest first."""
-    if not token.may_see(owner or ""):
-        if owner not in (None, token.name):
-            return JobPage(jobs=[], next=None)
-        owner = token.name
-    wanted = Filter(owner, tuple(state), kind, space, run, text, before)
-    found = context.store.jobs.list(wanted, limit + 1)
-    page = [JobOut.listed(job) for job in found[:limit]]
-    return JobPage(jobs=page, next=page[-1].id if len(found) > limit else None)
+def list_jobs(token: AnyRole, context: InContext, query: Annotated[JobQuery, Query()]) -> JobPage:
+    """List jobs, newest first unless asked otherwise."""
+    found, following = listed(query, token, context)
+    return JobPage(jobs=[JobOut.listed(job) for job in found], next=following)
+
+
+def listed(query: JobQuery, token: Token, context: Context) -> tuple[Sequence[Job], str | None]:
+    """The jobs of a page, and the `before` of the next one."""
+    if not token.may_see(query.owner or token.name):
+        return [], None
+    wanted = query.filter(None if token.role is Role.admin else token.name)
+    found = context.store.jobs.list(wanted, query.limit + 1)
+    shown = found[: query.limit]
+    return shown, shown[-1].id if len(found) > query.limit else None
 
 
 @router.get("/{job_id}", response_model=JobOut)
 async def show(job: AnyJob) -> JobOut:
     """One job."""
     return JobOut.of(job)
+
+
+@router.patch("/{job_id}", response_model=JobOut)
+def edit(job: AnyJob, given: JobEdit, token: Submitter, context: InContext) -> JobOut:
+    """Change title, tags or notes of a job."""
+    words = Words(given.title, None if given.tags is None else tuple(given.tags), given.notes)
+    with within_quotas():
+        edited = context.store.jobs.edit(job.id, words, token.name, quotas(context.settings))
+    return JobOut.of(_still(edited, job))
 
 
 @router.post("/{job_id}/cancel", response_model=JobOut)

@@ -1,6 +1,8 @@
-"""Jobs about one network of a finished search: train it, look into its omni layers, export it."""
+"""A network of a finished search: jobs that train, look into or export it; and asking it."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from fastapi import APIRouter, Response
 
@@ -10,7 +12,14 @@ from nas.run.omni_views import check_omni
 from nas.search.front import FrontEntry
 from service.api.dependencies import AnyJob, Context, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.schemas import ExportRequest, JobOut, NetworkRequest
+from service.api.routes.results import NetworkPath, folder_of
+from service.api.schemas import (
+    ExportRequest,
+    JobOut,
+    NetworkRequest,
+    PredictionOut,
+    PredictRequest,
+)
 from service.api.submitting import KNOWN, Key, follow_up, job_response, network_of
 from service.api.thread_pools import Route
 from service.auth import Token
@@ -48,6 +57,26 @@ def export(
     with those of the run's model before it was there.
     """
     return job_response(*begin(Kind.export, job, given, token, context, key))
+
+
+@router.post("/architectures/{arch_id}/predict", response_model=PredictionOut)
+async def predict(
+    job: AnyJob,
+    arch_id: NetworkPath,
+    given: PredictRequest,
+    token: Submitter,
+    context: InContext,
+) -> PredictionOut:
+    """What a network that was trained from scratch says about a picture or a text."""
+    ask = partial(_predict, job, arch_id, given, context)
+    return await context.thread_pools.trials.run(ask)
+
+
+def _predict(job: Job, network: str, given: PredictRequest, context: Context) -> PredictionOut:
+    folder = folder_of(job, context)
+    if not (folder.path / weights_file(network)).is_file():
+        raise ProblemError(409, f"{network} is not trained from scratch: retrain it first")
+    return context.spaces.predict(folder, network, given)
 
 
 def begin(

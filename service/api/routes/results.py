@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from service.api.problems import ProblemError
 from service.api.schemas import (
     ArchitectureOut,
     ArtifactOut,
+    BaselineOut,
     EntryOut,
     FrontOut,
     ObjectiveOut,
@@ -106,7 +107,7 @@ def front(
     """
     final, objectives, entries = _front_of(folder_of(job, context))
     if form == "csv" or (form is None and accept.startswith("text/csv")):
-        return _csv(entries, f"{job.id}.csv")
+        return csv_response(as_rows(entries), f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
     return FrontOut(
         final=final is not None,
@@ -116,6 +117,10 @@ def front(
         ],
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
+        baselines=[
+            BaselineOut(**_entry(one.entry).model_dump(), roles=list(one.roles))
+            for one in (final.baselines if final else ())
+        ],
     )
 
 
@@ -140,7 +145,7 @@ def architecture(
     arch_id: NetworkPath,
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
-    from nas.retraining.shortfall import shortfall
+    from nas.search.shortfall import shortfall
     from service.api.run_cache import cached_networks
 
     folder = folder_of(job, context)
@@ -207,8 +212,8 @@ def _entry(entry: FrontEntry) -> EntryOut:
     )
 
 
-def _csv(entries: tuple[FrontEntry, ...], name: str) -> Response:
-    rows = as_rows(entries)
+def csv_response(rows: Sequence[Mapping[str, Any]], name: str) -> Response:
+    """Rows with the same columns as a file to keep."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["id", "doubtful"])
     writer.writeheader()

@@ -107,7 +107,7 @@ async def receive(
 ) -> UploadedFileOut:
     """Send one of the announced files, as it is; again, if need be."""
     run = context.thread_pools.uploads.run
-    async with _place(context, token):
+    async with place_to_send(context, token):
         part = await run(partial(context.uploads.receive, token.name, upload, file))
         try:
             return await _write(request, part, file, context)
@@ -136,7 +136,7 @@ async def finish(upload: UploadPath, token: Submitter, context: InContext) -> Ch
 
     One that cannot be used is deleted, and the answer says what is wrong with it.
     """
-    async with _place(context, token):
+    async with place_to_send(context, token):
         done = partial(context.uploads.finish, token.name, upload, context.spaces.check_upload)
         return CheckpointOut.uploaded(await context.thread_pools.uploads.run(done))
 
@@ -148,7 +148,7 @@ def give_up(upload: UploadPath, token: Submitter, context: InContext) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _place(context: Context, token: Token) -> AsyncIterator[None]:
+async def place_to_send(context: Context, token: Token) -> AsyncIterator[None]:
     """One of the few places for those who send files.
 
     Raises:

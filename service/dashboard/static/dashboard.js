@@ -4,6 +4,9 @@
 (() => {
   // -- parts of the page that are written anew -------------------------------------------------
 
+  // A form's own .id is hidden by a field that is called id.
+  const named = (part) => part.getAttribute("id");
+
   // What the reader has done to a part goes on: drawn charts, ticks, opened details, the focus.
   function keepState(old, fresh) {
     for (const plot of old.querySelectorAll(".plot[id]")) {
@@ -18,10 +21,11 @@
       const twin = fresh.querySelector(`#${CSS.escape(details.id)}`);
       if (twin) twin.open = details.open;
     }
+    for (const form of old.querySelectorAll("details[open] form[id]")) {  // what is being typed
+      const twin = fresh.querySelector(`#${CSS.escape(named(form))}`);
+      if (twin) twin.replaceWith(form);
+    }
   }
-
-  // A form's own .id is hidden by a field that is called id.
-  const named = (part) => part.getAttribute("id");
 
   const written = new Map();  // part → its text as it came from the server
 
@@ -111,10 +115,19 @@
   const chosen = document.getElementById("chosen");
   const picked = [];  // ids, the last two that were clicked
 
+  // The address of the page names what is shown, so that it can be sent and loaded again.
+  function remembered() {
+    const address = new URL(location.href);
+    address.searchParams.delete("network");
+    picked.forEach((id) => address.searchParams.append("network", id));
+    history.replaceState(null, "", address);
+  }
+
   async function show(id) {
     if (picked.includes(id)) return;
     picked.push(id);
     if (picked.length > 2) picked.shift();
+    remembered();
     const query = picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
     const answer = await fetch(`${chosen.dataset.networks}?${query}`);
     if (!answer.ok) return;
@@ -124,6 +137,7 @@
     clear.textContent = "Close";
     clear.addEventListener("click", () => {
       picked.length = 0;
+      remembered();
       chosen.replaceChildren();
     });
     chosen.replaceChildren(page.getElementById("networks"), clear);
@@ -149,6 +163,14 @@
   }
 
   if (chosen) {
+    for (const id of new URL(location.href).searchParams.getAll("network").slice(0, 2)) show(id);
+    document.addEventListener("submit", (event) => {
+      const table = event.target.closest("#part-table");
+      const none = document.getElementById("none-ticked");
+      if (!table || table.querySelector("input[name=id]:checked")) return;
+      event.preventDefault();
+      none.hidden = false;
+    });
     document.addEventListener("click", (event) => {
       const link = event.target.closest("a[data-network]");
       if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -157,59 +179,72 @@
     });
   }
 
+  // -- charts as pictures -----------------------------------------------------------------------
+
+  if (document.querySelector(".fronts")) {
+    for (const plot of document.querySelectorAll(".plot")) {
+      const button = element("button", "PNG");
+      button.type = "button";
+      button.setAttribute("aria-label", `PNG of ${plot.id.replace("chart-", "")}`);
+      button.addEventListener("click", () => {
+        const style = { paper_bgcolor: getComputedStyle(document.body).backgroundColor };
+        const { data, layout } = plot;
+        Plotly.downloadImage(
+          { data, layout: { ...layout, ...style } },
+          { format: "png", width: 1200, height: 800, filename: plot.id }
+        );
+      });
+      plot.parentElement.append(button);
+    }
+  }
+
   // -- the form of a new search -----------------------------------------------------------------
 
-  function restriction(form) {
-    const kept = {};
-    for (const box of form.querySelectorAll('input[name^="gene:"]')) {
-      const gene = (kept[box.name.slice(5)] ??= { all: 0, ticked: [] });
-      gene.all += 1;
-      if (box.checked) gene.ticked.push("number" in box.dataset ? Number(box.value) : box.value);
-    }
-    return Object.fromEntries(
-      Object.entries(kept)
-        .filter(([, gene]) => gene.ticked.length < gene.all)
-        .map(([name, gene]) => [name, gene.ticked])
-    );
-  }
-
-  // As the report writes counts: whole, or as a power of ten.
-  function written10(size) {
-    if (size.length <= 10) return Number(size).toLocaleString("en-US");
-    const raised = [...String(size.length - 1)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
-    return `${size[0]}.${size[1]} × 10${raised}`;
-  }
-
-  async function count(form, shown) {
-    const restrict = restriction(form);
-    if (Object.values(restrict).some((ticked) => !ticked.length)) {
-      shown.textContent = "Each gene needs at least one choice.";
-      return;
-    }
-    const answer = await fetch("/api/v1/spaces/check", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ space: form.elements.space.value, restrict }),
-    });
-    const found = await answer.json();
-    const number = document.createElement("strong");
-    number.textContent = answer.ok ? written10(found.size) : "";
-    shown.replaceChildren(number, answer.ok ? " networks remain" : found.detail);
-  }
-
+  // The server says of the form as it stands what it would say if it were sent.
   const form = document.querySelector("form.search");
   if (form) {
     const shown = document.getElementById("remaining");
+    const problem = document.getElementById("problem");
     document.getElementById("count").hidden = true;
-    form.addEventListener("change", (event) => {
-      if (event.target.name.startsWith("gene:")) count(form, shown);
+    let timer = null;
+    let asked = 0;
+
+    // A field of the request that has several fields of the form → how their names begin.
+    const several = { limits: "limit:", restrict: "gene:", objectives: "objective" };
+
+    function mark(field) {
+      const prefix = several[field];
+      for (const one of form.elements) {
+        if (field && (one.name === field || (prefix && one.name.startsWith(prefix)))) one.setAttribute("aria-invalid", "true");
+        else one.removeAttribute("aria-invalid");
+      }
+    }
+
+    async function check() {
+      const number = (asked += 1);
+      const body = new URLSearchParams(new FormData(form));
+      const answer = await fetch(form.dataset.check, { method: "POST", body });
+      if (number !== asked || !answer.ok) return;  // something was typed meanwhile
+      const found = await answer.json();
+      if (number !== asked) return;
+      problem.hidden = !found.problem;
+      if (problem.textContent !== (found.problem ?? "")) problem.textContent = found.problem ?? "";
+      mark(found.field);
+      shown.replaceChildren(element("strong", found.remaining), " networks remain");
+    }
+
+    form.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(check, 400);
     });
     const space = document.querySelector("[data-submit]");
-    space.addEventListener("change", () => space.form.submit());
-    space.form.querySelector("button").hidden = true;
+    if (space) {
+      space.addEventListener("change", () => space.form.submit());
+      space.form.querySelector("button").hidden = true;
+    }
   }
 
-  // -- a checkpoint that is uploaded ------------------------------------------------------------
+  // -- a network that is asked ------------------------------------------------------------------
 
   async function ask(method, path, body) {
     const headers = body ? { "Content-Type": "application/json" } : {};
@@ -218,6 +253,67 @@
     if (!answer.ok) throw new Error(found.detail);
     return found;
   }
+
+  function element(name, text, classes = "") {
+    const made = document.createElement(name);
+    made.textContent = text;
+    if (classes) made.className = classes;
+    return made;
+  }
+
+  function base64(file) {
+    return new Promise((done, fail) => {
+      const reader = new FileReader();
+      reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+      reader.onerror = () => fail(new Error(`${file.name} cannot be read`));
+      reader.readAsDataURL(file);
+    });
+  }
+
+  async function question(form) {
+    const { picture, text, tokens } = form.elements;
+    if (!picture) return { text: text.value, ...(tokens && { tokens: Number(tokens.value) }) };
+    const [file] = picture.files;
+    if (file.size > 700_000) throw new Error(`${file.name} has more than 700 kB: give a smaller one`);
+    return { picture: await base64(file) };
+  }
+
+  // The likeliest classes with their chances, or what the network has written.
+  function told(found) {
+    const parts = [];
+    if (found.warning) parts.push(element("p", found.warning, "warning"));
+    const chances = Object.entries(found.chances).slice(0, 5);
+    if (!chances.length) parts.push(element("blockquote", found.answer));
+    for (const [name, chance] of chances) {
+      const line = element("p", "", "chance");
+      const bar = document.createElement("meter");
+      bar.value = chance;
+      bar.setAttribute("aria-label", name);
+      line.append(element("span", name), bar, element("span", `${(100 * chance).toFixed(1)} %`));
+      parts.push(line);
+    }
+    return parts;
+  }
+
+  const trying = document.querySelector("form.try");
+  if (trying) {
+    const status = trying.querySelector("[role=status]");
+    const button = trying.querySelector("button");
+    trying.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      status.replaceChildren("The network is asked …");
+      try {
+        const found = await ask("POST", trying.dataset.predict, await question(trying));
+        status.replaceChildren(...told(found));
+      } catch (error) {
+        status.replaceChildren(element("p", error.message, "fault"));
+      }
+      button.disabled = false;
+    });
+  }
+
+  // -- a checkpoint that is uploaded ------------------------------------------------------------
 
   // A request whose progress can be seen, which fetch does not tell.
   function send(path, file, tell) {
@@ -291,6 +387,69 @@
       try {
         await upload(uploading, bar, say);
         location.assign("/checkpoints");
+      } catch (error) {
+        status.classList.add("fault");
+        say(error.message);
+        button.disabled = false;
+        bar.hidden = true;
+      }
+    });
+  }
+
+  // -- data that are uploaded ------------------------------------------------------------------
+
+  const CHUNK = 8 * 2 ** 20;
+  const TRIES = 5;  // of a chunk, before the reader is asked to go on
+
+  // Sends what the service has not got yet; a file that is on its way goes on there.
+  async function uploadData(form, bar, say) {
+    const [file] = form.elements.file.files;
+    const { name, task, image_size } = form.elements;
+    const known = await ask("GET", "/api/v1/data");
+    const same = (one) => one.state === "coming" && one.file === file.name && one.bytes === file.size;
+    const side = image_size.value ? { image_size: Number(image_size.value) } : {};
+    const wanted = { name: name.value, file: file.name, bytes: file.size, task: task.value, ...side };
+    let upload = known.uploads.find(same) ?? await ask("POST", "/api/v1/data", wanted);
+    const place = `/api/v1/data/${upload.id}`;
+    bar.max = file.size;
+    let failed = 0;
+    while (upload.received < file.size) {
+      const offset = upload.received;
+      const part = file.slice(offset, offset + CHUNK);
+      say(`Sending ${file.name}.`);
+      try {
+        await send(`${place}/content?offset=${offset}`, part, (bytes) => { bar.value = offset + bytes; });
+        failed = 0;
+      } catch (error) {
+        failed += 1;
+        if (failed === TRIES) throw error;
+        say(`${error.message}; trying again.`);
+        await new Promise((done) => { setTimeout(done, 1000 * 2 ** failed); });
+      }
+      upload = await ask("GET", place);
+    }
+    say("The service checks it.");
+    await ask("POST", `${place}/finish`);
+  }
+
+  const bringing = document.querySelector("form.data-upload");
+  if (bringing) {
+    const bar = bringing.querySelector("progress");
+    const button = bringing.querySelector("button");
+    const status = bringing.querySelector("[role=status]");
+    const say = (text) => { status.textContent = text; };
+    bringing.elements.file.addEventListener("change", (event) => {
+      const stem = event.target.files[0]?.name.split(".")[0] ?? "";
+      bringing.elements.name.value ||= stem.replace(/[^A-Za-z0-9_.-]/g, "-").slice(0, 100);
+    });
+    bringing.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      bar.hidden = false;
+      status.classList.remove("fault");
+      try {
+        await uploadData(bringing, bar, say);
+        location.assign("/data");
       } catch (error) {
         status.classList.add("fault");
         say(error.message);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,26 +18,28 @@ from search_spaces.tasks import TaskName
 from supernet.data.manifest import (
     FILE_NAME,
     Manifest,
+    SplitRecord,
     check_files,
     read_manifest,
     record_files,
     request_digest,
     write_manifest,
 )
+from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.examples import plan_classification
 from supernet.data.prepare.plan import Plan, PrepareRequest, refuse_equal_files
 from supernet.data.prepare.text import plan_language_modelling, plan_translation
 from supernet.data.text_files import Report
 
 
-def _plan_embedding(request: PrepareRequest, report: Report) -> Plan:
+def _plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> Plan:
     """Brings along torch, which makes the embeddings and which other tasks do without."""
     from supernet.data.prepare.embedding import plan_embedding
 
-    return plan_embedding(request, report)
+    return plan_embedding(request, doctor, report)
 
 
-PLANS: dict[TaskName, Callable[[PrepareRequest, Report], Plan]] = {
+PLANS: dict[TaskName, Callable[[PrepareRequest, Doctor, Report], Plan]] = {
     "translation": plan_translation,
     "language_modelling": plan_language_modelling,
     "classification": plan_classification,
@@ -46,10 +48,19 @@ PLANS: dict[TaskName, Callable[[PrepareRequest, Report], Plan]] = {
 
 
 class Prepared(NamedTuple):
-    """The manifest of the folder, and whether it was there already."""
+    """What was prepared.
+
+    Attributes:
+        manifest: of the folder.
+        found: whether it was there already.
+        ignored: what there is among the files that was not read.
+        bad: what is wrong with examples that were left out, each with file and line.
+    """
 
     manifest: Manifest
     found: bool
+    ignored: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
 
 
 def prepare(request: PrepareRequest, report: Report) -> Prepared:
@@ -62,18 +73,21 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     Raises:
         UsageError: when the request is wrong, its folder holds something else, or two splits are
             one file.
-        DataError: when a file of the user cannot be used; the message names file and line.
+        DataError: when files of the user cannot be used; the message tells all that is wrong with
+            file and line.
     """
     check_free(request)
     if not request.source:
         raise UsageError("give the training data with --source")
-    plan = PLANS[request.task](request, report)
+    doctor = Doctor(request.skip_bad)
+    plan = PLANS[request.task](request, doctor, report)
     if not request.allow_overlap:
         refuse_equal_files(plan.contents)
     digest = request_digest(request.task, plan.settings, plan.inputs)
+    told = tuple(doctor.ignored), tuple(doctor.bad)
     present = _present(request, digest)
     if present is not None:
-        return Prepared(present, True)
+        return Prepared(present, True, *told)
     with _staged(request.out) as folder:
         content = plan.build(folder, report)
         manifest = Manifest(
@@ -87,11 +101,22 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
             image_shape=content.image_shape,
             label_names=content.label_names,
             width=content.width,
-            splits=content.splits,
+            splits=_with_skipped(content.splits, plan.skipped),
             files=record_files(folder),
         )
         write_manifest(folder, manifest)
-    return Prepared(manifest, False)
+    return Prepared(manifest, False, *told)
+
+
+def _with_skipped(
+    splits: Mapping[str, SplitRecord], skipped: Mapping[str, int]
+) -> dict[str, SplitRecord]:
+    return {
+        name: split.model_copy(update={"dropped": {"bad": skipped[name]} | split.dropped})
+        if skipped.get(name)
+        else split
+        for name, split in splits.items()
+    }
 
 
 def check_free(request: PrepareRequest) -> None:

@@ -76,7 +76,7 @@ def input_file(tokenizer: CheckpointTokenizer) -> InputFile:
     return InputFile(role="tokenizer", name=TOKENIZER_FILE, sha256=digest)
 
 
-def record(tokenizer: CheckpointTokenizer) -> TokenizerRecord:
+def tokenizer_record(tokenizer: CheckpointTokenizer) -> TokenizerRecord:
     """What the manifest says about a tokenizer."""
     return TokenizerRecord(kind=KIND, vocab_size=tokenizer.vocab_size)
 

@@ -30,9 +30,9 @@ from supernet.data.prepare.checkpoint_folder import (
     check_padding,
     input_file,
     read_folder,
-    record,
+    tokenizer_record,
 )
-from supernet.data.prepare.plain_texts import read_records, text_files
+from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import (
     HASH_BYTES,
     SPLITS,
@@ -41,16 +41,16 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
 )
+from supernet.data.prepare.records import Columns, Record, has_columns
+from supernet.data.prepare.splits import Sources, files_of, read_sources, refuse_columns
 from supernet.data.prepared import pairs_file, targets_file
 from supernet.data.text_batches import padded_rows
 from supernet.data.text_files import (
     Report,
     RowWriter,
-    TextFile,
     TokenDtype,
     TokenRows,
     read_rows,
-    scan,
     token_dtype,
     writing_rows,
 )
@@ -101,7 +101,8 @@ class EmbeddingPlan:
     """Texts that were read once, and what embeds them."""
 
     request: PrepareRequest
-    files: dict[str, list[TextFile]]
+    sources: Sources
+    skipped: Mapping[str, int]
     checkpoint: Checkpoint
     tokenizer: CheckpointTokenizer
     digest: str
@@ -124,25 +125,18 @@ class EmbeddingPlan:
             "prompt": sentence.prompt if sentence is not None else "",
             "lower_case": sentence is not None and sentence.lower_case,
             "checkpoint": self.digest,
+            **self.request.column_settings,
         }
 
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
-        return [input_file(self.tokenizer)] + [
-            InputFile(role=split, name=file.path.name, sha256=file.sha256)
-            for split, files in self.files.items()
-            for file in files
-        ]
+        return [input_file(self.tokenizer), *self.sources.inputs]
 
     @property
     def contents(self) -> dict[str, tuple[str, str]]:
         """See `Plan.contents`."""
-        return {
-            f"{split}.{number}": (str(file.path), file.content)
-            for split, files in self.files.items()
-            for number, file in enumerate(files)
-        }
+        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write tokens and embeddings of every split."""
@@ -155,26 +149,28 @@ class EmbeddingPlan:
             assert len(rows) == found.examples
             write_targets(folder / targets_file(split), rows, network, split, report)
         width = _width(self.checkpoint)
-        return Content("embeddings", records, record(self.tokenizer), dtype, width=width)
+        return Content("embeddings", records, tokenizer_record(self.tokenizer), dtype, width=width)
 
     def _write_texts(
         self, folder: Path, dtype: TokenDtype, report: Report
     ) -> dict[str, SplitRecord]:
         counted = {split: Counter[str]() for split in SPLITS}
         found = {split: SplitTexts() for split in SPLITS}
-        done, total = 0, sum(file.lines for files in self.files.values() for file in files)
+        done, total = 0, sum(map(self.sources.count, self.sources.files))
         with Overlaps(folder) as overlaps, ExitStack() as stack:
             writers = {
                 split: stack.enter_context(writing_rows(folder, split, dtype)) for split in SPLITS
             }
             for given, chunk in self._chunks():
                 kept: dict[str, list[str]] = {split: [] for split in SPLITS}
-                for texts in chunk:
+                for record in chunk:
+                    texts = tuple(map(str.strip, record.values))
                     if not all(texts):
                         counted[given]["blank"] += 1
                         continue
                     digests = [_digest(text) for text in texts]
-                    split = self._split_of(given, digests[-1])
+                    group = _digest(record.group) if self.request.group_by else digests[-1]
+                    split = self._split_of(given, group)
                     kept[split] += found[split].add(texts, digests)
                 for split, new in kept.items():
                     overlaps.add(split, (text.encode() for text in new))
@@ -193,13 +189,12 @@ class EmbeddingPlan:
                 records[split] = _record(writers[split], counted[split], shared, len(pairs[split]))
         return records
 
-    def _chunks(self) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    def _chunks(self) -> Iterator[tuple[str, list[Record]]]:
         """Some texts and pairs at a time, with the split that their file was given for."""
-        for split, files in self.files.items():
-            for file in files:
-                texts = (tuple(map(str.strip, record)) for record in read_records(file.path))
-                while chunk := list(itertools.islice(texts, TEXTS_PER_CHUNK)):
-                    yield split, chunk
+        for split in self.sources.files:
+            records = self.sources.records(split)
+            while chunk := list(itertools.islice(records, TEXTS_PER_CHUNK)):
+                yield split, chunk
 
     def _split_of(self, given: str, digest: bytes) -> str:
         """Where a text goes: a split that no file was given for is held out of training."""
@@ -207,7 +202,7 @@ class EmbeddingPlan:
             return given
         place = int.from_bytes(digest) % HELD_OUT
         held = {0: "test", 1: "valid"}.get(place, "train")
-        return "train" if held in self.files else held
+        return "train" if held in self.sources.files else held
 
     def _append(self, writer: RowWriter, texts: list[str]) -> int:
         """Write texts as rows; how many were cut."""
@@ -223,7 +218,7 @@ class EmbeddingPlan:
         least = 1 if split == "train" else FEWEST_HELD
         if count >= least:
             return
-        given = "" if split in self.files else f", or give --{split} a file of its own"
+        given = "" if split in self.sources.files else f", or give --{split} a file of its own"
         raise DataError(
             f"the {split} split has {count} different texts and needs {least} or more: give more "
             f"texts{given}"
@@ -233,14 +228,16 @@ class EmbeddingPlan:
         """Networks are compared by what their queries find in both splits, or in neither."""
         if split == "train" or len(pairs[split]) or not any(map(len, pairs.values())):
             return
-        given = f"--{split} a file with pairs" if split in self.files else f"more, or --{split}"
+        given = (
+            f"--{split} a file with pairs" if split in self.sources.files else f"more, or --{split}"
+        )
         raise DataError(
             f"there are pairs of query and passage, but none in the {split} split: give {given}, "
             "so that networks can be compared by them"
         )
 
 
-def plan_embedding(request: PrepareRequest, report: Report) -> EmbeddingPlan:
+def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> EmbeddingPlan:
     """Find and read the files of texts, and the checkpoint that embeds them.
 
     Raises:
@@ -266,16 +263,15 @@ def plan_embedding(request: PrepareRequest, report: Report) -> EmbeddingPlan:
     tokenizer = read_folder(request.tokenizer)
     check_padding(tokenizer, request.tokenizer)
     _check_sizes(request, checkpoint, tokenizer)
-    given = {"train": request.source, "valid": request.valid, "test": request.test}
-    paths = {split: text_files(named) for split, named in given.items() if named}
-    done, total = itertools.count(1), sum(map(len, paths.values()))
-    report("Reading", 0, total)
-    files: dict[str, list[TextFile]] = {split: [] for split in paths}
-    for split, named in paths.items():
-        for path in named:
-            files[split].append(scan(path))
-            report("Reading", next(done), total)
-    return EmbeddingPlan(request, files, checkpoint, tokenizer, checkpoint_digest(checkpoint))
+    named = {"train": request.source, "valid": request.valid, "test": request.test}
+    given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}
+    if not all(has_columns(path) for paths in given.values() for (path,) in paths):
+        refuse_columns(request)
+    columns = Columns((("text",), ("query", "passage")), dict(request.columns), request.group_by)
+    sources = read_sources(given, columns, doctor, report)
+    doctor.check()
+    digest = checkpoint_digest(checkpoint)
+    return EmbeddingPlan(request, sources, doctor.skipped, checkpoint, tokenizer, digest)
 
 
 def write_targets(
@@ -344,6 +340,7 @@ def _record(
         examples=writer.rows,
         counts={"tokens": writer.total} | ({"pairs": num_pairs} if num_pairs else {}),
         longest={"source": writer.longest},
+        median={"source": writer.median},
         dropped={name: counted[name] for name in ("blank", "equal") if counted[name]},
         truncated=counted["cut"],
         overlap=shared,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +19,39 @@ from supernet.data.prepare.checkpoint_folder import (
     check_padding,
     input_file,
     read_folder,
-    record,
+    tokenizer_record,
 )
-from supernet.data.prepare.image_files import ImageSource, open_images
+from supernet.data.prepare.doctor import Doctor
+from supernet.data.prepare.held_out import hold_out, joined_groups
+from supernet.data.prepare.image_files import (
+    EncodedImages,
+    ImageSource,
+    is_picture,
+    open_images,
+)
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, Plan, PrepareRequest, Settings
-from supernet.data.sources import VALID_MOST, VALID_SHARE, holdout
-from supernet.data.text_files import (
-    Report,
-    TextFile,
-    TokenDtype,
-    read_lines,
-    scan,
-    token_dtype,
-    writing_rows,
+from supernet.data.prepare.records import (
+    SPLITS_FILE,
+    USUAL_NAMES,
+    Columns,
+    Record,
+    column_names,
+    has_columns,
+    place_of,
 )
+from supernet.data.prepare.splits import (
+    RecordFile,
+    Sources,
+    files_of,
+    read_sources,
+    refuse_columns,
+)
+from supernet.data.text_files import Report, TokenDtype, token_dtype, writing_rows
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE
 
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena
 LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
-TEXT_ENDINGS = (".jsonl", ".jsonl.gz")
+FEWEST_LABELS = 20  # of which it is not asked whether they are classes
 ROWS_PER_CHUNK = 1024
 
 # split → (which source, which examples of it)
@@ -52,11 +65,13 @@ class ImagePlan:
     request: PrepareRequest
     sources: dict[str, ImageSource]
     names: dict[str, str]
+    parts: Parts
+    skipped: Mapping[str, int]
 
     @property
     def settings(self) -> Settings:
         """The options that decide the content."""
-        return {"image_size": self.request.image_size}
+        return {"image_size": self.request.image_size} | self.request.column_settings
 
     @property
     def inputs(self) -> list[InputFile]:
@@ -77,21 +92,23 @@ class ImagePlan:
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write pixels and labels of every split."""
-        labels = {role: source.labels for role, source in self.sources.items()}
         names = self._label_names()
         shapes: list[tuple[int, ...]] = []
         records: dict[str, SplitRecord] = {}
         with Overlaps(folder) as overlaps:
-            for split, (role, chosen) in split_examples(labels).items():
+            for split, (role, chosen) in self.parts.items():
                 shapes.append(self._write(split, role, chosen, folder, report, overlaps))
                 if shapes[-1] != shapes[0]:
                     raise DataError(
                         f"the images of {split} have the shape {shapes[-1]}, those of train "
                         f"{shapes[0]}; give --image-size to make them equal"
                     )
-                write_labels(folder, split, labels[role][chosen])
+                labels = self.sources[role].labels[chosen]
+                write_labels(folder, split, labels)
                 shared = overlaps.of(split, records)
-                records[split] = SplitRecord(examples=len(chosen), overlap=shared)
+                records[split] = SplitRecord(
+                    examples=len(chosen), overlap=shared, classes=_class_counts(labels, names)
+                )
         height, width, channels = shapes[0]
         return Content(
             "images", records, image_shape=(height, width, channels), label_names=list(names)
@@ -122,13 +139,7 @@ class ImagePlan:
         done, shape = 0, tuple[int, ...]()
         with (folder / f"{split}.images.bin").open("wb") as file:
             for pixels in self.sources[role].read(chosen, self.request.image_size):
-                shape = shape or pixels.shape[1:]
-                if pixels.shape[1:] != shape or shape[0] != shape[1]:
-                    raise DataError(
-                        f"the images of {self.names[role]} have {pixels.shape[2]} x "
-                        f"{pixels.shape[1]} pixels; they should be square and of one size: give "
-                        "--image-size to cut and scale them"
-                    )
+                shape = pixels.shape[1:]
                 file.write(np.ascontiguousarray(pixels).data)
                 overlaps.add(split, (image.tobytes() for image in pixels))
                 done += len(pixels)
@@ -136,22 +147,17 @@ class ImagePlan:
         return shape
 
 
-class _Example(NamedTuple):
-    text: str
-    label: str | int
-
-
 @dataclass(frozen=True, slots=True)
 class LabelledTextPlan:
-    """Texts with labels, one JSON object a line.
+    """Texts with labels.
 
     `tokenizer` is that of a checkpoint; None where every byte is a token.
     """
 
     request: PrepareRequest
-    files: dict[str, TextFile]
-    labels: dict[str, Labels]
+    sources: Sources
     label_names: tuple[str, ...]
+    skipped: Mapping[str, int]
     tokenizer: CheckpointTokenizer | None = None
 
     @property
@@ -164,70 +170,57 @@ class LabelledTextPlan:
     def settings(self) -> Settings:
         """The options that decide the content."""
         kind: Settings = {} if self.tokenizer is None else {"tokenizer": KIND}
-        return kind | {"max_length": self.max_length}
+        return kind | {"max_length": self.max_length} | self.request.column_settings
 
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
         read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
-        return read + [
-            InputFile(role=role, name=file.path.name, sha256=file.sha256)
-            for role, file in self.files.items()
-        ]
+        return read + self.sources.inputs
 
     @property
     def contents(self) -> dict[str, tuple[str, str]]:
         """See `Plan.contents`."""
-        return {role: (str(file.path), file.content) for role, file in self.files.items()}
+        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write the tokens and labels of every split."""
         tokenizer = TokenizerRecord(kind="bytes", vocab_size=BYTE_VOCAB_SIZE)
         if self.tokenizer is not None:
-            tokenizer = record(self.tokenizer)
+            tokenizer = tokenizer_record(self.tokenizer)
             self.tokenizer.write(folder)
         dtype = token_dtype(tokenizer.vocab_size)
-        parts = split_examples(self.labels)
         records: dict[str, SplitRecord] = {}
         with Overlaps(folder) as overlaps:
-            for split, (role, chosen) in parts.items():
-                made = self._write(split, role, chosen, folder, dtype, report, overlaps)
+            for split in SPLITS:
+                made = self._write(split, folder, dtype, report, overlaps)
                 shared = overlaps.of(split, records)
                 records[split] = made.model_copy(update={"overlap": shared})
-                write_labels(folder, split, self.labels[role][chosen])
         return Content("texts", records, tokenizer, dtype, label_names=list(self.label_names))
 
     def _write(
-        self,
-        split: str,
-        role: str,
-        chosen: NDArray[np.intp],
-        folder: Path,
-        dtype: TokenDtype,
-        report: Report,
-        overlaps: Overlaps,
+        self, split: str, folder: Path, dtype: TokenDtype, report: Report, overlaps: Overlaps
     ) -> SplitRecord:
-        wanted, truncated = set(chosen.tolist()), 0
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        total, truncated, labels = self.sources.count(split), 0, list[int]()
         with ExitStack() as stack:
             writer = stack.enter_context(writing_rows(folder, split, dtype))
-            for number, example in enumerate(_examples(self.files[role].path)):
-                if number not in wanted:
-                    continue
-                overlaps.add(split, [example.text.strip().encode("utf-8", "replace")])
-                row, cut = self._row(example.text)
-                if not row:
-                    raise DataError(
-                        f"{self.files[role].path}:{number + 1}: the tokenizer makes no token of "
-                        "this text: leave it out"
-                    )
+            for text, label in (record.values for record in self.sources.records(split)):
+                overlaps.add(split, [text.strip().encode()])
+                row, cut = self._row(text)
                 truncated += cut
                 writer.append([row])
-                if writer.rows % ROWS_PER_CHUNK == 0 or writer.rows == len(wanted):
-                    report(f"Writing {split}", writer.rows, len(wanted))
+                labels.append(numbers[str(label)])
+                if writer.rows % ROWS_PER_CHUNK == 0 or writer.rows == total:
+                    report(f"Writing {split}", writer.rows, total)
+        found = np.asarray(labels, dtype=np.int64)
+        write_labels(folder, split, found)
         return SplitRecord(
             examples=writer.rows,
             counts={"tokens": writer.total},
             longest={"source": writer.longest},
+            median={"source": writer.median},
+            classes=_class_counts(found, self.label_names),
             truncated=truncated,
         )
 
@@ -235,69 +228,151 @@ class LabelledTextPlan:
         """The token numbers of a text, and whether it was cut for them."""
         if self.tokenizer is not None:
             return self.tokenizer.encode_cut(text, self.max_length)
-        row = [byte + 1 for byte in text.encode("utf-8", "replace")]
+        row = [byte + 1 for byte in text.encode()]
         return row[: self.max_length], len(row) > self.max_length
 
 
-def plan_classification(request: PrepareRequest, report: Report) -> Plan:
+def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report) -> Plan:
     """Find and read the files of a classification task.
 
     Raises:
         UsageError: on options of other tasks.
-        DataError: when a file is missing, damaged or of no known form.
+        DataError: with all that is wrong with the files.
     """
     if request.target:
         raise UsageError("classification has labels, no translations: leave out --target")
-    given = {"train": request.source, "valid": request.valid, "test": request.test}
-    for split, named in given.items():
-        if len(named) > 1:
+    named = {"train": request.source, "valid": request.valid, "test": request.test}
+    if _holds_texts(request.source[0]):
+        given = files_of(named, doctor)
+        if not _pictures_in_columns(request, given["train"][0]):
+            return _plan_texts(request, given, doctor, report)
+        _check_images(request)
+        return _plan_images(request, *_images_in_columns(request, given, doctor, report), doctor)
+    return _plan_images(request, *_images_of(request, named, doctor, report), doctor)
+
+
+def _images_of(
+    request: PrepareRequest,
+    named: Mapping[str, Sequence[Path]],
+    doctor: Doctor,
+    report: Report,
+) -> tuple[dict[str, ImageSource], dict[str, str]]:
+    """The images of files and folders of pictures, and the names of these."""
+    _check_images(request)
+    refuse_columns(request)
+    for split, paths in named.items():
+        if len(paths) > 1:
             option = "source" if split == "train" else split
-            raise UsageError(f"--{option} is given {len(named)} times; classification reads one")
-    paths = {split: named[0] for split, named in given.items() if named}
-    if any(paths["train"].name.endswith(ending) for ending in TEXT_ENDINGS):
-        return _plan_texts(request, paths, report)
+            raise UsageError(f"--{option} is given {len(paths)} times; classification reads one")
+    sources, names = dict[str, ImageSource](), dict[str, str]()
+    for split, paths in named.items():
+        if not paths:
+            continue
+        with doctor.going_on():
+            found = open_images(paths[0], split, doctor, report)
+            for role, source in found.items():
+                if role == "train":
+                    sources[split], names[split] = source, paths[0].name
+                elif split == "train" and not named[role]:
+                    sources[role], names[role] = source, paths[0].name
+    return sources, names
+
+
+def _plan_images(
+    request: PrepareRequest,
+    sources: dict[str, ImageSource],
+    names: dict[str, str],
+    doctor: Doctor,
+) -> ImagePlan:
+    if request.image_size is None:
+        for source in sources.values():
+            with doctor.going_on():
+                source.check_sizes()
+    doctor.check()
+    sources = {split: sources[split] for split in SPLITS if split in sources}
+    train = sources["train"]
+    codes = np.zeros(len(train.labels), dtype=np.int8)
+    missing = [split for split in SPLITS if split not in sources]
+    if missing:
+        keys = [train.hashes(), *([train.groups] if len(train.groups) else [])]
+        codes = hold_out(joined_groups(keys), train.labels, missing)
+    parts: Parts = {
+        split: (split, np.arange(len(sources[split].labels)))
+        if split in sources and split != "train"
+        else ("train", np.flatnonzero(codes == SPLITS.index(split)))
+        for split in SPLITS
+    }
+    return ImagePlan(request, sources, names, parts, doctor.skipped)
+
+
+def _images_in_columns(
+    request: PrepareRequest, given: Mapping[str, Sequence[Path]], doctor: Doctor, report: Report
+) -> tuple[dict[str, ImageSource], dict[str, str]]:
+    """Pictures of tables, or named by them, with their labels."""
+    columns = Columns((("image", "label"),), dict(request.columns), request.group_by)
+    found = read_sources(_alone(given), columns, doctor, report)
+    doctor.check()
+    found, label_names = _numbered(found, doctor)
+    doctor.check()
+    numbers = {name: number for number, name in enumerate(label_names)}
+    images, names = dict[str, ImageSource](), dict[str, str]()
+    for split, files in found.files.items():
+
+        def pictures(files: Sequence[RecordFile] = files) -> Iterator[tuple[str, bytes | Path]]:
+            for file in files:
+                for record in file.records():
+                    picture = record.values[0]
+                    place = place_of(file.paths, record)
+                    yield (f"{place}: {picture}" if isinstance(picture, Path) else place), picture
+
+        labels = np.array([numbers[str(label)] for label in found.labels[split]], dtype=np.int64)
+        digest = hashlib.sha256("".join(d for f in files for d in f.sha256).encode()).hexdigest()
+        images[split] = EncodedImages.examined(
+            pictures,
+            labels,
+            label_names,
+            digest,
+            split,
+            doctor,
+            report,
+            found.groups if split == "train" else None,
+        )
+        names[split] = files[0].paths[0].name
+    return images, names
+
+
+def _alone(given: Mapping[str, Sequence[Path]]) -> dict[str, list[tuple[Path, ...]]]:
+    return {split: [(path,) for path in paths] for split, paths in given.items()}
+
+
+def _holds_texts(source: Path) -> bool:
+    """Whether a source is texts or a table, not a file or a folder of pictures."""
+    if not source.is_dir() or has_columns(source):
+        return has_columns(source)
+    if (source / SPLITS_FILE).is_file():
+        return True
+    return any(has_columns(file) for file in source.rglob("*")) and not any(
+        is_picture(file) for file in source.glob("*/*")
+    )
+
+
+def _pictures_in_columns(request: PrepareRequest, path: Path) -> bool:
+    named = dict(request.columns)
+    if "image" in named or "text" in named:
+        return "image" in named
+    columns = column_names(path) if path.exists() else []
+    return not {*columns} & {*USUAL_NAMES["text"]} and bool(
+        {name.partition(".")[0] for name in columns} & {*USUAL_NAMES["image"]}
+    )
+
+
+def _check_images(request: PrepareRequest) -> None:
     if request.image_size is not None and request.image_size < 1:
         raise UsageError(f"--image-size must be at least 1; given {request.image_size}")
     if request.max_length is not None:
         raise UsageError("--max-length is for text; leave it out")
     if isinstance(request.tokenizer, Path):
         raise UsageError("--tokenizer DIR is for text; leave it out")
-    report("Reading", 0, len(paths))
-    train, test = open_images(paths["train"])
-    sources = {"train": train}
-    sources |= {split: open_images(path)[0] for split, path in paths.items() if split != "train"}
-    names = {split: path.name for split, path in paths.items()}
-    if test is not None and "test" not in sources:
-        sources["test"], names["test"] = test, paths["train"].name
-    report("Reading", len(paths), len(paths))
-    return ImagePlan(request, sources, names)
-
-
-def split_examples(labels: dict[str, Labels]) -> Parts:
-    """Which examples of which source form the splits.
-
-    A validation or test split that was not given is held out of the training examples, each class
-    in its share: one in ten, at most 5,000, first for test and then for validation.
-
-    Raises:
-        DataError: when there are too few examples to hold any out.
-    """
-    rest = np.arange(len(labels["train"]))
-    parts: Parts = {}
-    for split in ("test", "valid"):
-        if split in labels:
-            parts[split] = (split, np.arange(len(labels[split])))
-            continue
-        count = min(len(rest) // VALID_SHARE, VALID_MOST)
-        if not count:
-            raise DataError(
-                f"{len(rest)} training examples are too few to hold some out for the {split} "
-                f"split; give --{split}"
-            )
-        kept, held = holdout(labels["train"][rest], count)
-        parts[split], rest = ("train", rest[held]), rest[kept]
-    parts["train"] = ("train", rest)
-    return {split: parts[split] for split in SPLITS}
 
 
 def write_labels(folder: Path, split: str, labels: Labels) -> None:
@@ -305,8 +380,13 @@ def write_labels(folder: Path, split: str, labels: Labels) -> None:
     (folder / f"{split}.labels.bin").write_bytes(labels.astype("<i8").tobytes())
 
 
+def _class_counts(labels: Labels, names: Sequence[str]) -> dict[str, int]:
+    counts = np.bincount(labels, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=True))
+
+
 def _plan_texts(
-    request: PrepareRequest, paths: dict[str, Path], report: Report
+    request: PrepareRequest, given: Mapping[str, Sequence[Path]], doctor: Doctor, report: Report
 ) -> LabelledTextPlan:
     if request.image_size is not None:
         raise UsageError("--image-size is for images; leave it out")
@@ -321,44 +401,58 @@ def _plan_texts(
             raise UsageError(
                 f"--max-length must be at least {least}, marks included; given {request.max_length}"
             )
-    files, found = {}, {}
-    for done, (split, path) in enumerate(paths.items(), start=1):
-        files[split] = scan(path)
-        found[split] = [example.label for example in _examples(path)]
-        report("Reading", done, len(paths))
-    kinds = {type(label) for label in found["train"]}
-    names = sorted(set(found["train"]), key=lambda label: str(label) if len(kinds) > 1 else label)
-    numbers = {label: number for number, label in enumerate(names)}
-    labels = {}
-    for split, given in found.items():
-        unknown = next((line for line, label in enumerate(given, 1) if label not in numbers), None)
-        if unknown is not None:
-            raise DataError(
-                f"{paths[split]}:{unknown}: the label {given[unknown - 1]!r} does not occur in "
-                f"{paths['train']}"
-            )
-        labels[split] = np.asarray([numbers[label] for label in given], dtype=np.int64)
-    if len(names) < 2:
-        raise DataError(f"{paths['train']} has one label only, {names[0]!r}; there should be two")
-    return LabelledTextPlan(request, files, labels, tuple(map(str, names)), tokenizer)
+
+    def problem(record: Record) -> str:
+        text = record.values[0]
+        if not text.strip():
+            return "the text is empty"
+        if tokenizer is not None and not tokenizer.encode_cut(text, LONGEST_TOKENS)[0]:
+            return "the tokenizer makes no token of this text"
+        return ""
+
+    columns = Columns((("text", "label"),), dict(request.columns), request.group_by)
+    sources = read_sources(_alone(given), columns, doctor, report, problem)
+    if doctor.wrong:
+        doctor.check()
+    sources, names = _numbered(sources, doctor)
+    doctor.check()
+    if sources.missing:
+        numbers = {name: number for number, name in enumerate(names)}
+        labels = np.array([numbers[str(label)] for label in sources.labels["train"]], np.int64)
+        keys = [*sources.keys, *([sources.groups] if request.group_by else [])]
+        codes = hold_out(joined_groups(keys), labels, sources.missing)
+        sources = replace(sources, codes=codes)
+    return LabelledTextPlan(request, sources, names, doctor.skipped, tokenizer)
 
 
-def _examples(path: Path) -> Iterator[_Example]:
-    """The examples of a file, one a line.
-
-    Raises:
-        DataError: naming the line that is no object with ``text`` and ``label``.
-    """
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            found: Any = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from error
-        text, label = (found.get(k) if isinstance(found, dict) else None for k in ("text", "label"))
-        fits = isinstance(label, str | int) and not isinstance(label, bool)
-        if not isinstance(text, str) or not text or not fits:
-            raise DataError(
-                f"{path}:{number}: a line is a JSON object with a text that is not empty and a "
-                'label, {"text": "…", "label": 0}'
-            )
-        yield _Example(text, cast(str | int, label))
+def _numbered(sources: Sources, doctor: Doctor) -> tuple[Sources, tuple[str, ...]]:
+    """The names of the classes of the training examples; others are left out of other splits."""
+    train = sources.labels["train"]
+    path = sources.files["train"][0].paths[0] if "train" in sources.files else Path()
+    kinds = {type(label) for label in train}
+    named = sorted(set(train), key=lambda label: str(label) if len(kinds) > 1 else label)
+    names = tuple(map(str, named))
+    if train and len(names) < 2:
+        doctor.wrong.append(f"{path} has one label only, {named[0]!r}; there should be two")
+    elif len(names) > max(FEWEST_LABELS, len(train) // 2):
+        doctor.wrong.append(
+            f"{path} has {len(names):,} different labels of {len(train):,} examples: classes come "
+            "back; name the column that holds them with --column label=NAME"
+        )
+    files, labels = dict(sources.files), dict(sources.labels)
+    for split in sources.files:
+        if split == "train":
+            continue
+        files[split], labels[split] = [], []
+        for file in sources.files[split]:
+            unknown = set[int]()
+            for record in file.records():
+                label = record.values[-1]
+                if str(label) in names:
+                    labels[split].append(label)
+                    continue
+                unknown.add(record.line)
+                place = place_of(file.paths, record)
+                doctor.leave_out(split, place, f"the label {label!r} does not occur in {path}")
+            files[split].append(file.without(unknown))
+    return replace(sources, files=files, labels=labels), names

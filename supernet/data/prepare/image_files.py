@@ -14,10 +14,10 @@ import io
 import itertools
 import pickletools
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,19 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from supernet.data.images import Labels, Pixels, read_arrays
 from supernet.data.manifest import file_sha256
+from supernet.data.prepare.doctor import Doctor
+from supernet.data.prepare.plan import HASH_BYTES, SPLITS, Hashes
+from supernet.data.prepare.splits import split_called
 from supernet.data.sources import CIFAR10_NAMES
+from supernet.data.text_files import Report
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
 IMAGES_PER_CHUNK = 1024
-GREY_MODES = ("1", "L")
+PICTURES_PER_REPORT = 256
+GREY_MODES = ("1", "L", "LA", "La")
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -53,12 +61,34 @@ class ImageSource(Protocol):
         ...
 
     @property
+    def groups(self) -> Hashes:
+        """Hash of what each image is grouped by, ``(N,)``; empty where there are no groups."""
+        ...
+
+    @property
     def digest(self) -> str:
         """sha256 over all that is read."""
         ...
 
+    def hashes(self) -> Hashes:
+        """A hash of each image, ``(N,)``."""
+        ...
+
+    def check_sizes(self) -> None:
+        """See that all images are square and of one size.
+
+        Raises:
+            DataError: naming one or two that are not.
+        """
+        ...
+
     def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
-        """The chosen images in parts uint8 ``(n, H, W, C)``, cut and scaled to `size` if given."""
+        """The chosen images in parts uint8 ``(n, H, W, C)``, cut and scaled to `size` if given.
+
+        Args:
+            chosen: ascending.
+            size: of a side.
+        """
         ...
 
 
@@ -66,10 +96,24 @@ class ImageSource(Protocol):
 class ArrayImages:
     """Images that are in memory, uint8 ``(N, H, W, C)``."""
 
+    name: str
     pixels: Pixels
     labels: Labels
     label_names: tuple[str, ...]
     digest: str
+    groups: Hashes = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+
+    def hashes(self) -> Hashes:
+        """A hash of each image's pixels."""
+        return np.array([_hashed(image.tobytes()) for image in self.pixels], dtype=np.uint64)
+
+    def check_sizes(self) -> None:
+        """See that they are square.
+
+        Raises:
+            DataError: when they are not.
+        """
+        _check_square(self.name, self.pixels.shape[2], self.pixels.shape[1])
 
     def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
         """The chosen images, in parts."""
@@ -81,46 +125,119 @@ class ArrayImages:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PackedImages:
-    """JPEG files one behind the other; image i lies between `offsets` i and i + 1."""
+class EncodedImages:
+    """PNG and JPEG files, wherever they lie, each of which was decoded once.
 
-    data: Pixels
-    offsets: NDArray[np.int64]
+    Attributes:
+        pictures: gives the name of every picture, and its bytes or its path.
+        usable: numbers of those that are used, ascending.
+        labels: of these.
+        label_names: one for each class.
+        digest: sha256 over all that is read.
+        channels: 1 if all are grey, otherwise 3.
+        seen: a hash of each, which was made of its pixels.
+        sizes: width and height → name of the first picture of that size, and their number.
+        groups: hashes of what they are grouped by; empty where there are no groups.
+    """
+
+    pictures: Callable[[], Iterator[tuple[str, bytes | Path]]]
+    usable: NDArray[np.intp]
     labels: Labels
     label_names: tuple[str, ...]
     digest: str
-    name: str
+    channels: int
+    seen: Hashes
+    sizes: dict[tuple[int, int], tuple[str, int]]
+    groups: Hashes
+
+    @classmethod
+    def examined(
+        cls,
+        pictures: Callable[[], Iterator[tuple[str, bytes | Path]]],
+        labels: Labels,
+        label_names: tuple[str, ...],
+        digest: str,
+        split: str,
+        doctor: Doctor,
+        report: Report,
+        groups: Hashes | None = None,
+    ) -> EncodedImages:
+        """Decode every picture once, to find those that cannot be used, their sizes and colours."""
+        usable, seen, grey = list[int](), list[int](), True
+        sizes: dict[tuple[int, int], tuple[str, int]] = {}
+        label = f"Reading pictures for {split}"
+        for number, (name, picture) in enumerate(pictures()):
+            try:
+                plain = _opened(picture, name)
+            except DataError as error:
+                doctor.leave_out(split, name, str(error).removeprefix(f"{name} "))
+            else:
+                grey = grey and plain.mode == "L"
+                first, count = sizes.get(plain.size, (name, 0))
+                sizes[plain.size] = (first, count + 1)
+                usable.append(number)
+                seen.append(_hashed(plain.tobytes()))
+            if (number + 1) % PICTURES_PER_REPORT == 0:
+                report(label, number + 1, len(labels))
+        report(label, len(labels), len(labels))
+        chosen = np.array(usable, dtype=np.intp)
+        return cls(
+            pictures,
+            chosen,
+            labels[chosen],
+            label_names,
+            digest,
+            1 if grey else 3,
+            np.array(seen, dtype=np.uint64),
+            sizes,
+            groups[chosen] if groups is not None and len(groups) else np.zeros(0, dtype=np.uint64),
+        )
+
+    def hashes(self) -> Hashes:
+        """A hash of each picture's pixels."""
+        return self.seen
+
+    def check_sizes(self) -> None:
+        """See that all pictures are square and of one size.
+
+        Raises:
+            DataError: naming one or two that are not.
+        """
+        if len(self.sizes) < 2:
+            for (width, height), (name, _) in self.sizes.items():
+                _check_square(name, width, height)
+            return
+        (first, (first_name, _)), (other, (name, _)) = list(self.sizes.items())[:2]
+        least = min(min(size) for size in self.sizes)
+        raise DataError(
+            f"{name} has {other[0]} x {other[1]} pixels, but {first_name} {first[0]} x {first[1]} "
+            f"({len(self.sizes):,} sizes in all, the shortest side has {least}); give --image-size "
+            "to make them equal"
+        )
 
     def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
-        """The chosen images, in parts."""
-        for part in _parts(chosen):
-            yield _stacked([(self._image(index, size), f"{self.name}[{index}]") for index in part])
-
-    def _image(self, index: int, size: int | None) -> Pixels:
-        packed = self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
-        return _decoded(packed, f"{self.name}[{index}]", 3, size)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class FolderImages:
-    """Picture files in one folder for each class."""
-
-    paths: tuple[Path, ...]
-    labels: Labels
-    label_names: tuple[str, ...]
-    digest: str
-
-    def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
-        """The chosen images, in parts; grey if the first image of all is."""
-        channels = _channels(self.paths[0])
-        for part in _parts(chosen):
-            paths = [self.paths[index] for index in part]
-            images = [_decoded(_bytes(path), str(path), channels, size) for path in paths]
-            yield _stacked(list(zip(images, map(str, paths), strict=True)))
+        """The chosen pictures, in parts."""
+        wanted, part = set(self.usable[chosen].tolist()), list[Pixels]()
+        for number, (name, picture) in enumerate(self.pictures()):
+            if number not in wanted:
+                continue
+            part.append(_decoded(picture, name, self.channels, size))
+            if len(part) == IMAGES_PER_CHUNK:
+                yield np.stack(part)
+                part = []
+        if part:
+            yield np.stack(part)
 
 
-def open_images(path: Path) -> tuple[ImageSource, ImageSource | None]:
-    """The training images of a file or folder, and its test images if it has a part of its own.
+def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[str, ImageSource]:
+    """The training images of a file or folder, and those that it holds of other splits.
+
+    Args:
+        path: an ``.npz`` file, a folder of CIFAR-10's batches, a folder with one folder for each
+            class, or one with such folders for each split.
+        split: that it was given for.
+        doctor: learns of pictures that cannot be used, and of what is ignored.
+        report: is told how many pictures were read.
 
     Raises:
         DataError: when there is no such thing, or it is none of the known forms.
@@ -128,26 +245,49 @@ def open_images(path: Path) -> tuple[ImageSource, ImageSource | None]:
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.is_dir():
-        return _batches(path) if is_batch_folder(path) else (_folder(path), None)
+        if is_batch_folder(path):
+            return _batches(path)
+        inside = {child.name: split_called(child.name) for child in _folders(path)}
+        if "train" in inside.values() and all(inside.values()):
+            return {
+                found: _folder(path / name, found, doctor, report)
+                for name, found in inside.items()
+                if found is not None
+            }
+        return {"train": _folder(path, split, doctor, report)}
     if path.suffix != ".npz":
         raise DataError(
             f"{path} is of no known form; images are read from an .npz file, the folder of "
-            "CIFAR-10's python batches, or a folder with one folder of PNG or JPEG files a class"
+            "CIFAR-10's python batches, a folder with one folder of PNG or JPEG files a class, or "
+            "a table with the columns image and label; texts from a table with text and label "
+            "(.csv, .tsv, .jsonl, .parquet, .arrow, or a folder that datasets saved)"
         )
     arrays = _npz_names(path)
+    read: Callable[[Path, str], ImageSource]
     if "train_jpeg" in arrays:
-        test = _packed(path, "test") if "test_jpeg" in arrays else None
-        return _packed(path, "train"), test
-    return _arrays(path, "train"), _arrays(path, "test") if "x_test" in arrays else None
+        known = {f"{part}_{what}" for part in SPLITS for what in ("jpeg", "offset", "label")}
+        has = [part for part in SPLITS if f"{part}_jpeg" in arrays]
+
+        def read(file: Path, part: str) -> ImageSource:
+            role = split if part == "train" else part
+            return _packed(file, part, role, doctor, report)
+    else:
+        known = {f"{axis}_{part}" for part in SPLITS for axis in "xy"}
+        has = [part for part in SPLITS if f"x_{part}" in arrays] or ["train"]
+        read = _arrays
+    unread = sorted(arrays - known - {"class_names"})
+    if unread:
+        doctor.ignored.append(f"{path}: the arrays {', '.join(unread)}")
+    return {part: read(path, part) for part in has if part == "train" or split == "train"}
 
 
-def _batches(path: Path) -> tuple[ImageSource, ImageSource]:
-    made = []
-    for names in (TRAIN_FILES, (TEST_FILE,)):
+def _batches(path: Path) -> dict[str, ImageSource]:
+    made: dict[str, ImageSource] = {}
+    for split, names in (("train", TRAIN_FILES), ("test", (TEST_FILE,))):
         files = [path / name for name in names]
         pixels, labels = read_batches(files)
-        made.append(ArrayImages(pixels, labels, CIFAR10_NAMES, _digest_of(files, path)))
-    return made[0], made[1]
+        made[split] = ArrayImages(str(path), pixels, labels, CIFAR10_NAMES, _digest_of(files, path))
+    return made
 
 
 def _npz_names(path: Path) -> set[str]:
@@ -167,10 +307,12 @@ def _arrays(path: Path, part: str) -> ArrayImages:
         )
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     labels = _labels(found[names[1]], len(pixels), f"y_{part} of {path}")
-    return ArrayImages(pixels, labels, _names(found, labels), file_sha256(path))
+    return ArrayImages(
+        f"x_{part} of {path}", pixels, labels, _names(found, labels), file_sha256(path)
+    )
 
 
-def _packed(path: Path, part: str) -> PackedImages:
+def _packed(path: Path, part: str, split: str, doctor: Doctor, report: Report) -> EncodedImages:
     names = (f"{part}_jpeg", f"{part}_offset", f"{part}_label")
     found = read_arrays(str(path), names)
     data, offsets = found[names[0]], found[names[1]]
@@ -180,10 +322,13 @@ def _packed(path: Path, part: str) -> PackedImages:
             f"{names[0]} of {path} should be bytes, and {names[1]} say where each image begins"
         )
     labels = _labels(found[names[2]], len(offsets) - 1, f"{names[2]} of {path}")
-    digest = file_sha256(path)
-    named = f"{path}:{names[0]}"
-    return PackedImages(
-        data, offsets.astype(np.int64), labels, _names(found, labels), digest, named
+
+    def pictures() -> Iterator[tuple[str, bytes | Path]]:
+        for number, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
+            yield f"{path}:{names[0]}[{number}]", data[start:end].tobytes()
+
+    return EncodedImages.examined(
+        pictures, labels, _names(found, labels), file_sha256(path), split, doctor, report
     )
 
 
@@ -206,24 +351,42 @@ def _names(arrays: dict[str, NDArray[Any]], labels: Labels) -> tuple[str, ...]:
     return names if len(names) >= count else tuple(map(str, range(count)))
 
 
-def _folder(path: Path) -> FolderImages:
-    classes = sorted(
+def is_picture(file: Path) -> bool:
+    """Whether a file is a PNG or JPEG image, by its name."""
+    return file.suffix.lower() in PICTURE_ENDINGS
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(
         child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")
     )
-    files = [
-        sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURE_ENDINGS)
-        for folder in classes
+
+
+def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedImages:
+    classes = _folders(path)
+    doctor.ignored += [
+        f"{file}: no PNG or JPEG file in a folder of a class"
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not (is_picture(file) and file.parent in classes)
     ]
+    files = [sorted(file for file in folder.iterdir() if is_picture(file)) for folder in classes]
     empty = next((str(c) for c, inside in zip(classes, files, strict=True) if not inside), None)
     if len(classes) < 2 or empty:
         raise DataError(
             f"{empty or path} holds no {'PNG or JPEG files' if empty else 'folders'}; a folder of "
             "images has one folder for each of at least two classes, with PNG or JPEG files in it"
         )
-    paths = tuple(file for inside in files for file in inside)
+    paths = [file for inside in files for file in inside]
     labels = np.repeat(np.arange(len(classes)), [len(inside) for inside in files])
+
+    def pictures() -> Iterator[tuple[str, bytes | Path]]:
+        return ((str(file), file) for file in paths)
+
     names = tuple(folder.name for folder in classes)
-    return FolderImages(paths, labels.astype(np.int64), names, _digest_of(paths, path))
+    digest = _digest_of(paths, path)
+    return EncodedImages.examined(
+        pictures, labels.astype(np.int64), names, digest, split, doctor, report
+    )
 
 
 def _digest_of(files: list[Path] | tuple[Path, ...], root: Path) -> str:
@@ -238,22 +401,23 @@ def _parts(chosen: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         yield chosen[start : start + IMAGES_PER_CHUNK]
 
 
+def _check_square(name: str, width: int, height: int) -> None:
+    if width != height:
+        raise DataError(
+            f"the images of {name} have {width} x {height} pixels; they should be square and of "
+            "one size: give --image-size to cut and scale them"
+        )
+
+
+def _hashed(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=HASH_BYTES).digest())
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _channels(path: Path) -> int:
-    """1 for a grey picture, 3 for any other."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(_bytes(path))) as image:
-            return 1 if image.mode in GREY_MODES else 3
-    except OSError as error:
-        raise DataError(f"{path} is no PNG or JPEG image, or is damaged: {error}") from error
 
 
 def read_picture(path: Path, channels: int, size: int) -> Pixels:
@@ -262,20 +426,31 @@ def read_picture(path: Path, channels: int, size: int) -> Pixels:
     Raises:
         DataError: for what is no PNG or JPEG image.
     """
-    return _decoded(_bytes(path), str(path), channels, size)
+    return _decoded(path, str(path), channels, size)
 
 
-def _decoded(data: bytes, name: str, channels: int, size: int | None) -> Pixels:
-    """One picture ``(H, W, C)``."""
-    from PIL import Image
+def _opened(picture: bytes | Path, name: str) -> Image.Image:
+    """A decoded picture, grey or of three colours; what is transparent shows what lies below."""
+    from PIL import Image, UnidentifiedImageError
 
+    data = picture if isinstance(picture, bytes) else _bytes(picture)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-                plain = image.convert("L" if channels == 1 else "RGB")
+                if image.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
+                    wide = np.asarray(image).astype(np.int64).clip(0, 2**16 - 1)
+                    return Image.fromarray((wide >> 8).astype(np.uint8))
+                plain = image.convert("RGBA") if image.mode == "P" else image
+                return plain.convert("L" if image.mode in GREY_MODES else "RGB")
     except (OSError, SyntaxError, ValueError, Warning, Image.DecompressionBombError) as error:
-        raise DataError(f"{name} is no PNG or JPEG image, or is damaged: {error}") from error
+        why = "" if isinstance(error, UnidentifiedImageError) else f", or is damaged: {error}"
+        raise DataError(f"{name} is no PNG or JPEG image{why}") from error
+
+
+def _decoded(picture: bytes | Path, name: str, channels: int, size: int | None) -> Pixels:
+    """One picture ``(H, W, C)``."""
+    plain = _opened(picture, name).convert("L" if channels == 1 else "RGB")
     pixels = np.asarray(plain, dtype=np.uint8).reshape(plain.height, plain.width, channels)
     return pixels if size is None else _scaled(pixels, size)
 
@@ -291,17 +466,6 @@ def _scaled(pixels: Pixels, size: int) -> Pixels:
     image = Image.fromarray(square[..., 0] if channels == 1 else square)
     scaled = image.resize((size, size), Image.Resampling.BICUBIC)
     return np.asarray(scaled, dtype=np.uint8).reshape(size, size, channels)
-
-
-def _stacked(images: list[tuple[Pixels, str]]) -> Pixels:
-    first, first_name = images[0]
-    for image, name in images:
-        if image.shape != first.shape:
-            raise DataError(
-                f"{name} has {image.shape[1]} x {image.shape[0]} pixels, but {first_name} "
-                f"{first.shape[1]} x {first.shape[0]}; give --image-size to make them equal"
-            )
-    return np.stack([image for image, _ in images])
 
 
 def read_batches(paths: list[Path]) -> tuple[Pixels, Labels]:

@@ -40,15 +40,15 @@ class PrepareRequest:
 
     Attributes:
         task: what the data are for.
-        source: files of the training split; several are read one after the other. For
-            classification one file or folder.
+        source: files of the training split; several are read one after the other. Of pictures
+            one file or folder.
         out: the folder to make.
         target: translation only: as many files as `source`, line by line its translations.
         valid: the validation split. Translation: a prefix to which the endings of source and
-            target are added, or a source and a target file. Classification may leave it out:
-            one in ten training examples is held out then.
+            target are added, or a source and a target file. What is left out is held out of the
+            training examples, see `supernet.data.prepare.held_out`.
         test: the test split, in the same forms.
-        vocab_size: tokens of a vocabulary, marks included.
+        vocab_size: tokens of a vocabulary, marks included; None for as many as the text teaches.
         joint: translation only: one vocabulary for both sides.
         tokenizer: how the vocabulary is learnt, or the folder of a checkpoint, whose vocabulary is
             taken as it is.
@@ -58,6 +58,10 @@ class PrepareRequest:
         image_size: images are cut square and scaled to this side; None keeps them as they are,
             and then they all have to be square and of one size.
         allow_overlap: take a file that is given for two splits.
+        columns: role (text, label, image, source, target, query, passage) and name of the column
+            that holds it, where it has no usual name.
+        group_by: column of groups that are held out whole.
+        skip_bad: leave out examples that cannot be used.
     """
 
     task: TaskName
@@ -66,13 +70,22 @@ class PrepareRequest:
     target: tuple[Path, ...] = ()
     valid: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
-    vocab_size: int = 32_000
+    vocab_size: int | None = None
     joint: bool = True
     tokenizer: ModelType | Path = "bpe"
     max_length: int | None = None
     max_ratio: float = 3.0
     image_size: int | None = None
     allow_overlap: bool = False
+    columns: tuple[tuple[str, str], ...] = ()
+    group_by: str | None = None
+    skip_bad: bool = False
+
+    @property
+    def column_settings(self) -> Settings:
+        """The options about columns, where they are given."""
+        named: Settings = {f"column_{role}": name for role, name in self.columns}
+        return named | ({} if self.group_by is None else {"group_by": self.group_by})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,11 @@ class Plan(Protocol):
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
+        ...
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """Split → examples that were left out because they cannot be used."""
         ...
 
     @property

@@ -7,6 +7,8 @@ scores compare with those of others: a blank line of a stream is an end mark alo
 the maximum length is cut for the network, while the whole line stays in ``SPLIT.source.txt`` and
 ``SPLIT.target.txt``, against which BLEU is counted.
 
+A text in a column of a language model's data may have several lines.
+
 With the tokenizer of a checkpoint a line of a stream is a text with the marks that this puts around
 one, or else a line with its line feed.
 """
@@ -15,24 +17,32 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
+
+import numpy as np
 
 from search_spaces.errors import DataError, UsageError
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
-from supernet.data.prepare.checkpoint_folder import check_joins, input_file, read_folder, record
+from supernet.data.prepare.checkpoint_folder import (
+    check_joins,
+    input_file,
+    read_folder,
+    tokenizer_record,
+)
+from supernet.data.prepare.doctor import Doctor
+from supernet.data.prepare.held_out import hold_out, hold_out_ends, joined_groups
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
+from supernet.data.prepare.records import Columns, has_columns
+from supernet.data.prepare.splits import Sources, files_of, read_sources, refuse_columns
 from supernet.data.text_files import (
     Report,
     RowWriter,
-    TextFile,
     TokenDtype,
-    read_lines,
-    scan,
     token_dtype,
     writing_rows,
 )
@@ -48,28 +58,34 @@ from supernet.data.tokenizer import (
 
 LINES_PER_CHUNK = 4096
 LONGEST_PAIR = 256
+# Of a vocabulary whose size is not given.
+CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
 SIDES = ("source", "target")
 
 SHORTEST_LIMIT = 2  # one token and the end mark
 
-Files = dict[str, tuple[Path, ...]]  # split → files, read one after the other
-
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """Text that was read once: `sides` has ``source`` and, for translation, ``target``.
+    """Text that was read once; a record has two values, source and target, or one.
 
     `tokenizer` is that of a checkpoint; None where a vocabulary is learnt.
     """
 
     request: PrepareRequest
-    sides: dict[str, dict[str, list[TextFile]]]
+    sources: Sources
+    skipped: Mapping[str, int]
     tokenizer: CheckpointTokenizer | None = None
 
     @property
     def pairs(self) -> bool:
         """Whether every line has a translation."""
-        return "target" in self.sides
+        return self.request.task == "translation"
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What stands side by side."""
+        return SIDES if self.pairs else SIDES[:1]
 
     @property
     def joint(self) -> bool:
@@ -83,6 +99,13 @@ class TextPlan:
         return self.request.tokenizer
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens of a vocabulary: a thousand characters for each, so that all are seen often."""
+        learnable = min(MOST_TOKENS, self.sources.characters // CHARACTERS_PER_TOKEN)
+        least = max(FEWEST_TOKENS, 2 * self.sources.alphabet)  # each character is a token
+        return self.request.vocab_size or max(least, learnable)
+
+    @property
     def max_length(self) -> int | None:
         """Tokens of a row at most, end mark included; a stream has no limit unless one is given."""
         return self.request.max_length or (LONGEST_PAIR if self.pairs else None)
@@ -91,36 +114,27 @@ class TextPlan:
     def settings(self) -> Settings:
         """The options that decide the content."""
         if self.tokenizer is not None:
-            return {"tokenizer": KIND, "max_length": self.max_length}
-        settings: Settings = {
-            "vocab_size": self.request.vocab_size,
+            settings: Settings = {"tokenizer": KIND, "max_length": self.max_length}
+            return settings | self.request.column_settings
+        settings = {
+            "vocab_size": self.vocab_size,
             "tokenizer": self.kind,
             "max_length": self.max_length,
         }
         if self.pairs:
             settings |= {"joint": self.request.joint, "max_ratio": self.request.max_ratio}
-        return settings
+        return settings | self.request.column_settings
 
     @property
     def inputs(self) -> list[InputFile]:
         """Everything that is read."""
         read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
-        return read + [
-            InputFile(role=f"{split}.{side}", name=file.path.name, sha256=file.sha256)
-            for side, splits in self.sides.items()
-            for split, files in splits.items()
-            for file in files
-        ]
+        return read + self.sources.inputs
 
     @property
     def contents(self) -> dict[str, tuple[str, str]]:
         """See `Plan.contents`."""
-        return {
-            f"{split}.{side}.{number}": (str(file.path), file.content)
-            for side, splits in self.sides.items()
-            for split, files in splits.items()
-            for number, file in enumerate(files)
-        }
+        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Learn the vocabularies and write the token files of every split."""
@@ -131,15 +145,14 @@ class TextPlan:
         records: dict[str, SplitRecord] = {}
         with Overlaps(folder) as overlaps:
             for split in SPLITS:
-                if self.sides["source"].get(split):
-                    made = write(split, folder, tokenizers, dtype, report, overlaps)
-                    shared = overlaps.of(split, records)
-                    records[split] = made.model_copy(update={"overlap": shared})
+                made = write(split, folder, tokenizers, dtype, report, overlaps)
+                shared = overlaps.of(split, records)
+                records[split] = made.model_copy(update={"overlap": shared})
         return Content("pairs" if self.pairs else "stream", records, self._record(sizes), dtype)
 
     def _record(self, sizes: list[int]) -> TokenizerRecord:
         if self.tokenizer is not None:
-            return record(self.tokenizer)
+            return tokenizer_record(self.tokenizer)
         return TokenizerRecord(
             kind=self.kind,
             joint=self.joint,
@@ -157,18 +170,32 @@ class TextPlan:
         return {"source": self.tokenizer}
 
     def _learn(self, folder: Path, report: Report) -> dict[str, Tokenizer]:
-        groups = [tuple(self.sides)] if self.joint else [(side,) for side in self.sides]
+        groups = [self.sides] if self.joint else [(side,) for side in self.sides]
         tokenizers: dict[str, Tokenizer] = {}
         for done, group in enumerate(groups):
             report("Vocabulary", done, len(groups))
-            files = [file for side in group for file in self.sides[side]["train"]]
-            names = " and ".join(dict.fromkeys(file.path.name for file in files))
-            size = self.request.vocab_size
-            model = learn(_sampled(files), size, self.kind, names)
+            paths = [
+                file.paths[min(self.sides.index(side), len(file.paths) - 1)]
+                for side in group
+                for file in self.sources.files["train"]
+            ]
+            names = " and ".join(dict.fromkeys(path.name for path in paths))
+            exact = self.request.vocab_size is not None
+            model = learn(self._sampled(group), self.vocab_size, self.kind, names, exact)
             (folder / tokenizer_file(None if self.joint else group[0])).write_bytes(model)
             tokenizers |= dict.fromkeys(group, SentencePieceTokenizer(model))
         report("Vocabulary", len(groups), len(groups))
         return tokenizers
+
+    def _sampled(self, sides: Sequence[str]) -> Iterator[str]:
+        """Lines of the training split, so many, evenly spread, as a vocabulary is learnt from."""
+        count = self.sources.count("train") * len(sides)
+        step = max(1, -(-count // MOST_TRAINING_LINES))
+        wanted = [self.sides.index(side) for side in sides]
+        for place in wanted:
+            for number, lines in enumerate(self._lines("train")):
+                if number % step == 0:
+                    yield lines[place]
 
     # -- splits -----------------------------------------------------------------------------------
 
@@ -183,7 +210,7 @@ class TextPlan:
     ) -> SplitRecord:
         dropped: Counter[str] = Counter()
         truncated = done = 0
-        total = sum(file.lines for file in self.sides["source"][split])
+        total = self.sources.count(split)
         limit = (self.max_length or 0) - 1  # the end mark is added when batches are made
         with ExitStack() as stack:
             writers = [
@@ -242,7 +269,7 @@ class TextPlan:
     ) -> SplitRecord:
         dropped: Counter[str] = Counter()
         counts: Counter[str] = Counter(words=0, characters=0)
-        done, total = 0, sum(file.lines for file in self.sides["source"][split])
+        done, total = 0, self.sources.count(split)
         limit = self.max_length if split == "train" else None
         read = _texts_of(tokenizers["source"])
         blank, tokens_of_spaces = read([""])[0], self.tokenizer is not None
@@ -272,14 +299,14 @@ class TextPlan:
             examples=writer.rows,
             counts={"tokens": writer.total, **counts},
             longest={"source": writer.longest},
+            median={"source": writer.median},
             dropped=dict(dropped),
         )
 
     def _lines(self, split: str) -> Iterator[tuple[str, ...]]:
-        """The lines of a split, side by side."""
-        sides = [[file.path for file in files[split]] for files in self.sides.values()]
-        for paths in zip(*sides, strict=True):
-            yield from zip(*map(read_lines, paths), strict=True)
+        """The lines of a split, side by side; a line feed in a sentence is a space."""
+        for record in self.sources.records(split):
+            yield tuple(value.replace("\n", " ") for value in record.values)
 
 
 def _texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -287,13 +314,6 @@ def _texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]
     if isinstance(tokenizer, CheckpointTokenizer):
         return tokenizer.encode_texts
     return lambda lines: [[*row, EOS] for row in tokenizer.encode(lines)]
-
-
-def _sampled(files: list[TextFile]) -> Iterator[str]:
-    """The lines of all files, or so many of them, evenly spread, as a vocabulary is learnt from."""
-    step = max(1, -(-sum(file.lines for file in files) // MOST_TRAINING_LINES))
-    lines = itertools.chain.from_iterable(read_lines(file.path) for file in files)
-    return itertools.islice(lines, 0, None, step)
 
 
 def _chunks(lines: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
@@ -320,6 +340,7 @@ def _pair_record(
         examples=writers[0].rows,
         counts={f"{side}_tokens": writer.total + writer.rows for side, writer in named.items()},
         longest={side: writer.longest + 1 for side, writer in named.items()},
+        median={side: writer.median + 1 for side, writer in named.items()},
         dropped=dict(dropped),
         truncated=truncated,
     )
@@ -331,18 +352,19 @@ def _check_not_empty(split: str, rows: int, dropped: Counter[str]) -> None:
         raise DataError(f"nothing is left of the {split} split: {reasons}")
 
 
-def plan_translation(request: PrepareRequest, report: Report) -> TextPlan:
+def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) -> TextPlan:
     """Find and read the files of a translation task.
 
     Raises:
         UsageError: when the request does not name the files it should, or asks for impossible
             sizes.
-        DataError: when a file is missing, empty, not UTF-8, damaged, or of another number of
-            lines than its partner.
+        DataError: with all that is wrong with the files, such as lines that are not UTF-8 or
+            another number of them than the partner has.
     """
-    if not request.target:
+    tables = all(has_columns(path) or path.is_dir() for path in request.source)
+    if not request.target and not tables:
         raise UsageError("translation needs --target: the translations of --source, line by line")
-    if len(request.source) != len(request.target):
+    if request.target and len(request.source) != len(request.target):
         raise UsageError(
             f"--source names {len(request.source)} files and --target {len(request.target)}; "
             "they go together one by one"
@@ -353,41 +375,61 @@ def plan_translation(request: PrepareRequest, report: Report) -> TextPlan:
             "the folder of a checkpoint is for language modelling and for texts with labels"
         )
     _check_numbers(request)
-    source: Files = {"train": request.source}
-    target: Files = {"train": request.target}
-    for split, given in (("valid", request.valid), ("test", request.test)):
-        if pair := _pair(split, given, request):
-            source[split], target[split] = ((path,) for path in pair)
-    plan = TextPlan(request, _scan({"source": source, "target": target}, report))
-    for split in source:
-        for first, second in zip(*(plan.sides[side][split] for side in SIDES), strict=True):
-            _check_partners(first, second)
-    return plan
+    given: dict[str, list[tuple[Path, ...]]] = {}
+    if request.target:
+        refuse_columns(request)
+        given["train"] = list(zip(request.source, request.target, strict=True))
+        for split, named in (("valid", request.valid), ("test", request.test)):
+            if named:
+                given[split] = [_pair(split, named, request)]
+    else:
+        named_files = {"train": request.source, "valid": request.valid, "test": request.test}
+        given = {s: [(p,) for p in paths] for s, paths in files_of(named_files, doctor).items()}
+    columns = Columns((SIDES,), dict(request.columns), request.group_by)
+    sources = read_sources(given, columns, doctor, report)
+    doctor.check()
+    if sources.missing:
+        keys = [sources.groups] if request.group_by else []
+        groups = joined_groups([*sources.keys, *keys])
+        codes = hold_out(groups, np.zeros(len(groups), dtype=np.int64), sources.missing)
+        sources = replace(sources, codes=codes)
+    return TextPlan(request, sources, doctor.skipped)
 
 
-def plan_language_modelling(request: PrepareRequest, report: Report) -> TextPlan:
+def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Report) -> TextPlan:
     """Find and read the files of a language modelling task.
 
     Raises:
-        UsageError: on options of other tasks, a missing split or impossible sizes.
-        DataError: when a file is missing, empty, not UTF-8 or damaged.
+        UsageError: on options of other tasks or impossible sizes.
+        DataError: with all that is wrong with the files, or when there is too little to hold out.
     """
     if request.target:
         raise UsageError("language modelling reads one text: leave out --target")
     _check_numbers(request)
-    for split, given in (("valid", request.valid), ("test", request.test)):
-        if not given:
-            raise _missing(split, "FILE")
-    files: Files = {"train": request.source, "valid": request.valid, "test": request.test}
+    named = {"train": request.source, "valid": request.valid, "test": request.test}
+    given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}
+    if not all(has_columns(path) for paths in given.values() for (path,) in paths):
+        refuse_columns(request)
     tokenizer = None
     if isinstance(request.tokenizer, Path):
         tokenizer = read_folder(request.tokenizer)
         check_joins(tokenizer, request.tokenizer)
-    return TextPlan(request, _scan({"source": files}, report), tokenizer)
+    columns = Columns((("text",),), dict(request.columns), request.group_by, by_line=True)
+    sources = read_sources(given, columns, doctor, report)
+    doctor.check()
+    if sources.missing:
+        if request.group_by:
+            groups = joined_groups([sources.groups])
+            codes = hold_out(groups, np.zeros(len(groups), dtype=np.int64), sources.missing)
+        else:
+            counts = [file.count for file in sources.files["train"]]
+            codes = hold_out_ends(counts, sources.missing)
+        sources = replace(sources, codes=codes)
+    return TextPlan(request, sources, doctor.skipped, tokenizer)
 
 
 def _check_numbers(request: PrepareRequest) -> None:
-    if request.vocab_size <= NUM_MARKS:
+    if request.vocab_size is not None and request.vocab_size <= NUM_MARKS:
         raise UsageError(f"--vocab-size {request.vocab_size} is too small; {NUM_MARKS} are marks")
     if request.max_length is not None and request.max_length < SHORTEST_LIMIT:
         raise UsageError(f"--max-length must be at least {SHORTEST_LIMIT}, end mark included")
@@ -399,18 +441,12 @@ def _check_numbers(request: PrepareRequest) -> None:
         raise UsageError("--image-size is for images; leave it out")
 
 
-def _missing(split: str, form: str) -> UsageError:
-    return UsageError(f"the {split} split is missing: give --{split} {form}")
-
-
 def _pair(split: str, given: tuple[Path, ...], request: PrepareRequest) -> tuple[Path, Path]:
     """The source and target file of a held-out split."""
     if len(given) == 2:
         return given[0], given[1]
     if len(given) != 1:
         form = f"PREFIX, or twice: --{split} SOURCE --{split} TARGET"
-        if not given:
-            raise _missing(split, form)
         raise UsageError(f"--{split} is given {len(given)} times; give --{split} {form}")
     if given[0].is_file():
         raise UsageError(
@@ -435,27 +471,3 @@ def _with_ending(split: str, prefix: Path, like: Path) -> Path:
     if found is None:
         raise DataError(f"--{split} {prefix}: there is neither {tries[0]} nor {tries[1]}")
     return found
-
-
-def _scan(sides: dict[str, Files], report: Report) -> dict[str, dict[str, list[TextFile]]]:
-    total = sum(len(paths) for splits in sides.values() for paths in splits.values())
-    done = itertools.count(1)
-    found: dict[str, dict[str, list[TextFile]]] = {}
-    report("Reading", 0, total)
-    for side, splits in sides.items():
-        found[side] = {split: [] for split in splits}
-        for split, paths in splits.items():
-            for path in paths:
-                found[side][split].append(scan(path))
-                report("Reading", next(done), total)
-    return found
-
-
-def _check_partners(source: TextFile, target: TextFile) -> None:
-    if source.lines == target.lines:
-        return
-    longer, shorter = sorted((source, target), key=lambda file: file.lines, reverse=True)
-    raise DataError(
-        f"{longer.path}:{shorter.lines + 1}: no partner: the file has {longer.lines} lines, but "
-        f"{shorter.path} only {shorter.lines}; line by line they should be translations"
-    )

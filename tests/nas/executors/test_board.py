@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.executors import board
 from nas.executors.board import Board, read_workers
 from nas.run.folder import RunFolder

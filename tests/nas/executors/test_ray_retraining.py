@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nas.executors.base import ExecutorSettings
-from nas.retraining.tuning_record import TUNED, TrialFolders
+from nas.executors.retraining.tuning_record import TUNED, TrialFolders
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from nas.stages.retrain import retrain

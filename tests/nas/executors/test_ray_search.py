@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
 from nas.run.events import Event

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.fairseq import backend as fairseq_backend
 from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
 from nas.fairseq.checkpoint import write_checkpoint

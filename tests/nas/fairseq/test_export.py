@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
-from nas.exporting.export import ExportRequest, export_network, verify_export
+from nas.console.app import app
 from nas.fairseq.binarised import FairseqDictionary
 from nas.fairseq.checkpoint import read_checkpoint
+from nas.results.export import ExportRequest, export_network, verify_export
 from search_spaces.errors import DataError, UsageError
 from supernet.data.text_files import TokenRows
 from supernet.extraction import Supernet

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from nas.exporting.export import ExportRequest, export_network
 from nas.fairseq.backend import find_program, import_checkpoints, run_job
 from nas.fairseq.binarised import write_data_bin
 from nas.fairseq.checkpoint import read_trained, write_checkpoint
 from nas.fairseq.folder import FairseqJob, prepare_job
 from nas.fairseq.plugin import USER_DIR
+from nas.results.export import ExportRequest, export_network
 from nas.results.networks import open_data, open_network, translate_text
 from nas.run.folder import RunFolder
 from search_spaces.errors import NasError

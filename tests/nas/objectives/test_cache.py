@@ -11,12 +11,12 @@ import torch
 
 from nas.objectives import OBJECTIVES, counted
 from search_spaces.attention import OPERATORS, operator_of
+from search_spaces.costs.genotypes import genotype_state_bytes
+from search_spaces.costs.states import state_bytes
 from search_spaces.errors import ArchitectureError
-from search_spaces.genotype_costs import genotype_state_bytes
 from search_spaces.loading import load_space, parse_space
 from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
-from search_spaces.state_costs import state_bytes
 from supernet.attention.kernels import KERNELS
 from supernet.building import build_network
 

@@ -9,7 +9,14 @@ import pytest
 from nas.profiling.device_profile import read_device_profile
 from nas.profiling.files import claimed, journal_path, lock_path
 from search_spaces.errors import DataError, UsageError
-from tests.nas.cli.test_profile import OUT, FakeDevice, Killed, here, profile, timer_sessions
+from tests.nas.console.commands.test_profile import (
+    OUT,
+    FakeDevice,
+    Killed,
+    here,
+    profile,
+    timer_sessions,
+)
 
 __all__ = ["here"]
 pytestmark = pytest.mark.usefixtures("few_regressors")

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latency.acceptance import UNIT_SESSIONS
-from nas.profiling.latency_meter import LatencyMeter
+from latency.acceptance import UNIT_FASTEST, UNIT_SESSIONS
+from latency.yardstick import KNOWN_SESSIONS, SpeedRecord
+from nas.profiling.latency_meter import KEPT_READINGS, LatencyMeter
 from nas.run.folder import RunFolder
 from nas.search.doubtful import disturbances
 from nas.search.front import build_front, pick, read_front
 from search_spaces.architecture import Architecture
-from search_spaces.errors import NasError, UsageError
+from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.operators import sample_distinct
 from tests.support.pipeline_cases import logged, spec_of, tiny, work
 from tests.support.profile_cases import SPACE
@@ -173,6 +174,80 @@ def test_a_unit_that_changes_while_timings_are_confirmed_does_not_part_them(
     again = meter(tmp_path).confirm(networks()[:2])
     assert not any(one.doubtful for one in again.values)
     assert [one.value for one in again.values] == pytest.approx(true(machine, networks()[:2]))
+
+
+def spells(n: int) -> float:
+    return 1.3 + 0.2 * (n % 4)
+
+
+def watched(tmp_path: Path, machine: Machine) -> Path:
+    """The file of a machine that was used before, when it was at rest."""
+    machine.yardstick = True
+    one = meter(tmp_path)
+    one.time_afresh(networks(1), KNOWN_SESSIONS)
+    one.forget()
+    return one._speed.path
+
+
+def test_how_fast_the_machine_has_been_sets_the_unit_of_later_searches(
+    tmp_path: Path, machine: Machine
+) -> None:
+    watched(tmp_path, machine)
+    machine.slow = spells  # never at its fastest again
+    count = len(machine.sessions)
+    timed = meter(tmp_path).measure(networks())
+    assert [one.value for one in timed.values] == pytest.approx(true(machine, networks()))
+    assert len(machine.sessions) == count + UNIT_SESSIONS  # and does not wait for it
+    (told,) = disturbances("latency", timed)
+    assert not told.loud and "took 1.30 times what it has taken in earlier sessions" in told.message
+    assert meter(tmp_path).measure(networks()).slower == 1  # told once
+
+
+def test_another_search_that_finds_the_machine_faster_mends_what_was_timed_before(
+    tmp_path: Path, machine: Machine
+) -> None:
+    machine.yardstick, machine.slow = True, spells
+    early, late = networks()[:2], networks()[2:]
+    meter(tmp_path).measure(early)
+    SpeedRecord(meter(tmp_path).header.device, "float32").add([(0.5, 1e9)] * UNIT_FASTEST)
+    found = meter(tmp_path).measure(late)
+    assert found.shorter == pytest.approx(1 / 1.3)
+    assert [one.value for one in meter(tmp_path).measure(networks()).values] == pytest.approx(
+        true(machine, networks())
+    )
+
+
+def test_without_what_is_known_of_the_machine_all_is_as_it_was(
+    tmp_path: Path, machine: Machine
+) -> None:
+    watched(tmp_path, machine).unlink()  # nas cache clear
+    machine.slow = lambda n: 1.5
+    timed = meter(tmp_path).measure(networks())
+    assert [one.value for one in timed.values] == pytest.approx(
+        [1.5 * ms for ms in true(machine, networks())]
+    )
+
+
+def test_what_is_damaged_is_told_before_anything_is_timed(tmp_path: Path, machine: Machine) -> None:
+    watched(tmp_path, machine).write_text("{")
+    count = len(machine.sessions)
+    with pytest.raises(DataError, match="nas cache clear"):
+        meter(tmp_path)
+    assert len(machine.sessions) == count
+
+
+def test_a_long_used_cache_keeps_few_sessions_of_its_reference(
+    tmp_path: Path, machine: Machine
+) -> None:
+    one = meter(tmp_path)
+    one.measure([])
+    machine.slow = lambda n: 1.5
+    for _ in range(3):
+        one.time_afresh(networks(1), 50)
+    reference, unit_ms = one._reference()
+    kept = one._profile.readings(reference.id)
+    assert len(kept) == KEPT_READINGS + UNIT_FASTEST and unit_ms == machine.ms(reference)
+    assert sorted(reading.took_ms for reading in kept)[:UNIT_FASTEST] == [unit_ms] * UNIT_FASTEST
 
 
 # -- whole searches -----------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from latency.device import describe_device
 from latency.workload import Workload
-from nas.cli.app import app
+from nas.console.app import app
 from nas.profiling.device_profile import read_device_profile
 from nas.profiling.files import journal_path
 from search_spaces.architecture import Architecture
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
-from tests.nas.cli.test_profile import FakeDevice, Killed
+from tests.nas.console.commands.test_profile import FakeDevice, Killed
 from tests.nas.profiling.test_search import carried
 from tests.support.pipeline_cases import TINY
 from tests.support.profile_cases import made_profile

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from latency.timings import read_timings
-from nas.cli.app import app
+from nas.console.app import app
 from nas.profiling import timed_work  # noqa: F401 - so that its tolerances are those of tests
 from nas.profiling.device_profile import read_device_profile, write_device_profile
 from nas.profiling.files import journal_path

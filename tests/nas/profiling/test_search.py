@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from latency.device import describe_device
 from latency.workload import Workload
-from nas.cli.app import app
+from nas.console.app import app
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.device_profile import DeviceProfile, write_device_profile

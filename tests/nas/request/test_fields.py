@@ -9,7 +9,7 @@ import httpx
 import pytest
 import typer
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.request import reference
 from nas.request.fields import option_of, shown
 from nas.request.presets import PRESETS

@@ -25,7 +25,7 @@ from nas.request.presets import budget_for, check_presets
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
 from search_spaces.space_form import space_from_source
-from search_spaces.toml_source import TomlSource
+from search_spaces.toml.source import TomlSource
 from supernet.data.manifest import Manifest, SplitRecord, TokenizerRecord
 
 CONTENTS = ("images", "texts", "pairs", "stream")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nas.results
-from nas.cli.app import app
+from nas.console.app import app
 
 # Made by 0.1: nas search --space tiny.toml --preset smoke --objectives quality,flops --seed 3
 ARCHIVE = Path(__file__).parents[2] / "fixtures" / "run_0_1.tar.xz"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.report.page import render
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder

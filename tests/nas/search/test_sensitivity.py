@@ -10,8 +10,8 @@ import pytest
 
 from nas.run.folder import RunFolder
 from nas.search.sensitivity import direction, read_features, top_features
+from search_spaces.costs.genotypes import genotype_totals
 from search_spaces.errors import UsageError
-from search_spaces.genotype_costs import genotype_totals
 from search_spaces.loading import load_space
 from search_spaces.space import Genotypes
 from tests.support.planted import SPACE, Floats

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun

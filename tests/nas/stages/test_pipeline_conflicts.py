@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nas.run.folder
-from nas.cli.app import app
+from nas.console.app import app
 from nas.run.folder import RunFolder
 from search_spaces.errors import RunConflictError
 from tests.support.pipeline_cases import (
@@ -57,7 +57,7 @@ def nas_(*arguments: str) -> tuple[int, str]:
 
 
 def process(*arguments: str) -> subprocess.Popen[str]:
-    code = "from nas.cli.app import main; main()"
+    code = "from nas.console.app import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,

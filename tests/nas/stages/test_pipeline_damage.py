@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.run.events import Note
 from nas.run.folder import RunFolder
 from search_spaces.errors import DamagedRunError

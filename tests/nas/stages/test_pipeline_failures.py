@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.executors.base import Failure
 from nas.report import write_report
 from nas.results.failures import FAILED, read_failed

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import nas.stages.prune
-from nas.cli.app import app
+from nas.console.app import app
 from nas.run.folder import RunFolder
 from nas.run.layout import PROTECTED_FILE
 from nas.search.pruning.prune import PruningSettings

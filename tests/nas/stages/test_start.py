@@ -12,9 +12,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
-from nas.cli.search import Here
+from nas.console.app import app
+from nas.console.commands.search import Here
 from nas.executors.base import ExecutorSettings
+from nas.executors.retraining.network import network_trainer
 from nas.objectives.base import base_workload
 from nas.report.checkpoint_section import checkpoint_section, contexts, state_mb
 from nas.report.exchange_section import exchange_section
@@ -22,7 +23,6 @@ from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
-from nas.retraining.network import network_trainer
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder

@@ -11,13 +11,13 @@ import pytest
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.executors.base import ExecutorSettings
-from nas.exporting.export import ExportRequest, export_network
 from nas.report.page import render
 from nas.report.words import observed_how
 from nas.request.presets import Budget
 from nas.request.spec import SearchSpec, Start
+from nas.results.export import ExportRequest, export_network
 from nas.results.reader import read_contents
 from nas.run.evaluator import Evaluator, open_evaluator
 from nas.run.folder import RunFolder

@@ -158,6 +158,34 @@ def test_jobs_are_filtered(server: Server, done: str) -> None:
     problem(admin.get("/jobs", params={"state": "gone"}), 422, "query.state.0".split(".", 1)[1])
 
 
+def test_a_list_is_refused_that_cannot_be(alice: httpx.Client) -> None:
+    for query in (
+        "sort=size",
+        "since=2026-02-30",
+        "since=soon",
+        "tag=a,b",
+        "limit=0",
+        "colour=red",
+    ):
+        problem(alice.get(f"/jobs?{query}"), 422)
+    assert "begin anew" in problem(alice.get(f"/jobs?sort=title&before={'0' * 20}"), 422)
+
+
+def test_words_are_changed(server: Server, alice: httpx.Client) -> None:
+    job = alice.post("/jobs", json={**SMOKE, "tags": ["b", "a", "b"], "notes": "x\ny"}).json()
+    assert (job["tags"], job["notes"]) == (["a", "b"], "x\ny")
+    path = f"/jobs/{job['id']}"
+    changed = alice.patch(path, json={"tags": ["c"], "title": "new"}).json()
+    assert changed == {**job, "tags": ["c"], "title": "new", "last_event": job["last_event"] + 1}
+    assert [one["id"] for one in alice.get("/jobs?tag=c").json()["jobs"]] == [job["id"]]
+    problem(alice.patch(path, json={"tags": ["a b"]}), 422, "/tags/0")
+    problem(alice.patch(path, json={"title": "a\nb"}), 422, "/title")
+    problem(alice.patch(path, json={"state": "failed"}), 422, "/state")
+    problem(server.client("bob").patch(path, json={"title": "mine"}), 404)
+    problem(server.client("alice", Role.reader).patch(path, json={"title": "mine"}), 403)
+    assert server.client("root", Role.admin).patch(path, json={"notes": ""}).json()["notes"] == ""
+
+
 def test_owners_see_their_own_jobs_only(server: Server, done: str) -> None:
     bob = server.client("bob", Role.submitter)
     assert bob.get("/jobs").json()["jobs"] == []

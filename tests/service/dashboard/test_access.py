@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,38 @@ PAGES = [
     "/",
     "/new",
     "/checkpoints",
+    "/webhook",
+    "/docs",
+    "/feed",
     "/compare",
     "/jobs/ID",
     "/jobs/ID/networks",
+    "/jobs/ID/networks/000000000000",
     "/jobs/ID/curve.svg",
 ]
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_nobody_sees_a_page_without_logging_in(server: Server, done: str, path: str) -> None:
+    address = path.replace("ID", done)
     with browser(server, None) as nobody:
-        text = said(nobody.get(path.replace("ID", done)), 401)
-    assert "Log in" in text and done not in text
+        text = said(nobody.get(address, params={"text": "a&b"}), 401)
+        assert "Log in" in text and "first" not in text
+        hidden = re.search(r'name="target" value="([^"]*)"', text)
+        assert hidden and html.unescape(hidden[1]) == f"{address}?text=a%26b"
+        form = {"token": server.token("alice"), "target": html.unescape(hidden[1])}
+        answer = nobody.post("/login", data=form)
+        assert answer.headers["location"] == form["target"]
+
+
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [("//evil/x", "/x"), ("////evil", "/"), ("/\\evil", "/"), ("https://evil.example/a", "/a")],
+)
+def test_a_login_leads_to_no_other_site(server: Server, target: str, location: str) -> None:
+    with browser(server, None) as client:
+        answer = client.post("/login", data={"token": server.token(), "target": target})
+    assert answer.headers["location"] == location
 
 
 def test_the_link_logs_in(server: Server) -> None:

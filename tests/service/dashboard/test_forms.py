@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from nas.run.folder import RunFolder
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
+from search_spaces.loading import dump_space, load_space, parse_space
 from service.auth import Role
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from tests.support import dashboard_cases
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import Server
@@ -90,6 +92,90 @@ def test_what_is_wrong_is_said_and_the_form_kept(
     assert said_ in text and 'value="by form"' in text
 
 
+def checked(client: httpx.Client, form: dict[str, list[str]]) -> dict[str, Any]:
+    answer = client.post("/new/check", data=form)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_form_is_checked_as_it_is_typed(alice: httpx.Client) -> None:
+    form = whole_form(alice)
+    good = {"problem": None, "field": None, "remaining": "29,356,740"}
+    assert checked(alice, form) == good
+    small = checked(alice, form | {"limit:params": ["1"]})
+    assert "smallest it can reach" in small["problem"] and small["field"] == "limits"
+    assert checked(alice, form | {"seed": ["x"]})["field"] == "seed"
+    gone = checked(alice, form | {"gene:encoder.ffn_dim": ["9"]})
+    assert "tick at least one" in gone["problem"] and gone["remaining"] == "0"
+    assert "there is no data set" in checked(alice, form | {"dataset": ["x"]})["problem"]
+
+
+def test_spaces_without_data_are_greyed_out_with_the_reason(alice: httpx.Client) -> None:
+    text = said(alice.get("/new"))
+    offers = dict(re.findall(r'<option value="([^"]+)" ([^>]*)>', text))
+    assert "disabled" in offers["wmt14"] and "disabled" not in offers["digits"]
+    assert "wmt14: needs " in text
+    lacking = said(alice.get("/new", params={"space": "wmt14"}))
+    assert "which this server does not have" in lacking
+
+
+def test_a_search_begins_again_with_changes(server: Server, alice: httpx.Client) -> None:
+    asked: dict[str, Any] = {
+        "space": "digits",
+        "preset": "smoke",
+        "seed": 5,
+        "title": "a, b",
+        "tags": ["x", "y"],
+        "objectives": ["quality", "params"],
+        "limits": {"params": 30000.0},
+        "restrict": {"encoder.ffn_dim": [8, 16]},
+        "keep": {"encoder.attention": ["omni"]},
+        "settings": {"observations": "50"},
+    }
+    job = server.client("alice").post("/jobs", json=asked).json()["id"]
+    assert f'href="/new?again={job}"' in said(alice.get(f"/jobs/{job}"))
+    text = said(alice.get("/new", params={"again": job}))
+    form = sent(text)
+    kept = request_of(server, alice.post("/new", data=form))
+    assert kept == server.client("alice").get(f"/jobs/{job}").json()["request"]
+    assert request_of(server, alice.post("/new", data=form | {"seed": ["6"]}))["seed"] == 6
+    with browser(server, server.token("bob")) as bob:
+        said(bob.get("/new", params={"again": job}), 404)
+
+
+def test_a_space_that_came_along_is_searched_again(server: Server, alice: httpx.Client) -> None:
+    toml = dump_space(load_space("digits"))
+    given = {"space_toml": toml, "preset": "smoke"}
+    job = server.client("alice").post("/jobs", json=given).json()["id"]
+    form = sent(said(alice.get("/new", params={"again": job})))
+    form["gene:encoder.ffn_dim"] = ["8"]
+    made = request_of(server, alice.post("/new", data=form))
+    slots = parse_space(made["space_toml"], "made").slots
+    assert {slot.choices for slot in slots if slot.gene == "ffn_dim"} == {(8,)}
+
+
+def sent(page: str) -> dict[str, list[str]]:
+    """What a browser sends of the form of a page, untouched."""
+    part = page[page.index('class="search"') :]
+    form: dict[str, list[str]] = {}
+
+    def add(name: str, value: str) -> None:
+        form.setdefault(name, []).append(html.unescape(value))
+
+    for tag in re.findall(r"<input [^>]*>", part):
+        found = dict(re.findall(r'(\w+)="([^"]*)"', tag))
+        if found.get("type") != "checkbox" or " checked" in tag:
+            add(found["name"], found.get("value", ""))
+    for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>([^<]*)</textarea>', part):
+        add(name, text)
+    for name, options in re.findall(r'<select name="(\w+)">(.*?)</select>', part, re.DOTALL):
+        every = re.findall(r"<option ([^>]*)>([^<]*)<", options)
+        chosen = [text for how, text in every if "selected" in how]
+        first = "" if 'value=""' in options else every[0][1] if every else ""
+        add(name, chosen[0] if chosen else first)
+    return form
+
+
 def test_what_is_no_form_is_refused(alice: httpx.Client) -> None:
     said(alice.post("/new", content=b"\xff\xfe"), 422)
     said(alice.post("/new", content=b"a=1&" * 4000), 422)
@@ -113,7 +199,9 @@ def test_chosen_networks_are_retrained(server: Server, alice: httpx.Client, done
 
 @pytest.mark.parametrize("chosen", [[], ["x y"], ["0" * 12]])
 def test_retraining_nothing_is_refused(alice: httpx.Client, done: str, chosen: list[str]) -> None:
-    said(alice.post(f"/jobs/{done}/retrain", data={"id": chosen}), 422)
+    headers = {"Referer": f"{alice.base_url}/jobs/{done}"}
+    answer = alice.post(f"/jobs/{done}/retrain", data={"id": chosen}, headers=headers)
+    assert f'<a href="/jobs/{done}">Back</a>' in said(answer, 422)
 
 
 # -- jobs about single networks -------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,9 +10,14 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
+from nas.results.training_curve import training_curve
+from nas.run.events import Progress
+from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from service.auth import Role
 from service.worker.runner import Outcome
 from tests.layering_rules import loaded
-from tests.support import dashboard_cases
+from tests.support import dashboard_cases, run_fixture
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import SMOKE, Server, problem, submission
 
@@ -78,6 +84,22 @@ def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
         older = re.search(r'href="(/\?[^"]*before=[^"]*)"', first)
         assert older and "job 25." in first and "job 0." not in first
         assert "job 0." in said(client.get(older[1].replace("&amp;", "&")))
+
+
+def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> None:
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    given = {"title": "<i>new", "tags": "a, b  c", "notes": "one\r\ntwo"}
+    headers = {"Referer": f"{server.url}/?kind=search"}
+    answer = alice.post(f"/jobs/{job}/words", data=given, headers=headers)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?kind=search")
+    text = said(alice.get("/?kind=search&tag=b&sort=work&backwards=true"))
+    assert "&lt;i&gt;new" in text and "one\ntwo" in text and 'aria-sort="ascending"' in text
+    assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
+    assert alice.post(f"/jobs/{job}/words", data=given).headers["location"] == "/"
+    said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
+    with browser(server, server.token("alice", Role.reader)) as reader:
+        assert "/words" not in said(reader.get("/"))
+        said(reader.post(f"/jobs/{job}/words", data=given), 403)
 
 
 def test_the_curve_is_a_picture(alice: httpx.Client, done: str) -> None:
@@ -158,20 +180,72 @@ def test_unknown_networks_are_not_there(alice: httpx.Client, done: str, identity
     assert "<script>'" not in text
 
 
+def test_a_network_has_a_page_of_its_own(server: Server, alice: httpx.Client) -> None:
+    job = server.finished(server.client("alice"), title="net")
+    folder = RunFolder.open(server.settings.runs / job)
+    entry = read_front(folder).entries[0]
+    path = f"/jobs/{job}/networks/{entry.id}"
+    text = said(alice.get(path))
+    assert "not trained from scratch yet" in text and "encoder.0.ffn" in text
+    assert f"{int(entry.measured['params']):,}" in text and "retrain it" in text
+    run_fixture.retrain(folder, entry)
+    stage = f"retrain-{entry.id}"
+    for number, loss in ((1, 3.0), (2, 2.0), (2, 1.5)):  # the second epoch was done again
+        folder.log(Progress(stage, number, 2, "", {"loss": loss, "validation_loss": loss / 2}))
+    weights = folder.path / "retrained" / entry.id / "weights.pt"
+    weights.write_bytes(b"")
+    run_fixture.export(folder, entry.id, "torch")
+    text = said(alice.get(path))
+    assert [one.train_loss for one in training_curve(folder, entry.id)] == [3.0, 1.5]
+    assert 'id="chart-curve"' in text and 'class="try"' in text and "model.safetensors" in text
+    assert f'href="{path}"' in said(alice.get(f"/jobs/{job}"))
+    said(alice.get(f"/jobs/{job}/networks/{'0' * 12}"), 404)
+
+
+def test_an_address_that_leads_nowhere_is_told_of_in_a_sentence(alice: httpx.Client) -> None:
+    text = said(alice.get("/jobs/nonsense"), 404)
+    assert "There is nothing at" in text and "/jobs/nonsense" in text and "match" not in text
+
+
 # -- comparing ------------------------------------------------------------------------------------
 
 
 def test_fronts_are_compared(server: Server, alice: httpx.Client, done: str) -> None:
     other = server.finished(server.client("alice"), seed=2, title="other")
-    text = said(alice.get("/compare", params={"job": [done, other]}))
+    asked = {"job": [done, other]}
+    text = said(alice.get("/compare", params=asked))
     assert "1. first" in text and "2. other" in text and 'id="chart-compare-latency_ms"' in text
-    assert "do not compare" not in text
+    assert "one box" in text and 'id="chart-coordinates"' in text
+    assert all(f"/jobs/{job}/networks/{front_of(server, job)[0]}" in text for job in (done, other))
+    assert f'href="/compare?job={other}" aria-label="leave out first' in text
+    few = said(alice.get("/compare", params={**asked, "where": "latency_ms<=1.1"}))
+    assert 'value="latency_ms&lt;=1.1"' in few and few.count("/networks/") < text.count(
+        "/networks/"
+    )
+    assert "No network meets" in said(alice.get("/compare", params={**asked, "where": "params<=1"}))
+    wrong = said(alice.get("/compare", params={**asked, "where": "latency<=1"}), 422)
+    assert "No &#39;latency&#39; is measured" in wrong and "2. other" in wrong
+
+
+def test_a_comparison_is_downloaded(server: Server, alice: httpx.Client, done: str) -> None:
+    other = server.finished(server.client("alice"), seed=2, title="=other")
+    asked = {"job": [done, other], "where": "params<=1e6"}
+    answer = alice.get("/compare.csv", params=asked)
+    lines = list(csv.DictReader(answer.text.splitlines()))
+    found = alice.get("/compare.json", params=asked).json()
+    assert [one["id"] for one in found["networks"]] == [line["id"] for line in lines] != []
+    assert found["objectives"] == ["quality", "latency_ms"] and found["difference"] is None
+    assert [one["job"] for one in found["fronts"]] == [done, other]
+    assert all(0 < one["hypervolume"] <= 1 for one in found["fronts"])
+    said(alice.get("/compare.xlsx", params=asked), 404)
+    said(alice.get("/compare.csv", params={**asked, "where": "x"}), 422)
 
 
 def test_fronts_without_a_common_cost_share_no_chart(server: Server, alice: httpx.Client) -> None:
     api = server.client("alice")
     jobs = [server.finished(api, objectives=["quality", cost]) for cost in ("params", "flops")]
-    assert "no cost in common" in said(alice.get("/compare", params={"job": jobs}))
+    text = said(alice.get("/compare", params={"job": jobs}))
+    assert "no cost in common" in text and "different objectives" in text and "one box" not in text
 
 
 def test_what_has_no_front_is_left_out(server: Server, alice: httpx.Client, done: str) -> None:
@@ -194,6 +268,17 @@ def test_pages_are_no_part_of_the_api(server: Server) -> None:
     paths = server.client("alice").get("/openapi.json").json()["paths"]
     assert all(path.startswith(("/api/v1/", "/healthz", "/readyz", "/metrics")) for path in paths)
     problem(server.client("alice").get("/nothing"), 404)
+
+
+def test_the_api_is_described_for_people(server: Server, alice: httpx.Client) -> None:
+    text = said(alice.get("/docs"))
+    document = server.client("alice").get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert f"<code>{method.upper()} {path}</code>" in text
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in text
+    assert 'href="/docs"' in said(alice.get("/"))
 
 
 def test_what_should_not_happen_has_a_page_too(

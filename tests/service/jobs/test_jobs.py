@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from itertools import product
+from typing import Any
 
 import pytest
 
+from search_spaces.errors import UsageError
 from service.api.schemas import JobOut, Progress
-from service.jobs.job_store import Filter
+from service.jobs.job_store import Words
+from service.jobs.listing import Filter, Order
 from service.jobs.states import Action, Job, JobStateError, Kind, LeaseLostError, State, Summary
 from service.jobs.store import Store
-from service.jobs.submissions import IdempotencyError
+from service.jobs.submissions import IdempotencyError, NoRoomError, Quotas
 from tests.support import store_cases
 from tests.support.service_cases import SMOKE, claim, must, submission
 from tests.support.store_cases import in_state, states, submit
@@ -95,6 +100,79 @@ def fits(job: Job, wanted: Filter) -> bool:
         and (wanted.before is None or job.id < wanted.before)
         and (wanted.text is None or any(wanted.text.lower() in word for word in words))
     )
+
+
+def test_every_order_has_pages_that_lead_to_every_job_once(store: Store) -> None:
+    for number, title in enumerate(("b", "", "A", "b", "c")):
+        submit(store, ("alice", "bob")[number % 2], title=title, space=("s", "t")[number % 3 == 0])
+    for worked_s in (2.5, 0.1, 7.0):
+        job = must(claim(store))
+        job = store.leases.append(job, [], 1, Summary(worked_s=worked_s, hypervolume=worked_s / 9))
+        store.leases.end(job, Action.succeed if worked_s > 1 else Action.fail)
+    every = store.jobs.list(Filter(), 10)
+    keys: dict[Order, Callable[[Job], Any]] = {
+        Order.created: lambda job: job.id,
+        Order.ended: lambda job: job.ended_at or 1e12,
+        Order.work: lambda job: job.summary.worked_s if job.summary.worked_s else -1.0,
+        Order.hypervolume: lambda job: job.summary.hypervolume or -1.0,
+        Order.titled: lambda job: job.title.lower(),
+        Order.owner: lambda job: job.owner,
+        Order.space: lambda job: job.space,
+        Order.state: lambda job: str(job.state),
+    }
+    for order, backwards in product(Order, (False, True)):
+        ascends = order.ascends is not backwards
+        expected = [job.id for job in sorted(every, key=keys[order], reverse=not ascends)]
+        seen: list[str] = []
+        while len(seen) < len(every):
+            before = seen[-1] if seen else None
+            wanted = Filter(order=order, backwards=backwards, before=before)
+            seen += [job.id for job in store.jobs.list(wanted, 2)]
+        assert seen == expected, order
+    with pytest.raises(UsageError, match="is gone; begin anew"):
+        store.jobs.list(Filter(order=Order.ended, before="0" * 20), 2)
+
+
+def test_owners_find_jobs_by_their_own_words_and_days(store: Store) -> None:
+    job = submit(store, tags=("paper", "run-1"), notes="see line 3")
+    plain = submit(store, "bob")
+    today = datetime.fromtimestamp(job.created_at, UTC).date()
+    day = timedelta(days=1)
+
+    def found(**wanted: Any) -> list[str]:
+        return [job.id for job in store.jobs.list(Filter(**wanted), 10)]
+
+    assert (
+        found(tags=("paper",)) == found(tags=("run-1", "paper")) == found(text="RUN-1") == [job.id]
+    )
+    assert found(tags=("run",)) == found(since=today + day) == found(until=today - day) == []
+    assert found(since=today, until=today) == [plain.id, job.id]
+    assert (store.jobs.tags(), store.jobs.tags("bob")) == (["paper", "run-1"], [])
+    assert store.jobs.owners() == ["alice", "bob"]
+
+
+def test_words_are_changed_with_an_event_and_found_again(store: Store) -> None:
+    job = submit(store, title="old", tags=("a",))
+    changed = must(store.jobs.edit(job.id, Words(title="Neu\u00dc", notes="n" * 4000), "root"))
+    assert (changed.title, changed.tags, len(changed.notes)) == ("Neu\u00dc", ("a",), 4000)
+    assert [one.id for one in store.jobs.list(Filter(text="neu\u00fc"), 1)] == [job.id]
+    assert store.jobs.list(Filter(text="old"), 1) == []
+    event = store.events.after(job.id, job.last_seq, 9)[-1]
+    assert (event.seq, event.name, event.data["by"]) == (changed.last_seq, "JobEdited", "root")
+    assert store.jobs.edit(job.id, Words(title="Neu\u00dc"), "root") == changed  # nothing to tell
+    assert store.jobs.edit("0" * 20, Words(title="x"), "root") is None
+    with pytest.raises(NoRoomError, match="of the database"):
+        store.jobs.edit(job.id, Words(notes="x"), "root", Quotas(database_bytes=4000))
+    taken = must(claim(store))
+    store.jobs.edit(job.id, Words(tags=()), "root")  # who works on it notices nothing
+    assert must(store.jobs.get(store.leases.beat(taken).id)).tags == ()
+
+
+def test_the_longest_words_fit_the_indexes(store: Store) -> None:
+    tags = tuple(secrets.token_hex(16) for _ in range(10))
+    title = "".join(chr(0x20000 + secrets.randbelow(40_000)) for _ in range(200))
+    job = submit(store, title=title, space=secrets.token_hex(50), dataset=title, tags=tags)
+    assert [one.id for one in store.jobs.list(Filter(text=tags[-1]), 2)] == [job.id]
 
 
 def test_a_job_is_told_with_its_progress_and_its_moments(store: Store) -> None:
@@ -192,3 +270,15 @@ def test_a_search_is_deleted_with_its_retrainings(store: Store) -> None:
     store.jobs.cancel(other.id, 20.0)
     store.jobs.delete(search.id)
     assert store.jobs.get(other.id) is None
+
+
+def test_the_time_of_a_stage_that_was_broken_off_is_kept(store: Store) -> None:
+    submit(store)
+    job = must(claim(store))
+    begun = (job.beat_at or 0.0) - 40.0
+    job = store.leases.append(job, [], 0, Summary(stage="supernet", stage_at=begun, worked_s=2.0))
+    stopped = store.leases.end(job, Action.stop)
+    assert stopped.summary.stage_at is None
+    assert stopped.summary.worked_s == pytest.approx(42.0, abs=1.0)
+    again = must(store.jobs.retry(stopped.id))
+    assert again.summary.worked_s == stopped.summary.worked_s  # counted once

@@ -13,7 +13,8 @@ from sqlalchemy import inspect, text
 
 from search_spaces.errors import UsageError
 from service.jobs.database import Database
-from service.jobs.job_store import Filter, JobStore
+from service.jobs.job_store import JobStore
+from service.jobs.listing import Filter
 from service.jobs.migrate import current, downgrade, upgrade
 from service.jobs.states import Summary
 from service.jobs.store import open_store
@@ -48,7 +49,7 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
     for _ in range(2):
         upgrade(database)
         upgrade(database)
-        assert current(database) == "0003"
+        assert current(database) == "0005"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
 

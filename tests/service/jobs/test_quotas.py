@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces.loading import dump_space, load_space
 from service.auth import Role
-from service.jobs.job_store import Filter
+from service.jobs.listing import Filter
 from service.jobs.states import Action, Job, Kind
 from service.jobs.store import Store
 from service.jobs.submissions import NoRoomError, QueueFullError, Quotas

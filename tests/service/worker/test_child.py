@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nas.exporting.export import verify_export
+from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nas.exporting.export import verify_export
+from nas.results.export import verify_export
 from nas.results.networks import open_inherited
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError

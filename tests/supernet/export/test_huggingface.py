@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nas.exporting.export import verify_export
+from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.data.listops import SYMBOLS

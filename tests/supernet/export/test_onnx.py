@@ -17,8 +17,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
-from nas.exporting.export import verify_export
+from nas.console.app import app
+from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.architecture import (
     Architecture,

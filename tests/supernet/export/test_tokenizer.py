@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from nas.exporting.export import Exported, verify_export
+from nas.results.export import Exported, verify_export
 from nas.run.folder import RunFolder
 from tests.support.export_cases import as_module, export_to, hub_without_net, module_of
 from tests.support.tokenizer_cases import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nas.exporting.export import verify_export
+from nas.results.export import verify_export
 from nas.results.networks import open_data, open_network
 from nas.run.folder import RunFolder
 from supernet.beam_search import BeamSettings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest
 from supernet.building import build_supernet

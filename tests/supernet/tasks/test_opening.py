@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from search_spaces import tasks
 from search_spaces.errors import DataError, UnknownNameError
 from search_spaces.loading import load_space, parse_space

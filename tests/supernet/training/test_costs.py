@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from nas.stages.declare import training_text
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space, parse_space

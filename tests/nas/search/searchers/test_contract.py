@@ -187,7 +187,7 @@ def test_without_any_gain_in_sight_rank_evolve_asks_for_the_likeliest(
     monkeypatch.setattr("nas.search.searchers.rank_evolve.Ensemble", Flat)
     ends = distinct(np.concatenate([largest(SPACE), smallest(SPACE), start(3)]))
     searcher = RankEvolve(
-        PROBLEM, ends, RankEvolveSettings(budget=BUDGET, batch=6, curious=0, evolution=EVOLUTION), 3
+        PROBLEM, ends, RankEvolveSettings(budget=BUDGET, batch=6, explore=0, evolution=EVOLUTION), 3
     )
     rows = searcher.ask()
     searcher.tell(rows, quality(rows))
@@ -236,7 +236,7 @@ def test_a_problem_counts_only_what_keeps_limits():
     assert 0 < PROBLEM.hypervolume(ALL[:5], quality(ALL[:5])) < 1
 
 
-@pytest.mark.parametrize("numbers", [{"budget": 0}, {"batch": 0}, {"curious": 9}, {"curious": -1}])
+@pytest.mark.parametrize("numbers", [{"budget": 0}, {"batch": 0}, {"explore": 9}, {"explore": -1}])
 def test_settings_out_of_range_are_refused(numbers):
     with pytest.raises(UsageError, match="rank-evolve needs"):
         RankEvolveSettings(**{"budget": 10, **numbers})

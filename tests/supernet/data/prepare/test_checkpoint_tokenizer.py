@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nas.cli.app import app
+from nas.console.app import app
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
@@ -341,7 +341,8 @@ class TestCommand:
         texts = tmp_path / "texts"
         file = str(write_texts(texts)["train"])
         write_labelled(texts)
-        given = ["--source", str(texts) if task == "classification" else file]
+        (tmp_path / "pictures").mkdir()
+        given = ["--source", str(tmp_path / "pictures") if task == "classification" else file]
         given += ["--target", file] if task == "translation" else []
         given += ["--valid", file, "--test", file] if task == "language_modelling" else []
         done = command(tmp_path, task, *given, "--tokenizer", str(tmp_path / tokenizer))

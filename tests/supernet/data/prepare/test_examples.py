@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from search_spaces.errors import DataError, UsageError
 from supernet.data.prepare.image_files import read_batches
@@ -164,11 +165,19 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
 
 def test_grey_pictures_have_one_channel(tmp_path: Path) -> None:
     write_folder(tmp_path / "train")
-    for path in (tmp_path / "train").rglob("*.png"):
-        path.write_bytes(png(np.full((4, 4), 7, np.uint8)))
-    train = prepared(tmp_path, tmp_path / "train")[0]
-    assert isinstance(train.inputs, np.ndarray) and train.inputs.shape[1:] == (4, 4, 1)
-    assert (train.inputs == 7).all()
+    paths = sorted((tmp_path / "train").rglob("*.png"))
+    for number, path in enumerate(paths):
+        path.write_bytes(png(np.full((4, 4), number, np.uint8)))
+    # Sixteen bits of grey keep the upper eight, and a palette's colours are what it says.
+    Image.fromarray(np.full((4, 4), 200 << 8, np.uint16)).save(paths[0])
+    splits = prepared(tmp_path, tmp_path / "train")
+    pixels = np.concatenate([np.asarray(split.inputs) for split in splits])
+    assert pixels.shape[1:] == (4, 4, 1)
+    assert sorted(image.max() for image in pixels) == [*range(1, len(paths)), 200]
+    palette = Image.fromarray(np.full((4, 4, 3), (9, 0, 0), np.uint8)).convert("P")
+    palette.save(paths[1], transparency=bytes([0, 9]))
+    mixed = prepared(tmp_path / "mixed", tmp_path / "train")
+    assert {np.asarray(split.inputs).shape[1:] for split in mixed} == {(4, 4, 3)}
 
 
 def test_pictures_are_cut_and_scaled(tmp_path: Path) -> None:
@@ -196,7 +205,7 @@ def test_bad_folders_are_refused(tmp_path: Path, case: str) -> None:
         (tmp_path / "test/class1").rename(tmp_path / "test/klass1")
         changes["test"] = (tmp_path / "test",)
     source = tmp_path / "train/class0" if case == "no class" else tmp_path / "train"
-    words = {"damaged": r"001\.png is no PNG", "few": "too few", "other classes": "of test are"}
+    words = {"damaged": r"001\.png: is no PNG", "few": "too few", "other classes": "of test are"}
     with pytest.raises(DataError, match=words.get(case, "holds no")):
         prepared(tmp_path, source, **changes)
     assert not list(tmp_path.glob("*out*"))
@@ -235,8 +244,10 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("{", r"a\.jsonl:3: not JSON"),
-        ('{"text": "", "label": 1}', r"a\.jsonl:3: a line is a JSON object with a text"),
-        ('{"text": "a", "label": true}', r"a\.jsonl:3: a line is"),
+        ('{"text": "", "label": 1}', r"a\.jsonl:3: the text is empty; mend it, or .* --skip-bad"),
+        ('{"text": "a", "label": null}', r"a\.jsonl:3: has no label"),
+        ('{"text": "a", "label": 1.5}', r"a\.jsonl:3: label is 1.5; a label is a word"),
+        ("[1]", r"a\.jsonl:3: a line is a JSON object, and this is \[1\]"),
         ('{"text": "a"}', r"a\.jsonl:3: a line is"),
         ("[" * 100_000, r"a\.jsonl:3: not JSON"),
     ],

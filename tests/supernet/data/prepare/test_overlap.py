@@ -14,7 +14,7 @@ import pytest
 from search_spaces.errors import UsageError
 from supernet.data.prepare import plan
 from supernet.data.prepare.plan import Overlaps
-from tests.nas.cli.test_data import translate
+from tests.nas.console.commands.test_data import translate
 from tests.support.prepare_cases import pictures, png, run, write_folder, write_jsonl, write_pairs
 
 Given = dict[str, Any]
@@ -115,14 +115,15 @@ def test_of_pairs_the_sides_are_counted_too(tmp_path: Path) -> None:
     assert "valid are in" not in told
 
 
-def test_examples_held_out_of_one_file_are_compared_too(tmp_path: Path) -> None:
-    pixels, labels = pictures(30)
+def test_equal_examples_are_held_out_together(tmp_path: Path) -> None:
+    pixels, labels = pictures(40)
     for number, label in enumerate(labels):
         path = tmp_path / f"images/{label}/{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(pixels[0] if label == 0 else pixels[number]))
+        path.write_bytes(png(pixels[number % 20]))  # each picture twice, in two classes
     splits = run(tmp_path, "classification", source=(tmp_path / "images",)).manifest.splits
-    assert splits["valid"].overlap["train"] >= 1 and splits["test"].overlap["train"] >= 1
+    assert all(split.examples >= 2 for split in splits.values())
+    assert all(split.overlap == {} for split in splits.values())
 
 
 def test_a_file_for_two_splits_ends_the_command_with_a_sentence(tmp_path: Path) -> None:

@@ -196,8 +196,6 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tiny vocabulary": ({"vocab_size": 20}, "too small"),
     "no target": ({"target": ()}, "needs --target"),
-    "no valid": ({"valid": ()}, "valid split is missing: give --valid PREFIX"),
-    "no test": ({"test": ()}, "test split is missing"),
     "uneven": ({"target": (Path("a"), Path("b"))}, "1 files and --target 2"),
     "three": ({"test": (Path("a"),) * 3}, "--test is given 3 times"),
     "length": ({"max_length": 1}, "--max-length must be at least 2"),
@@ -233,8 +231,6 @@ def test_one_file_is_no_prefix_and_endings_are_needed(folder: Path) -> None:
 def test_language_modelling_takes_one_text(folder: Path) -> None:
     with pytest.raises(UsageError, match="leave out --target"):
         run(folder, "language_modelling", target=(folder / "train.de",))
-    with pytest.raises(UsageError, match="test split is missing"):
-        run(folder, "language_modelling", test=())
 
 
 # -- the folder -----------------------------------------------------------------------------------

@@ -1,1 +1,0 @@
-"""The command `nas`: it starts runs, follows their events and prints their results."""

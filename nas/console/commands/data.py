@@ -1,0 +1,260 @@
+"""`nas data prepare`: files of the user → a folder of data with a manifest."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nas.console import options
+from nas.console.failures import terminable
+from nas.console.output import out, print_json, say
+from nas.console.progress import ProgressReporter, choose_reporter
+from nas.console.tables import table
+from nas.run import events
+from search_spaces.errors import UsageError
+from search_spaces.tasks import TaskName
+
+if TYPE_CHECKING:
+    from supernet.data.manifest import Manifest
+    from supernet.data.prepare import Prepared
+
+Report = Callable[[str, int, int], None]
+SIDES = ("source", "target")
+ROLES = ("text", "label", "image", "source", "target", "query", "passage")
+SHOWN = 10  # files that are ignored, examples that were left out, largest classes
+LEARNT = ("bpe", "unigram")
+EXAMPLES = {
+    "pairs": "pairs",
+    "stream": "lines",
+    "images": "images",
+    "texts": "texts",
+    "embeddings": "texts",
+}
+
+
+def prepare(
+    task: TaskName = typer.Option(..., help="What the data are for."),
+    source: list[Path] = typer.Option(
+        ...,
+        metavar="PATH",
+        help="The training data (repeat it for several files): text, plain or .gz, one sentence a "
+        "line; named columns in .csv, .tsv, .jsonl, .parquet or .arrow, or a folder that "
+        "`datasets` saved; a folder of such files, called train, valid and test if it holds "
+        "these. Pictures: a folder with one folder for each class, an .npz file, the folder of "
+        "CIFAR-10's python batches, or columns.",
+    ),
+    target: list[Path] = typer.Option(
+        [], metavar="FILE", help="Translation: the translations of --source, line by line."
+    ),
+    valid: list[Path] = typer.Option(
+        [],
+        metavar="PATH",
+        help="The validation data; held out of the training data if not given. Translation: "
+        "twice, source and target, or the prefix of both (val for val.en and val.de).",
+    ),
+    test: list[Path] = typer.Option([], metavar="PATH", help="The test data, in the same form."),
+    out_folder: Path = typer.Option(..., "--out", metavar="DIR", help="The folder to make."),
+    vocab_size: int = typer.Option(
+        None,
+        min=5,
+        show_default="one for a thousand characters, 500 to 32000",
+        help="Tokens, the four marks included.",
+    ),
+    joint: bool = typer.Option(
+        True, "--joint/--separate", help="One vocabulary for both sides, or one for each."
+    ),
+    tokenizer: str = typer.Option(
+        "bpe",
+        metavar="bpe|unigram|DIR",
+        help="Byte pairs, sentencepiece's unigram model, or the folder of a checkpoint whose "
+        "tokenizer.json is taken as it is (language modelling and texts with labels), and for "
+        "embedding its network too.",
+    ),
+    max_length: int = typer.Option(
+        None,
+        min=1,
+        show_default="256 for translation, 4000 bytes or 512 tokens for texts, the checkpoint's "
+        "for embedding, none for language modelling",
+        help="Tokens of a row at most. Longer ones are left out of training and cut elsewhere.",
+    ),
+    max_ratio: float = typer.Option(
+        3.0, min=0, help="Translation: leave out pairs of more unequal lengths; 0 for none."
+    ),
+    image_size: int = typer.Option(None, min=1, help="Cut and scale images to this side."),
+    column: list[str] = typer.Option(
+        [],
+        metavar="ROLE=NAME",
+        help="The column that holds the text, label, image, source, target, query or passage, "
+        "where it has no usual name (repeat it); translation.en names a value inside another.",
+    ),
+    group_by: str = typer.Option(
+        None,
+        metavar="NAME",
+        help="A column of groups, such as authors or documents, that are held out whole.",
+    ),
+    skip_bad: bool = typer.Option(
+        False, "--skip-bad", help="Leave out examples that cannot be used, and count them."
+    ),
+    allow_overlap: bool = typer.Option(
+        False, "--allow-overlap", help="Take a file that is given for two splits."
+    ),
+    quiet: bool = options.QUIET,
+    as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
+) -> None:
+    """Prepare data: learn a vocabulary, filter, and write memory-mapped files with a manifest."""
+    from supernet.data.prepare import prepare as run
+    from supernet.data.prepare.plan import PrepareRequest
+
+    request = PrepareRequest(
+        task=task,
+        source=tuple(source),
+        out=out_folder,
+        target=tuple(target),
+        valid=tuple(valid),
+        test=tuple(test),
+        joint=joint,
+        **vocabulary_of(tokenizer, vocab_size),
+        max_length=max_length,
+        max_ratio=max_ratio,
+        image_size=image_size,
+        allow_overlap=allow_overlap,
+        columns=columns_of(column),
+        group_by=group_by,
+        skip_bad=skip_bad,
+    )
+    with terminable(), choose_reporter(quiet or as_json, json_lines=False) as screen:
+        prepared = run(request, shown_on(screen))
+    if as_json:
+        print_json(prepared.manifest.model_dump(mode="json"))
+        return
+    if not quiet:
+        out().print(split_table(prepared.manifest))
+        if any(split.classes for split in prepared.manifest.splits.values()):
+            out().print(class_table(prepared.manifest))
+    say(f"{'already prepared' if prepared.found else 'prepared'}: {out_folder}")
+    if not quiet:
+        for line in notes_of(prepared):
+            say(line)
+        say(what_next(out_folder, None if tokenizer in LEARNT else tokenizer))
+
+
+def columns_of(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """Roles and the columns that hold them.
+
+    Raises:
+        UsageError: for what names no role and no column.
+    """
+    found = dict[str, str]()
+    for one in given:
+        role, _, name = one.partition("=")
+        if role not in ROLES or not name:
+            raise UsageError(
+                f"--column {one}: give one of {', '.join(ROLES)}, = and the name of a column, such "
+                "as --column text=review"
+            )
+        found[role] = name
+    return tuple(sorted(found.items()))
+
+
+def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
+    """The fields of a request that say how text becomes tokens; what is not given is as usual.
+
+    Raises:
+        UsageError: for the size of a vocabulary that is there already.
+    """
+    size = {} if vocab_size is None else {"vocab_size": vocab_size}
+    if tokenizer in LEARNT:
+        return {"tokenizer": tokenizer, **size}
+    if size:
+        raise UsageError(
+            f"--vocab-size is for vocabularies that are learnt, and that of {tokenizer} is taken "
+            "as it is: leave it out"
+        )
+    return {"tokenizer": Path(tokenizer).expanduser()}
+
+
+def notes_of(prepared: Prepared) -> list[str]:
+    """What else there is to know: what was ignored, left out, or is in two splits."""
+    notes = [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
+    return [*notes, *shared_examples(prepared.manifest)]
+
+
+def _first(what: str, found: Sequence[str]) -> list[str]:
+    more = [f"{what:<8}and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
+    return [f"{what:<8}{line}" for line in found[:SHOWN]] + more
+
+
+def shared_examples(manifest: Manifest) -> list[str]:
+    """For each split with examples that another has too: how many."""
+    notes = []
+    for name, split in manifest.splits.items():
+        for other in dict.fromkeys(key.partition(".")[0] for key in split.overlap):
+            sides = [f"{split.overlap.get(f'{other}.{side}', 0):,} {side} lines" for side in SIDES]
+            more = f" ({' and '.join(sides)})" if manifest.content == "pairs" else ""
+            notes.append(
+                f"note    {split.overlap.get(other, 0):,} of {split.examples:,} "
+                f"{EXAMPLES[manifest.content]} of {name} are in {other} too{more}"
+            )
+    return notes
+
+
+def what_next(folder: Path, checkpoint: str | None) -> str:
+    """What can be done with a folder, whose tokens may be those of a checkpoint."""
+    begun = "" if checkpoint is None else f"--from {shlex.quote(checkpoint)} "
+    return f"Next    nas search {begun}--data {shlex.quote(str(folder))}"
+
+
+def shown_on(screen: ProgressReporter) -> Report:
+    """A report of progress that a screen shows: each new label is a stage."""
+    begun: dict[str, float] = {}
+
+    def report(label: str, done: int, total: int) -> None:
+        if label not in begun:
+            begun[label] = time.monotonic()
+            screen.show(events.StageStarted(label, label, total or None))
+        screen.show(events.Progress(label, done, total))
+        if total and done == total:  # a total of 0 is not known yet
+            seconds = time.monotonic() - begun[label]
+            screen.show(events.StageFinished(label, seconds))
+
+    return report
+
+
+def class_table(manifest: Manifest) -> Any:
+    """How many examples each class has; of many classes the largest and the smallest."""
+    train = manifest.splits["train"].classes
+    names = sorted(train, key=lambda name: -train[name])
+    if len(names) > 2 * SHOWN:
+        names = names[:SHOWN] + names[-SHOWN:]
+    right = [*manifest.splits, "share of train"]
+    title = f"the {2 * SHOWN} largest and smallest of {len(train):,} classes"
+    made = table(title if len(names) < len(train) else "", ["class", *right], right=right)
+    total = sum(train.values())
+    for name in names:
+        counts = [f"{split.classes.get(name, 0):,}" for split in manifest.splits.values()]
+        made.add_row(name, *counts, f"{train[name] / total:.1%}")
+    return made
+
+
+def split_table(manifest: Manifest) -> Any:
+    """What each split holds."""
+    right = ["examples", "tokens", "median", "longest", "left out", "cut"]
+    made = table("", ["split", *right], right=right)
+    for name, split in manifest.splits.items():
+        tokens = [f"{n:,}" for key, n in split.counts.items() if key.endswith("tokens")]
+        pairs = split.counts.get("pairs")
+        made.add_row(
+            name,
+            f"{split.examples:,}" + (f" ({pairs:,} pairs)" if pairs else ""),
+            " + ".join(tokens),
+            " + ".join(map(str, split.median.values())),
+            " + ".join(map(str, split.longest.values())),
+            ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in split.dropped.items()),
+            f"{split.truncated:,}" if split.truncated else "",
+        )
+    return made

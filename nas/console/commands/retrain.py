@@ -1,0 +1,134 @@
+"""`nas retrain`: networks of a front, trained from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+import typer
+
+from nas.console import options
+from nas.console.commands.picking import FRONT, winners
+from nas.console.commands.results import finish, follow
+from nas.console.listeners.targets import LOG, read_logs
+from nas.console.progress import choose_reporter
+from nas.executors.base import ExecutorSettings
+from nas.executors.opening import check_installed
+from nas.executors.retraining.tuning_record import MOST_TRIALS
+from nas.request import picks
+from nas.results.state import open_run
+from nas.run.threads import use_threads
+from search_spaces.errors import UsageError
+
+OWN = "own"
+# Who else trains: name → a function like `nas.fairseq.command.train`.
+BACKENDS = {point.name: point for point in entry_points(group="nas.training_backends")}
+
+
+def _check_known(backend: str) -> str:
+    if backend not in (OWN, *BACKENDS):
+        raise typer.BadParameter(
+            f"{backend!r} is not one of {', '.join(map(repr, (OWN, *BACKENDS)))}."
+        )
+    return backend
+
+
+@options.grouped(where=options.TRAINING_PLACE)
+def retrain(
+    run: str = options.RUN,
+    pick: str = typer.Option(
+        picks.BEST,
+        "--pick",
+        metavar=f"{picks.METAVAR}|{FRONT}",
+        help="The network to train from scratch, as with nas search, or the whole front.",
+        autocompletion=options.complete_retrain_pick,
+    ),
+    top: int = typer.Option(
+        None, min=1, help="Of --pick front only so many, those with the best quality."
+    ),
+    tune: int = typer.Option(
+        None,
+        metavar="N",
+        min=0,
+        max=MOST_TRIALS,
+        help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best by the "
+        "validation loss; 0 goes back to the run's own.",
+        show_default="the run's own settings",
+    ),
+    where: ExecutorSettings = options.PLACED,
+    backend: str = typer.Option(
+        OWN,
+        "--backend",
+        metavar="|".join([OWN, *BACKENDS]),
+        callback=_check_known,
+        help="Who trains: this package, or fairseq with the settings of the mFormer paper, for "
+        "which a folder with the exact commands is written (translation).",
+    ),
+    run_backend: bool = typer.Option(
+        False,
+        "--run",
+        help="With --backend fairseq: run it here as well, and take its best weights.",
+    ),
+    fairseq_options: list[str] = typer.Option(
+        [],
+        "--fairseq-option",
+        metavar="TEXT",
+        help="With --run: further options of fairseq-train, as '--max-update 1000'. Repeatable.",
+    ),
+    log: list[str] = LOG,
+    quiet: bool = options.QUIET,
+    json_lines: bool = options.EVENTS,
+) -> None:
+    """Train networks of the front from scratch and score each once on the test split.
+
+    With --executor ray several are trained side by side.
+    """
+    if pick != FRONT:
+        picks.read_pick(pick)
+    _check_backend(backend, run_backend, fairseq_options)
+    _check_tuning(tune, where)
+    if backend != OWN:
+        _check_single(backend, pick, top, tune, where)
+    logs = read_logs(log)
+    folder = open_run(run)
+    screen = choose_reporter(quiet, json_lines)
+    if backend != OWN:
+        BACKENDS[backend].load()(folder, pick, run_backend, fairseq_options, logs, screen)
+        return
+    from nas.search.front import read_front
+
+    ids = winners(read_front(folder), pick, top)
+    use_threads(folder.spec.budget.threads)
+    from nas.stages.retrain import retrain as run_retrain  # imports torch
+
+    follow(folder, run_retrain(folder, ids, where, tune), screen, logs)
+    finish(folder, ids, quiet, json_lines)
+
+
+def _check_tuning(tune: int | None, where: ExecutorSettings) -> None:
+    if tune and where.kind == "local":
+        check_installed("--tune")
+        raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
+
+
+def _check_backend(backend: str, runs: bool, extra: Sequence[str]) -> None:
+    if backend == OWN and (runs or extra):
+        raise UsageError(f"{'--run' if runs else '--fairseq-option'} needs --backend fairseq")
+    if extra and not runs:
+        raise UsageError("--fairseq-option needs --run; without, add the options to train.sh")
+
+
+def _check_single(
+    backend: str, pick: str, top: int | None, tune: int | None, where: ExecutorSettings
+) -> None:
+    given = {
+        "--pick front": pick == FRONT,
+        "--top": top is not None,
+        "--tune": tune is not None,
+        "--executor ray": where.kind == "ray",
+    }
+    wrong = [name for name, there in given.items() if there]
+    if wrong:
+        raise UsageError(
+            f"{wrong[0]} does not go with --backend {backend}, which trains one network by itself"
+        )

@@ -1,0 +1,184 @@
+"""The stage that trains a network from scratch and scores it once on the test split.
+
+It opens the test split as its very last step. No stage before it does, and after it only
+`nas.results.networks`, when a user asks for the scores of a network by name.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nas.executors.retraining.network import load_weights, network_trainer
+from nas.executors.retraining.tuning_record import asked_trials
+from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
+from nas.run.opened import OpenedRun
+from nas.run.stage_runner import Work, run_stage
+from nas.run.stages import RETRAIN, Stage, network_stage
+from nas.run.supernet_training import training_losses
+from nas.search.front import FrontEntry, pick, read_front
+from nas.search.shortfall import shortfall_and_advice
+from search_spaces.costs import params
+from search_spaces.errors import UsageError
+from supernet.extraction import StandAlone
+from supernet.tasks.base import Scores
+from supernet.tasks.evaluation import by_distance, score
+from supernet.training.checkpoint import CheckpointFolder, load, save
+
+SCHEMA = 2
+TUNED_SCHEMA = 3  # with settings and tuning
+
+
+class Tuner(Protocol):
+    """Finds the settings a network trains best with; `tuning.RayTuner` is one."""
+
+    def tune(self, run: OpenedRun, entry: FrontEntry, trials: int) -> None:
+        """Try settings, and finish the retraining with the best."""
+
+
+def retrain_stage(network_id: str) -> Stage:
+    """The stage that retrains a network of the front."""
+    return network_stage(
+        RETRAIN,
+        network_id,
+        ("declare",),
+        {result_file(network_id): "its scores", weights_file(network_id): "its weights"},
+        scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
+        reads=(tuning_file(network_id),),
+    )
+
+
+def retrain_work(run: OpenedRun, network_id: str, tuner: Tuner | None = None) -> Work[OpenedRun]:
+    """What that stage does, for `nas.run.stage_runner`."""
+    entry = pick(read_front(run.folder), network_id)
+    return lambda run: _retrain(run, entry, tuner)
+
+
+def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
+    """Retrain networks in this process, one after the other.
+
+    Of those that others began to tune, one that is not finished is passed over with a note unless
+    it is the only one.
+
+    Raises:
+        UsageError: when there is nothing but a network to be tuned.
+    """
+    for network_id in ids:
+        stage = retrain_stage(network_id)
+        if len(ids) > 1 and _waits_for_tuner(run, network_id):
+            yield Note(stage.name, _tuning_words(run, network_id))
+            continue
+        yield from run_stage(run, stage, retrain_work(run, network_id))
+
+
+def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
+    return not run.folder.has(result_file(network_id)) and asked_trials(run.folder, network_id) > 0
+
+
+def _tuning_words(run: OpenedRun, network_id: str) -> str:
+    trials = asked_trials(run.folder, network_id)
+    command = f"nas retrain {run.folder.path} --pick {network_id} --tune"
+    return (
+        f"the settings of network {network_id} are to be tuned, which Ray does: go on with "
+        f"{command} {trials} --executor ray, or train it with the run's own: {command} 0"
+    )
+
+
+def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
+    stage, trials = RETRAIN + entry.id, asked_trials(run.folder, entry.id)
+    if run.folder.has(result_file(entry.id)):
+        # Killed between the last step and the stage's record: the test split is not read again.
+        run.folder.read_json(result_file(entry.id))
+        load(run.folder.path / weights_file(entry.id))
+        shutil.rmtree(run.folder.path / checkpoints_folder(entry.id), ignore_errors=True)
+        return
+    if not trials:
+        yield from _train(run, entry, stage)
+    elif tuner is None:
+        raise UsageError(_tuning_words(run, entry.id))
+    else:
+        tuner.tune(run, entry, trials)
+    result = run.folder.read_json(result_file(entry.id))
+    name = next(name for name in result if name.startswith("test_"))
+    yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
+    if problem := shortfall_and_advice(entry, result["valid_loss"], str(run.folder.path)):
+        yield Note(stage, problem)
+
+
+def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
+    """With the run's own settings."""
+    path = run.folder.path / checkpoints_folder(entry.id)
+    checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
+    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
+    for report in trainer.run():
+        message = f"loss {report.train_loss:.3f}"
+        if report.probe_losses:
+            message += f", validation {report.probe_losses[0]:.3f}"
+        yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
+    weights = trainer.final_weights()
+    network.network.load_state_dict(weights)
+    finish(run, entry, network, len(trainer.history))
+    shutil.rmtree(checkpoints.path)
+
+
+def finish_tuned(
+    run: OpenedRun, entry: FrontEntry, weights: Path, epochs: int, about: Mapping[str, Any]
+) -> None:
+    """Keep the weights of the best trial, and score them.
+
+    Args:
+        run: the run.
+        entry: the network.
+        weights: file of the trial's weights.
+        epochs: that it trained.
+        about: its settings and the tuning, for the result.
+    """
+    finish(run, entry, load_weights(run, entry, weights), epochs, about)
+
+
+def finish(
+    run: OpenedRun,
+    entry: FrontEntry,
+    network: StandAlone,
+    epochs: int,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write weights and result of a trained network; this looks at the test split, once."""
+    spec, task, model = run.spec, run.quick_task, network.network
+    valid = score(task, model, entry.architecture, task.valid, device=spec.device)
+    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    state = {"model": weights, "architecture": entry.architecture.to_json()}
+    save(run.folder.path / weights_file(entry.id), state)
+    test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
+    result = {
+        "schema": SCHEMA if about is None else TUNED_SCHEMA,
+        "id": entry.id,
+        "architecture": entry.architecture.to_json(),
+        "task": run.space.task,
+        "dataset": task.name,
+        **scores_json(test, valid),
+        "epochs": epochs,
+        "seed": spec.seed,
+        "params": params(run.space.model, run.space.task, entry.architecture),
+        **(about or {}),
+    }
+    if spec.start is not None:
+        found = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
+        result |= {"by_distance": found} if found else {}
+    run.folder.write_json(result_file(entry.id), result)
+
+
+def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
+    """The scores of both splits; the one that the task is known by comes first.
+
+    A split without a recalled token has no score of those.
+    """
+    names = sorted(test.values, key=lambda name: name != test.headline)
+    result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
+    result |= {f"valid_{name}": valid.values[name] for name in names if name in valid.values}
+    if test.bleu_signature is not None:
+        result["bleu_signature"] = test.bleu_signature
+    return result

@@ -1,1 +1,0 @@
-"""Networks of a run as folders that work without it."""

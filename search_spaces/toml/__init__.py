@@ -1,0 +1,1 @@
+"""TOML within bounds, with the line of each key."""

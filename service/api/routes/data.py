@@ -1,0 +1,196 @@
+"""Upload data: announce a file, send its bytes in parts, have it checked; see and delete it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal, Self
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+
+from nas.request.fields import LINE
+from service.api.dependencies import AnyRole, Context, InContext, Submitter
+from service.api.problems import ProblemError
+from service.api.routes.uploads import PIECE, place_to_send
+from service.api.schemas import Word
+from service.api.thread_pools import Route
+from service.auth import Token
+from service.data_uploads import DataUpload
+from service.uploads import Uploaded
+
+UploadPath = Annotated[str, Path(pattern="^[0-9a-f]{20}$", description="Id of an upload.")]
+Task = Literal["classification", "language_modelling", "translation"]
+
+router = APIRouter(prefix="/data", tags=["datasets"], route_class=Route)
+
+
+class DataRequest(BaseModel):
+    """A file of data that is to be uploaded, and what it is for."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"name": "mails", "file": "mails.jsonl", "bytes": 90868, "task": "classification"}
+            ]
+        },
+    )
+
+    name: Word
+    file: Annotated[str, Field(max_length=200, pattern=LINE)]
+    bytes: Annotated[int, Field(ge=0)]
+    task: Task
+    image_size: Annotated[
+        int | None, Field(ge=1, le=1024, description="Side that pictures are scaled to.")
+    ] = None
+
+
+class DataUploadOut(BaseModel):
+    """A data set on its way: send the bytes behind `received`, then finish it.
+
+    `state` is ``coming``, ``checking``, ``failed`` or ``lost``; `note` tells more.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    file: str
+    bytes: int
+    received: int
+    state: str
+    note: str
+
+
+class UploadedDataOut(BaseModel):
+    """A data set that was uploaded and can be named in a request."""
+
+    name: str
+    task: str
+    content: str
+    bytes: int
+
+    @classmethod
+    def of(cls, one: Uploaded) -> Self:
+        """As it was found to be."""
+        return cls(name=one.name, task=one.task, content=one.family, bytes=one.bytes)
+
+
+class UploadedDataPage(BaseModel):
+    """What somebody has uploaded, and what is on its way."""
+
+    data: list[UploadedDataOut]
+    uploads: list[DataUploadOut]
+
+
+@router.get("", response_model=UploadedDataPage)
+def listed(token: AnyRole, context: InContext) -> UploadedDataPage:
+    """Your uploaded data sets."""
+    mine = [one for one in context.data.seen_by(token) if one.owner == token.name]
+    coming = context.data.on_their_way(token.name)
+    return UploadedDataPage(
+        data=[UploadedDataOut.of(one) for one in mine],
+        uploads=[DataUploadOut.model_validate(one) for one in coming],
+    )
+
+
+@router.post("", status_code=201, response_model=DataUploadOut)
+def begin(given: DataRequest, token: Submitter, context: InContext) -> DataUploadOut:
+    """Announce a file of data. What is not finished within a day is deleted."""
+    if given.name in {one.name for one in context.catalog.datasets()}:
+        raise ProblemError(
+            409, f"the server has a data set named {given.name}: choose another name", "/name"
+        )
+    request = given.model_dump(include={"task", "image_size"})
+    made = context.data.announce(token.name, given.name, given.file, given.bytes, request)
+    return _found(context, token, made.id)
+
+
+@router.get("/{upload}", response_model=DataUploadOut)
+def show(upload: UploadPath, token: AnyRole, context: InContext) -> DataUploadOut:
+    """How far an upload is."""
+    return _found(context, token, upload)
+
+
+def _found(context: Context, token: Token, upload: str) -> DataUploadOut:
+    found: list[DataUpload] = context.data.on_their_way(token.name)
+    for one in found:
+        if one.id == upload:
+            return DataUploadOut.model_validate(one)
+    raise ProblemError(404, f"there is no upload {upload}: it was finished, or given up")
+
+
+@router.put(
+    "/{upload}/content",
+    response_model=DataUploadOut,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            },
+        }
+    },
+)
+async def receive(
+    request: Request,
+    upload: UploadPath,
+    token: Submitter,
+    context: InContext,
+    offset: Annotated[int, Query(ge=0, description="Of the first byte: `received`.")] = 0,
+) -> DataUploadOut:
+    """Send a part of the file, or all of it; what has come of a part that breaks off is kept."""
+    run, held = context.thread_pools.uploads.run, bytearray()
+    async with place_to_send(context, token):
+        part = await run(partial(context.data.part, token.name, upload, offset))
+        try:
+            async for piece in request.stream():
+                held += piece
+                if len(held) >= PIECE:
+                    await run(partial(part.write, bytes(held)))
+                    held.clear()
+            await run(partial(part.write, bytes(held)))
+        except ClientDisconnect:
+            raise ProblemError(400, "the connection ended; go on behind what has come") from None
+        finally:
+            await run(part.close)
+    return await run(partial(_found, context, token, upload))
+
+
+@router.post("/{upload}/finish", status_code=202, response_model=DataUploadOut)
+def finish(upload: UploadPath, token: Submitter, context: InContext) -> DataUploadOut:
+    """Have the file checked and prepared, once all of it has come; `show` tells how far that is."""
+    context.data.start(token.name, upload)
+    return _found(context, token, upload)
+
+
+@router.delete("/{upload}", status_code=204)
+def give_up(upload: UploadPath, token: Submitter, context: InContext) -> None:
+    """Give an upload up, or forget one that could not be used."""
+    context.data.dismiss(token.name, upload)
+
+
+@router.delete("/sets/{name}", status_code=204)
+def delete(name: Word, token: Submitter, context: InContext) -> None:
+    """Delete a data set that was uploaded, unless a job needs it that has not ended."""
+    delete_data(name, token, context)
+
+
+def delete_data(name: str, token: Token, context: Context) -> None:
+    """Delete one of the token's own data sets.
+
+    Raises:
+        ProblemError: 404 when there is none, 409 while a job needs it.
+    """
+    found = context.data.find(token, name)
+    if found is None:
+        raise ProblemError(404, f"no data set {name[:100]!r} was uploaded")
+    needing = context.store.jobs.needing(str(found.folder.resolve()))
+    if needing:
+        raise ProblemError(
+            409,
+            f"the job {needing[0]} needs the data set {found.name} and has not ended: cancel it, "
+            "or wait for its end",
+        )
+    context.data.delete(found)

@@ -1,0 +1,80 @@
+"""Asks a network of a run that was trained from scratch, in the process of `space_reader`."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nas.results import networks
+from nas.run.folder import RunFolder
+from search_spaces.errors import NasError, UsageError
+from search_spaces.settings import ImageInput
+from service.api.problems import ProblemError
+
+LIBRARIES = ("supernet.building", "supernet.tasks.opening", "nas.results.predictions", "PIL.Image")
+
+
+def load_libraries() -> None:
+    """Load what any network takes, which is no request's fault."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+
+
+def ask_network(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a network, as a `PredictionOut`.
+
+    Args:
+        given: a `PredictRequest` as JSON, with the run's `folder` and the `network`.
+
+    Raises:
+        ProblemError: 422, without the server's paths, when there is no answer.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = Path(scratch) / "picture"
+        try:
+            return _answer(given, picture)
+        except NasError as error:
+            run = Path(given["folder"])
+            names = {picture: "the picture", run: "the run", run.parents[1]: "HOME"}
+            text = str(error)
+            for path, name in names.items():
+                text = text.replace(str(path), name)
+            raise ProblemError(422, text) from error
+
+
+def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
+    from nas.results.predictions import predict, reading_of  # brings along torch
+
+    folder = RunFolder.open(Path(given["folder"]))
+    spec = folder.spec
+    if spec.evaluator is not None:
+        raise UsageError(f"the networks of this search are known to {spec.evaluator} alone")
+    wants_picture = isinstance(spec.space.model.input, ImageInput)
+    if wants_picture != (given["picture"] is not None):
+        raise UsageError(
+            "this network reads pictures: give a PNG or JPEG"
+            if wants_picture
+            else "this network reads texts: give one"
+        )
+    if wants_picture:
+        picture.write_bytes(base64.b64decode(given["picture"]))
+    text = str(picture) if wants_picture else given["text"]
+    network = networks.open_network(folder, given["network"], "cpu")
+    opened = networks.open_data(folder, None)
+    if spec.space.task == "translation":
+        networks.check_vocabularies(folder, opened)
+    reading = reading_of(opened, spec.space.model)
+    (found,) = predict(network, reading, [text], given["tokens"])
+    warning = (
+        None
+        if opened.same
+        else (
+            "the data on the server are not those that the network learnt from; if these are read "
+            "in another way, the answer means nothing"
+        )
+    )
+    return {"answer": found.answer, "chances": dict(found.chances), "warning": warning}

@@ -1,0 +1,281 @@
+"""Fronts side by side as pages show them. Imported where it is used, like `run_views`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nas.objectives import QUALITY
+from nas.report import words
+from nas.report.charts import Trace, axis, chart, hover
+from nas.report.front_section import TICKS, checkpoint_traces, front_traces, retrained_traces
+from nas.report.markup import Html, cell, missing, table, tag
+from nas.results.comparison import ComparedNetwork, Comparison, gene_summaries
+from search_spaces.space import Choice
+from service.api.run_cache import MOST_IN_ALL
+from service.dashboard.run_views import drawn
+
+LONGEST_NAME = 40  # characters in a legend
+MOST_LISTED = 300  # networks in the table
+MOST_LINES = 150  # networks in the parallel coordinates
+LONG = 1e4  # beyond that, k and M
+AXIS_REM = 5.5  # room for each axis of the parallel coordinates
+# As many as fronts are compared; a symbol of its own for those who see no colours.
+LOOKS = (
+    ("var(--softmax)", "circle"),
+    ("var(--retrained)", "square"),
+    ("var(--omni)", "diamond"),
+    ("var(--predicted)", "triangle-up"),
+    ("var(--linear)", "cross"),
+    ("var(--observed)", "x"),
+)
+
+
+def fronts_drawing(made: Comparison) -> Html:
+    """A chart for each cost that all runs have."""
+    if not made.runs:
+        return missing("There is no front to draw. Tick searches in the list of jobs.")
+    costs = made.objectives[1:]
+    if not costs:
+        return missing("These searches have no cost in common, so their fronts share no chart.")
+    return tag("div", [_cost_chart(made, cost) for cost in costs], class_="charts")
+
+
+def _cost_chart(made: Comparison, cost: str) -> Html:
+    traces: list[Trace] = []
+    first = made.runs[0].contents
+    most = MOST_IN_ALL // len(made.runs) // len(made.objectives[1:])
+    for number, (compared, look) in enumerate(zip(made.runs, LOOKS, strict=False), start=1):
+        run, (colour, symbol) = compared.contents, look
+        front_drawn = drawn(run, most, cost).front
+        entries = front_drawn.entries if front_drawn else ()
+        # Titles may be alike: the number tells them apart.
+        name = f"{number}. {compared.title[:LONGEST_NAME]}"
+        traces += front_traces(run, entries, cost, name, colour, symbol)
+        traces += retrained_traces(run, cost, f"{number}. retrained", colour)
+        begun = f"{number}. its checkpoint"
+        traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
+    shown = [trace for trace in traces if trace["x"]]
+    layout: dict[str, Any] = {
+        "xaxis": axis(
+            words.axis_label(first, cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")
+        ),
+        "yaxis": axis(words.axis_label(first, QUALITY), _all(shown, "y"), tickformat="~g"),
+    }
+    caption = (
+        f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
+        "lower is better. A star is a network when trained from scratch."
+    )
+    return chart(f"compare-{cost}", shown, layout, caption, 28)
+
+
+def _all(traces: Sequence[Trace], coordinate: str) -> list[float]:
+    return [number for trace in traces for number in trace[coordinate]]
+
+
+# -- networks -------------------------------------------------------------------------------------
+
+
+def network_table(
+    made: Comparison, networks: Sequence[ComparedNetwork], jobs: Sequence[str]
+) -> Html:
+    """Networks of all fronts, of each what the runs have in common."""
+    if not networks:
+        return missing("No network meets these conditions: ease one, or leave it out.")
+    first = made.runs[0].contents
+    heads = ["network", "front", "test, retrained"]
+    heads += [words.axis_label(first, name) for name in made.objectives] + ["what it is"]
+    rows = []
+    for one in networks[:MOST_LISTED]:
+        entry = one.entry
+        link = tag("a", entry.id, href=f"/jobs/{jobs[one.run]}/networks/{entry.id}")
+        row = [cell(link), cell(f"{one.run + 1}. {made.runs[one.run].title}")]
+        if one.result is None:
+            row.append(cell("–", -1.0))
+        else:
+            score = one.result.test_scores[one.result.headline]
+            text = f"{words.SCORES[one.result.headline]} {words.score(one.result.headline, score)}"
+            row.append(cell(text, score))
+        for name in made.objectives:
+            value, guess = entry.value(name), "" if name in entry.measured else " (predicted)"
+            row.append(cell(words.value(name, value) + guess, value))
+        rows.append([*row, cell(words.outline(entry.network))])
+    caption = f"{words.plural(len(networks), 'network')} of the fronts. A click on a head sorts."
+    if len(networks) > MOST_LISTED:
+        caption += f" The table has the first {MOST_LISTED}; CSV and JSON have all."
+    return table(heads, rows, caption, sortable=True)
+
+
+# -- parallel coordinates -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One coordinate: what it is called, and a value for each network, None where it has none."""
+
+    label: str
+    values: Sequence[Choice | float | None]
+
+    @property
+    def tells(self) -> bool:
+        """Whether networks differ in it."""
+        return len(set(self.values)) > 1
+
+    def scaled(self) -> list[float]:
+        """The values from 0, the least of all, to 1; names in the order of the alphabet."""
+        places = [one for one in self.values if isinstance(one, int | float)]
+        if len(places) < len(self.values):
+            texts = sorted({self.text(one) for one in self.values})
+            places = [texts.index(self.text(one)) for one in self.values]
+        low, high = min(places), max(places)
+        return [(place - low) / (high - low) for place in places]
+
+    def ends(self) -> list[str]:
+        """What stands at 0 and at 1."""
+        places = self.scaled()
+        return [self.text(self.values[places.index(end)]) for end in (0.0, 1.0)]
+
+    @staticmethod
+    def text(value: Choice | float | None) -> str:
+        """A value on an axis."""
+        if isinstance(value, float):
+            return words.whole(value) if value > LONG else f"{value:.4g}"
+        return "–" if value is None else str(value)
+
+
+def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
+    """Genes and objectives of networks as lines, a colour for each front."""
+    if len(networks) < 2:
+        return missing("Parallel coordinates need at least two networks.")
+    networks = networks[:: math.ceil(len(networks) / MOST_LINES)]
+    first = made.runs[0].contents
+    genes = [gene_summaries(made.runs[one.run].contents, one.entry) for one in networks]
+    names = dict.fromkeys(name for row in genes for name in row)
+    axes = [_Axis(gene_label(name), [row.get(name) for row in genes]) for name in names]
+    axes += [
+        _Axis(words.axis_label(first, name), [one.entry.value(name) for one in networks])
+        for name in made.objectives
+    ]
+    shown = [one for one in axes if one.tells]
+    if not shown:
+        return missing("These networks are alike in all genes and objectives.")
+    heights = [one.scaled() for one in shown]
+    traces = [
+        _lines(made, place, networks, shown, heights)
+        for place in range(len(made.runs))
+        if any(one.run == place for one in networks)
+    ]
+    small = {"showarrow": False, "font": {"size": 11}}
+    ends = [
+        {**small, "x": x, "y": y, "yanchor": anchor, "text": text}
+        for x, one in enumerate(shown)
+        for y, anchor, text in zip((-0.02, 1.02), ("top", "bottom"), one.ends(), strict=True)
+    ]
+    line = {"color": "var(--muted)", "width": 1}
+    layout = {
+        "xaxis": axis(
+            "",
+            tickvals=list(range(len(shown))),
+            ticktext=[one.label for one in shown],
+            tickangle=-35,
+            showgrid=False,
+            zeroline=False,
+            range=[-0.4, len(shown) - 0.6],
+        ),
+        "yaxis": {"visible": False, "range": [-0.1, 1.1]},
+        "shapes": [
+            {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "layer": "below", "line": line}
+            for x in range(len(shown))
+        ],
+        "annotations": ends,
+        "margin": {"l": 90, "r": 14, "t": 8, "b": 8},
+    }
+    caption = (
+        "Each line is a network, in the colour of its front; genes come first, then the "
+        "objectives. Of a size that each layer has it is the mean, of kinds of attention the "
+        "number of layers. Conditions above choose the lines."
+    )
+    room = tag(
+        "div",
+        chart("coordinates", traces, layout, caption, 28),
+        style=f"min-width:{AXIS_REM * len(shown):g}rem",
+    )
+    return tag(
+        "div", room, class_="scroll", tabindex="0", role="region", aria_label="Genes and objectives"
+    )
+
+
+def _lines(
+    made: Comparison,
+    place: int,
+    networks: Sequence[ComparedNetwork],
+    axes: Sequence[_Axis],
+    heights: Sequence[Sequence[float]],
+) -> Trace:
+    """The lines of one front as one trace, with gaps between them."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    texts: list[str] = []
+    for row, one in enumerate(networks):
+        if one.run != place:
+            continue
+        x += [*range(len(axes)), None]
+        y += [*(column[row] for column in heights), None]
+        texts += [f"{one.entry.id}, {a.label}: {a.text(a.values[row])}" for a in axes] + [""]
+    colour, symbol = LOOKS[place]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": f"{place + 1}. {made.runs[place].title[:LONGEST_NAME]}",
+        "x": x,
+        "y": y,
+        "text": texts,
+        "hovertemplate": hover("%{text}"),
+        "line": {"color": colour, "width": 1.3},
+        "marker": {"color": colour, "symbol": symbol, "size": 6},
+        "opacity": 0.75,
+    }
+
+
+def gene_label(name: str) -> str:
+    """A gene's name in words."""
+    bare = name.removeprefix("encoder.").removeprefix("decoder.")
+    stack = "decoder " if name.startswith("decoder.") else ""
+    gene, _, rest = bare.partition(" ")
+    if rest.startswith("= "):
+        return f"{stack}layers with {rest[2:]} {words.GENES.get(gene, gene)}"
+    text = f"{stack}{words.GENES.get(gene, gene)}"
+    return f"mean {text}" if rest else text
+
+
+def front_numbers(made: Comparison, place: int) -> list[Html]:
+    """What the table of fronts tells of one: cells behind its title."""
+    run = made.runs[place].contents
+    entries = made.runs[place].front.entries
+    swatch = tag("span", class_="swatch", style=f"background:{LOOKS[place][0]}")
+    volume = f"{made.hypervolumes[place]:.3f}" if made.hypervolumes else "–"
+    lowest = min(entry.value(QUALITY) for entry in entries)
+    best = f"{words.metric(run, QUALITY)} {words.value(QUALITY, lowest)}"
+    return [
+        tag("td", swatch),
+        tag("td", run.spec.dataset, data_label="data set"),
+        tag("td", f"{len(entries):,}", class_="number", data_label="networks"),
+        tag("td", volume, class_="number", data_label="hypervolume"),
+        tag("td", best, class_="number", data_label="best"),
+    ]
+
+
+def reference_words(made: Comparison) -> str:
+    """Where hypervolumes are measured up to, or why there are none."""
+    if made.difference is not None:
+        return f"{words.sentence(made.difference)}."
+    if not made.runs:
+        return ""
+    first = made.runs[0].contents
+    corner = ", ".join(
+        f"{words.metric(first, name)} {words.quantity(name, value)}"
+        for name, value in made.reference.items()
+    )
+    return f"Hypervolumes are shares of one box, up to the worst of all references: {corner}."

@@ -1,0 +1,110 @@
+"""Prepares a file of data that somebody has uploaded: ``python -m service.data_preparing``.
+
+It reads one line of JSON from stdin, writes what it does as lines of JSON to stdout, the last of
+which is what came of it, and ends when its stdin closes. No file may take more processor time and
+memory than `CPU_S` and `MEMORY_MB` beside its own size, or make a file of more than `FILE_BYTES`:
+the system ends the process that does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from search_spaces.errors import NasError
+from service.api.space_reader import limited
+from service.settings import GIB, MIB
+
+CPU_S, MEMORY_MB = 3600, 4096
+FILE_BYTES = 16 * GIB
+TELL_S = 0.5  # between two notes
+FAILED = 1
+
+
+def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare a file.
+
+    Args:
+        order: ``task``, ``source``, ``out`` and, of pictures, ``image_size``.
+
+    Returns:
+        ``found``: what is to be known of the data set, or ``problem``: what is wrong.
+    """
+    from supernet.data.prepare import prepare
+    from supernet.data.prepare.plan import PrepareRequest
+
+    source, out = Path(order["source"]), Path(order["out"])
+    try:
+        request = PrepareRequest(order["task"], (source,), out, image_size=order.get("image_size"))
+        manifest = prepare(request, _Teller()).manifest
+    except NasError as error:
+        text = str(error)
+        for path, name in ((f"{source.parent}/", ""), (str(out), "the data set")):
+            text = text.replace(path, name)
+        return {"problem": text}
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    return {"found": {"family": manifest.content, "task": manifest.task, "bytes": size}}
+
+
+class _Teller:
+    """Writes what is being done, not too often."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self._last < TELL_S:
+            return
+        self._last = time.monotonic()
+        share = f", {done / total:.0%}" if total else ""
+        _write({"note": f"{what}{share}"})
+
+
+def _write(line: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_stdin() -> None:
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        os._exit(FAILED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    """Prepare the file that stdin names."""
+    os.nice(10)  # searches and pages go first
+    order = json.loads(_first_line())
+    _end_with_stdin()
+    import supernet.data.prepare  # noqa: F401  what libraries take is not the file's
+
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
+    with limited(CPU_S, MEMORY_MB + 2 * order["bytes"] // MIB):
+        try:
+            answer = prepare_file(order)
+        except MemoryError:
+            os._exit(FAILED)
+    _write(answer)
+
+
+def _first_line() -> bytes:
+    """The order; byte by byte, so that nothing behind it is taken from the thread that waits."""
+    found = bytearray()
+    while not found.endswith(b"\n") and (byte := os.read(0, 1)):
+        found += byte
+    return bytes(found)
+
+
+if __name__ == "__main__":
+    main()

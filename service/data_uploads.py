@@ -1,0 +1,349 @@
+"""Data sets that owners upload: one file, in parts, prepared as `nas data prepare` does.
+
+A file is announced like those of a checkpoint (`service.uploads`) and counts against the owner's
+quota. Its bytes come in order and are kept as they come, so that whoever lost the connection goes
+on behind the last one. When all are there a process of its own (`service.data_preparing`) checks
+and prepares them within limits, and the prepared folder takes the data set's name in one step.
+What is wrong with the file is told until somebody dismisses it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+from filelock import FileLock, Timeout
+
+from search_spaces.files import write_json
+from service.auth import Token
+from service.settings import Settings, environment_of_process
+from service.uploads import (
+    ASIDE,
+    COMING,
+    DATA_IDLE_S,
+    FACTS_FILE,
+    Upload,
+    UploadError,
+    Uploads,
+    disk_full,
+    read_facts,
+)
+
+MODULE = "service.data_preparing"
+ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".txt", ".gz")
+REQUEST_FILE, LOCK_FILE, PROBLEM_FILE = "request.json", ".preparing", "problem.json"
+PREPARED = "prepared"
+AT_ONCE = 2  # that are prepared; others wait
+WALL_S = 2 * 3600.0
+TOO_MUCH = "preparing these data took more than the service gives it: use nas data prepare"
+
+
+@dataclass(frozen=True, slots=True)
+class DataUpload:
+    """A data set on its way.
+
+    Attributes:
+        id: of the upload.
+        name: that the data set will have.
+        file: what the file is called.
+        bytes: of the file.
+        received: of them, that have come.
+        state: ``coming``, ``checking``, ``failed`` or ``lost``, when the service ended meanwhile.
+        note: what is being done, or what is wrong.
+    """
+
+    id: str
+    name: str
+    file: str
+    bytes: int
+    received: int
+    state: str
+    note: str
+
+
+class DataUploads(Uploads):
+    """The data sets that were uploaded to a service, and those on their way.
+
+    Args:
+        settings: of the service.
+    """
+
+    what: ClassVar[str] = "data set"
+    idle_s: ClassVar[float] = DATA_IDLE_S
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._root = settings.uploaded_data
+        self._file_bytes = settings.upload_data_bytes
+        self._notes: dict[str, str] = {}
+        self._places = threading.BoundedSemaphore(AT_ONCE)
+
+    def announce(
+        self, owner: str, name: str, file: str, size: int, request: Mapping[str, Any]
+    ) -> Upload:
+        """Announce a file of data.
+
+        Args:
+            owner: who uploads.
+            name: for the data set.
+            file: its name, which says what is in it.
+            size: its bytes.
+            request: what `service.data_preparing` is to make of it.
+
+        Raises:
+            UploadError: for a name that is taken or is none, a file of another kind, and without
+                room for it.
+        """
+        upload = self.begin(owner, name, {file: size})
+        write_json(self._coming(upload) / REQUEST_FILE, dict(request))
+        return upload
+
+    def _check_files(self, files: Mapping[str, int]) -> None:
+        ((name, size),) = files.items()
+        if PurePath(name).name != name or name.startswith(".") or len(name) > 200:
+            raise UploadError(422, "a file's name has no folders and begins with no dot", "file")
+        if not name.lower().endswith(ENDINGS):
+            raise UploadError(
+                422, f"{name[:100]} is no file of data: give one of {', '.join(ENDINGS)}", "file"
+            )
+        if not 0 < size <= self._file_bytes:
+            raise UploadError(
+                413, f"{name[:100]} has {size:,} bytes; 1 to {self._file_bytes:,} can come", "bytes"
+            )
+
+    # -- bytes ------------------------------------------------------------------------------------
+
+    def part(self, owner: str, identity: str, offset: int) -> Writing:
+        """Go on with a file.
+
+        Args:
+            owner: who uploads.
+            identity: of the upload.
+            offset: of the first byte that comes: at most as many as have come.
+
+        Raises:
+            UploadError: when there is no such upload, bytes between are missing, or others are
+                just coming.
+        """
+        upload = self.get(owner, identity)
+        ((name, size),) = upload.files.items()
+        try:
+            return Writing(self._coming(upload) / name, size, offset)
+        except FileNotFoundError:
+            raise _gone(identity) from None
+
+    # -- what becomes of it -----------------------------------------------------------------------
+
+    def on_their_way(self, owner: str) -> list[DataUpload]:
+        """An owner's data sets that are coming, being checked, or could not be used."""
+        found = []
+        for upload in self._unfinished(owner, (COMING, ASIDE)):
+            ((file, size),) = upload.files.items()
+            coming, aside = self._coming(upload), self._aside(upload)
+            folder = coming if coming.is_dir() else aside
+            received = 0
+            with suppress(FileNotFoundError):
+                received = (folder / file).stat().st_size
+            state, note = self._state(upload, folder, coming)
+            found.append(DataUpload(upload.id, upload.name, file, size, received, state, note))
+        return sorted(found, key=lambda one: one.id)
+
+    def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str]:
+        if folder == coming:
+            return "coming", ""
+        problem = read_facts(folder / PROBLEM_FILE).get("problem")
+        if problem is not None:
+            return "failed", str(problem)
+        lock = FileLock(folder / LOCK_FILE, timeout=0)
+        try:
+            with lock:
+                return "lost", "the service ended while it was checked: finish it again"
+        except (Timeout, OSError):
+            return "checking", self._notes.get(upload.id, "it is being checked")
+
+    def _aside(self, upload: Upload) -> Path:
+        return self._root / upload.owner / f"{ASIDE}{upload.id}"
+
+    def start(self, owner: str, identity: str) -> None:
+        """Have a file that has come as a whole checked and prepared, which goes on meanwhile.
+
+        Raises:
+            UploadError: when it is not whole, or there is no such upload.
+        """
+        every = {one.id: one for one in self.on_their_way(owner)}
+        found = every.get(identity)
+        if found is None:
+            raise _gone(identity)
+        if found.state == "coming":
+            if found.received != found.bytes:
+                raise UploadError(
+                    409, f"{found.received:,} of {found.bytes:,} bytes have come: send the others"
+                )
+            upload = self.get(owner, identity)
+            with suppress(FileNotFoundError):  # somebody else was faster
+                self._coming(upload).rename(self._aside(upload))
+        elif found.state != "lost":
+            raise UploadError(409, f"it is {found.state} already")
+        upload = next(one for one in self._unfinished(owner, (ASIDE,)) if one.id == identity)
+        lock = FileLock(self._aside(upload) / LOCK_FILE, timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UploadError(409, "it is being checked already") from None
+        threading.Thread(target=self._work, args=(upload, lock), daemon=True).start()
+
+    def _work(self, upload: Upload, lock: FileLock) -> None:
+        folder, identity = self._aside(upload), upload.id
+        try:
+            with self._places:
+                found = _prepared(folder, upload, lambda note: self._notes.update({identity: note}))
+                if found is None:
+                    return
+                with self._alone(upload.owner):
+                    target = folder.with_name(upload.name)
+                    if target.exists():
+                        raise self._taken(upload.name)
+                    write_json(folder / PREPARED / FACTS_FILE, found)
+                    (folder / PREPARED).rename(target)
+            shutil.rmtree(folder, ignore_errors=True)
+        except (UploadError, OSError) as error:
+            _tell(folder, str(error))
+        finally:
+            self._notes.pop(identity, None)
+            lock.release()
+
+    def dismiss(self, owner: str, identity: str) -> None:
+        """Give an upload up, or forget one that could not be used.
+
+        Raises:
+            UploadError: when there is none, or while it is checked.
+        """
+        found = {one.id: one for one in self.on_their_way(owner)}.get(identity)
+        if found is None:
+            raise _gone(identity)
+        if found.state == "checking":
+            raise UploadError(409, "it is just being checked: wait for its end")
+        for prefix in (COMING, ASIDE):
+            self._discard(self._root / owner / f"{prefix}{identity}")
+
+    def names(self, viewer: Token) -> dict[str, Path]:
+        """The data sets that somebody has uploaded, by name."""
+        return {one.name: one.folder for one in self._of(viewer.name)}
+
+
+def _prepared(folder: Path, upload: Upload, tell: Callable[[str], object]) -> dict[str, Any] | None:
+    """Prepare an uploaded file in a process of its own.
+
+    Returns:
+        What is to be known of the data set; None when it cannot be used, which is told then.
+    """
+    ((file, size),) = upload.files.items()
+    shutil.rmtree(folder / PREPARED, ignore_errors=True)
+    order = {**read_facts(folder / REQUEST_FILE), "source": str(folder / file), "bytes": size}
+    order["out"] = str(folder / PREPARED)
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment_of_process() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    late = threading.Timer(WALL_S, process.kill)
+    late.start()
+    last: dict[str, Any] = {}
+    try:
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            last = json.loads(line)
+            if "note" in last:
+                tell(str(last["note"]))
+    except (BrokenPipeError, ValueError):
+        last = {}
+    finally:
+        late.cancel()
+        process.kill()
+        process.wait()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.stdout.close()
+    if "found" in last:
+        return dict(last["found"])
+    _tell(folder, str(last.get("problem", TOO_MUCH)))
+    return None
+
+
+def _gone(identity: str) -> UploadError:
+    return UploadError(
+        404, f"there is no upload {identity[:40]}: it was finished, or given up after a day"
+    )
+
+
+def _tell(folder: Path, problem: str) -> None:
+    """Keep what is wrong with a file, and not the file."""
+    with suppress(OSError):
+        write_json(folder / PROBLEM_FILE, {"problem": problem})
+    shutil.rmtree(folder / PREPARED, ignore_errors=True)
+
+
+class Writing:
+    """A file of data while its bytes come; those that have come are kept.
+
+    Args:
+        path: of the file.
+        size: its bytes, as announced.
+        offset: of the first byte that comes.
+
+    Raises:
+        FileNotFoundError: when the upload was given up meanwhile.
+        UploadError: 409 when bytes between are missing, or others are just coming.
+    """
+
+    def __init__(self, path: Path, size: int, offset: int) -> None:
+        self._size, self._name = size, path.name
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UploadError(409, "other bytes of this file are just coming") from None
+        there = os.fstat(self._file.fileno()).st_size
+        if offset > there:
+            self._file.close()
+            raise UploadError(409, f"{there:,} bytes have come: go on there, not at {offset:,}")
+        self._file.truncate(offset)
+        self._file.seek(offset)
+        self.received = offset
+
+    def write(self, data: bytes) -> None:
+        """Add bytes.
+
+        Raises:
+            UploadError: when there are more than announced, or no room for them.
+        """
+        if self.received + len(data) > self._size:
+            raise UploadError(
+                413, f"more than the {self._size:,} bytes came that were announced of {self._name}"
+            )
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise disk_full(error) from error
+        self.received += len(data)
+
+    def close(self) -> None:
+        """Let others go on."""
+        with suppress(OSError):  # what a full disk did not take of the last bytes
+            self._file.close()

@@ -1,0 +1,378 @@
+"""The files of each split, read once: what they hold, what is wrong, and what is held out.
+
+A folder stands for the files in it, each for the split that its name begins with or that its
+folder is called by; what has no such name is for training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.errors import DataError, UsageError
+from supernet.data.manifest import InputFile
+from supernet.data.prepare.doctor import Doctor
+from supernet.data.prepare.held_out import Codes
+from supernet.data.prepare.plan import HASH_BYTES, SPLITS, PrepareRequest
+from supernet.data.prepare.records import (
+    JSON_ENDINGS,
+    SPLITS_FILE,
+    TABLE_ENDINGS,
+    Columns,
+    Record,
+    has_columns,
+    input_sha256,
+    is_table,
+    place_of,
+    read_records,
+    unused_columns,
+)
+from supernet.data.text_files import Report
+
+TEXT_ENDINGS = (".txt", ".gz", *JSON_ENDINGS, *TABLE_ENDINGS)
+# Beginnings of the names of files and folders → the split they are for.
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "valid": "valid",
+    "validation": "valid",
+    "val": "valid",
+    "dev": "valid",
+    "test": "test",
+}
+RECORDS_PER_REPORT = 4096
+
+Given = Mapping[str, Sequence[tuple[Path, ...]]]  # split → its files; of pairs two that go together
+
+
+def split_called(name: str) -> str | None:
+    """The split that a file or folder is for, by its name."""
+    return SPLIT_NAMES.get(re.split(r"[^a-z]", name.lower(), maxsplit=1)[0])
+
+
+def is_text(file: Path) -> bool:
+    """Whether a file is one of texts, by its name."""
+    return file.name.lower().endswith(TEXT_ENDINGS)
+
+
+def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, list[Path]]:
+    """The files of each split, those of folders in their places, sorted by their paths.
+
+    A folder that is given for training may hold the other splits too; what is given for these by
+    itself takes their place. Of a folder with data in columns plain texts do not count; hidden
+    files never do.
+
+    Raises:
+        DataError: for a folder without any.
+    """
+    found: dict[str, list[Path]] = {}
+    for split, paths in given.items():
+        for path in paths:
+            inside = {"train": [path]}
+            if path.is_dir() and not is_table(path):
+                inside = _inside(path, doctor)
+            for name, files in inside.items():
+                if split == "train" and name != "train" and given.get(name):
+                    doctor.ignored.append(f"{path}: what it holds of {name}, which is given")
+                else:
+                    found.setdefault(name if split == "train" else split, []).extend(files)
+    if "train" not in found:
+        named, others = ", ".join(map(str, given["train"])), " and ".join(found)
+        raise DataError(f"{named} has no texts to learn from beside those called {others}")
+    return {split: found[split] for split in SPLITS if found.get(split)}
+
+
+def _inside(folder: Path, doctor: Doctor) -> dict[str, list[Path]]:
+    if (folder / SPLITS_FILE).is_file():
+        return _saved_splits(folder, doctor)
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    texts = [file for file in files if is_text(file)]
+    if any(map(is_table, texts)):  # what lies beside tables tells about them
+        texts = [file for file in texts if has_columns(file)]
+    if not texts:
+        endings = f"{', '.join(TEXT_ENDINGS[:-1])} or {TEXT_ENDINGS[-1]}"
+        raise DataError(
+            f"{folder} has no texts: put files that end in {endings} there, with a text in each "
+            "line, or name another folder"
+        )
+    doctor.ignored += [f"{file}: no text by its name" for file in files if file not in texts]
+    found: dict[str, list[Path]] = {}
+    for file in texts:
+        above = [part for part in file.relative_to(folder).parts if split_called(part)]
+        split = split_called(above[0]) if above else None
+        found.setdefault(split or "train", []).append(file)
+    return found
+
+
+def _saved_splits(folder: Path, doctor: Doctor) -> dict[str, list[Path]]:
+    """The splits of a folder that `datasets` saved."""
+    try:
+        names = json.loads((folder / SPLITS_FILE).read_text("utf-8"))["splits"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{folder / SPLITS_FILE} does not name the splits of the data") from error
+    found: dict[str, list[Path]] = {}
+    for name in map(str, names):
+        split = split_called(name)
+        if split is None:
+            doctor.ignored.append(f"{folder / name}: a split that is called by no usual name")
+        else:
+            found.setdefault(split, []).append(folder / name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A file of records that was read from end to end once.
+
+    Attributes:
+        paths: the file, or two whose lines go together.
+        columns: what was looked for in it.
+        count: records that can be used.
+        left_out: numbers of records that cannot be used although they have the right form.
+        sha256: of each path.
+        contents: of each role, a digest of all its values.
+    """
+
+    paths: tuple[Path, ...]
+    columns: Columns
+    count: int
+    left_out: frozenset[int]
+    sha256: tuple[str, ...]
+    contents: tuple[str, ...]
+
+    def records(self) -> Iterator[Record]:
+        """Those that can be used."""
+        for record in read_records(self.paths, self.columns):
+            if not record.problem and record.line not in self.left_out:
+                yield record
+
+    def without(self, lines: set[int]) -> RecordFile:
+        """The file with some more records left out."""
+        return dataclasses.replace(
+            self, count=self.count - len(lines), left_out=self.left_out | lines
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sources:
+    """The files of all splits.
+
+    Attributes:
+        files: by the split that they were given for.
+        labels: last value of each record, by that split; only where records have labels.
+        keys: of the training records, hashes of each role; empty when nothing is to be held out.
+        groups: of the training records, hashes of what they are grouped by.
+        characters: of all texts of the training records.
+        alphabet: different ones of these.
+        codes: for each training record the split it goes to, as a place in `SPLITS`.
+    """
+
+    files: dict[str, list[RecordFile]]
+    labels: dict[str, list[Any]]
+    keys: tuple[NDArray[np.uint64], ...]
+    groups: NDArray[np.uint64]
+    characters: int
+    alphabet: int
+    codes: Codes
+
+    @property
+    def missing(self) -> list[str]:
+        """Splits that no file was given for."""
+        return [split for split in SPLITS if split not in self.files]
+
+    @property
+    def inputs(self) -> list[InputFile]:
+        """Everything that was read; of pairs of files each side."""
+        return [
+            InputFile(role=_role(split, file, side), name=path.name, sha256=digest)
+            for split, files in self.files.items()
+            for file in files
+            for side, (path, digest) in enumerate(zip(file.paths, file.sha256, strict=True))
+        ]
+
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`; labels do not count."""
+        found = {}
+        for split, files in self.files.items():
+            for number, file in enumerate(files):
+                for side, digest in enumerate(file.contents):
+                    path = file.paths[min(side, len(file.paths) - 1)]
+                    found[f"{split}.{side}.{number}"] = (str(path), f"{side} {digest}")
+        return found
+
+    def count(self, split: str) -> int:
+        """Records of a split."""
+        if split in self.files and split != "train":
+            return sum(file.count for file in self.files[split])
+        return int((self.codes == SPLITS.index(split)).sum())
+
+    def records(self, split: str) -> Iterator[Record]:
+        """The records of a split, in the order of its files."""
+        if split in self.files and split != "train":
+            for file in self.files[split]:
+                yield from file.records()
+            return
+        number, wanted = 0, SPLITS.index(split)
+        for file in self.files["train"]:
+            for record in file.records():
+                if self.codes[number] == wanted:
+                    yield record
+                number += 1
+
+
+def _role(split: str, file: RecordFile, side: int) -> str:
+    return f"{split}.{('source', 'target')[side]}" if len(file.paths) > 1 else split
+
+
+def read_sources(
+    given: Given,
+    columns: Columns,
+    doctor: Doctor,
+    report: Report,
+    problem: Callable[[Record], str] = lambda _: "",
+) -> Sources:
+    """Read all files once.
+
+    Args:
+        given: the files of each split.
+        columns: what to look for.
+        doctor: learns what is wrong with them.
+        report: is told how many records were read.
+        problem: what else can be wrong with a record; empty where nothing is.
+
+    Returns:
+        The files, with nothing held out yet; those that cannot be read at all are not among them.
+    """
+    reading = _Reading(columns, doctor, report, problem, tuple(given))
+    for split, named in given.items():
+        for paths in named:
+            with doctor.going_on():
+                reading.add(split, paths)
+    return reading.sources()
+
+
+class _Reading:
+    """The first reading of all files."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        doctor: Doctor,
+        report: Report,
+        problem: Callable[[Record], str],
+        splits: Sequence[str],
+    ) -> None:
+        self._columns, self._doctor, self._problem = columns, doctor, problem
+        self._report = report
+        self._files: dict[str, list[RecordFile]] = {split: [] for split in splits}
+        self._labels: dict[str, list[Any]] = {split: [] for split in splits}
+        self._keys: list[array[int]] = []
+        self._groups = array("Q")
+        self._done = self._characters = 0
+        self._alphabet = set[str]()
+        self._keyed = len(splits) < len(SPLITS)
+        self._labelled = any("label" in form for form in columns.forms)
+        report("Reading", 0, 0)
+
+    def add(self, split: str, paths: tuple[Path, ...]) -> None:
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"there is no file {path}")
+            if path.is_dir() and not is_table(path):
+                raise DataError(f"{path} is a folder; name a text file, plain or .gz")
+        if is_table(paths[0]):
+            unused = unused_columns(paths[0], self._columns)
+            if unused:
+                self._doctor.ignored.append(f"{paths[0]}: the columns {', '.join(unused)}")
+        lines, count, left_out = 0, 0, set[int]()
+        digests: list[Any] = []
+        for record in read_records(paths, self._columns):
+            lines += 1
+            reason = record.problem or self._problem(record)
+            if reason:
+                self._doctor.leave_out(split, place_of(paths, record), reason)
+                left_out |= set() if record.problem else {record.line}
+            else:
+                count += 1
+                self._note(split, record, digests)
+            if (self._done + lines) % RECORDS_PER_REPORT == 0:
+                self._report("Reading", self._done + lines, 0)
+        self._done += lines
+        if not lines:
+            raise DataError(f"{paths[0]} is empty; it should have one example a line")
+        sums = tuple(input_sha256(path) for path in paths)
+        contents = tuple(digest.hexdigest() for digest in digests)
+        self._files[split].append(
+            RecordFile(paths, self._columns, count, frozenset(left_out), sums, contents)
+        )
+
+    def _note(self, split: str, record: Record, digests: list[Any]) -> None:
+        values = record.values
+        if self._labelled:
+            self._labels[split].append(values[-1])
+            values = values[:-1]
+        raw = [value if isinstance(value, bytes) else str(value).encode() for value in values]
+        while len(digests) < len(raw):
+            digests.append(hashlib.sha256())
+        for digest, value in zip(digests, raw, strict=False):
+            digest.update(value + b"\n")
+        if split != "train":
+            return
+        for text in (value for value in values if isinstance(value, str)):
+            self._characters += len(text)
+            self._alphabet.update(text)
+        if self._columns.group_by is not None:
+            self._groups.append(_hashed(record.group.encode()))
+        if self._keyed:
+            while len(self._keys) < len(raw):
+                self._keys.append(array("Q"))
+            for keys, value in zip(self._keys, raw, strict=False):
+                keys.append(_hashed(value.strip()))
+
+    def sources(self) -> Sources:
+        self._report("Reading", self._done, self._done)
+        files = {split: found for split, found in self._files.items() if found}
+        count = sum(file.count for file in files.get("train", ()))
+        return Sources(
+            files,
+            self._labels,
+            tuple(np.array(keys, dtype=np.uint64) for keys in self._keys),
+            np.array(self._groups, dtype=np.uint64),
+            self._characters,
+            len(self._alphabet),
+            np.zeros(count, dtype=np.int8),
+        )
+
+
+def refuse_columns(request: PrepareRequest) -> None:
+    """See that no columns are named of files that have none.
+
+    Raises:
+        UsageError: when some are.
+    """
+    if request.columns or request.group_by:
+        option = "--column" if request.columns else "--group-by"
+        raise UsageError(
+            f"{option} is for data with named columns (.csv, .tsv, .jsonl, .parquet, .arrow, or a "
+            "folder that datasets saved); lines of text and folders of pictures have none"
+        )
+
+
+def _hashed(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=HASH_BYTES).digest())

@@ -1,0 +1,154 @@
+"""`nas predict`: what pictures and texts become, what is answered, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from nas.console.app import app
+from nas.results.networks import choose_trained, open_data, open_network
+from nas.run.folder import RunFolder
+from supernet.tasks.classification import ClassificationTask
+from tests.nas.stages.test_prepared_search import (
+    IMAGE_SPACE,
+    TEXT_SPACE,
+    prepare_images,
+    prepare_texts,
+)
+from tests.support.export_cases import export_to
+from tests.support.prepare_cases import pictures, png
+from tests.support.trained_cases import SPACES, trained
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, RunFolder]:
+    made = {task: trained(folder / task, text) for task, text in SPACES.items()}
+    for name, text, prepare in (
+        ("pets", IMAGE_SPACE, prepare_images),
+        ("mails", TEXT_SPACE, prepare_texts),
+    ):
+        data = prepare(folder)
+        made[name] = trained(folder / f"run-{name}", text, dataset=name, data=str(data))
+    return made
+
+
+def nas(*words: object, given: str = "") -> Result:
+    return CliRunner().invoke(app, ["predict", *map(str, words)], input=given)
+
+
+def answers(*words: object, given: str = "") -> list[dict[str, object]]:
+    done = nas(*words, "--json", given=given)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_pictures_are_read_as_the_data_were(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    run = runs["pets"]
+    pixels, _ = pictures(60)
+    files = []
+    for number in range(3):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(png(pixels[number] // 2))
+    found = answers(run.path, *files)
+    assert [one["input"] for one in found] == [str(file) for file in files]
+    # The same pictures are in the data: what the network says of those is what is told.
+    network, data = open_network(run, choose_trained(run, None), "cpu"), open_data(run, None)
+    assert isinstance(data.task, ClassificationTask)
+    table = data.task.reading
+    black, white = np.array(table["black"]), np.array(table["white"])
+    inputs = black + (white - black) * (pixels[:3] // 2) / 255
+    with torch.inference_mode():
+        logits = network.model(
+            torch.tensor(inputs, dtype=torch.float32).permute(0, 3, 1, 2), network.architecture
+        )
+    for one, row in zip(found, logits.softmax(-1), strict=True):
+        chances = one["chances"]
+        assert isinstance(chances, dict)
+        values = [chances[name] for name in data.task.label_names]
+        assert values == pytest.approx(row.tolist(), abs=1e-5)
+        assert one["answer"] == max(chances, key=chances.__getitem__)
+        assert sum(values) == pytest.approx(1.0)
+
+
+def test_texts_come_from_lines_files_and_json(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    run = runs["mails"]
+    plain, lines = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    plain.write_text("yes yes\nno no\n")
+    lines.write_text('{"text": "yes yes", "label": 1}\n{"text": "no no"}\n')
+    found = answers(run.path, plain)
+    assert len(found) == 2 and {"no", "yes"} == set(found[0]["chances"])  # type: ignore[call-overload]
+    assert found == answers(run.path, lines) == answers(run.path, given="yes yes\nno no\n")
+    assert "%" in nas(run.path, plain).stdout
+
+
+def test_an_export_answers_as_its_run(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    run = runs["mails"]
+    out = tmp_path / "export"
+    export_to(run, "torch", out, arch=choose_trained(run, None))
+    (tmp_path / "a.csv").write_text("body,label\nyes yes,1\n")
+    named = ["--column", "text=body"]
+    found = answers(out, tmp_path / "a.csv", *named)
+    assert found == answers(run.path, tmp_path / "a.csv", *named)
+    assert found == answers(out, "--jsonl", given='{"text": "yes yes"}\n\n')
+    for words, given, message in (
+        (["--arch", "1"], "", "leave out --arch and --data"),
+        (["--jsonl"], '{"text": "a"}\n[1]\n', "standard input:2: a line is a JSON object"),
+    ):
+        done = nas(out, *words, given=given)
+        assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+    (out / "reading.json").write_text('{"kind": 3}')
+    assert "export the network anew" in " ".join(nas(out, given="a\n").stderr.split())
+    (out / "weights.pt").write_bytes(b"nothing")
+    assert "Traceback" not in nas(out, given="a\n").output
+
+
+def test_a_long_text_is_cut_as_the_data_were(runs: dict[str, RunFolder]) -> None:
+    once, longer = answers(runs["mails"].path, given="y" * 17 + "\n" + "y" * 500 + "\n")
+    assert once["chances"] == longer["chances"]
+
+
+def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
+    translated = nas(runs["translation"].path, given="the fox sees a bird .\n")
+    again = CliRunner().invoke(
+        app, ["translate", str(runs["translation"].path)], input="the fox sees a bird .\n"
+    )
+    assert translated.exit_code == 0 and translated.stdout == again.stdout
+    run = runs["language_modelling"].path
+    assert len(answers(run, "--tokens", "3", given="the fox\nthe bird\n")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "given", "message"),
+    [
+        ("pets", [], "", "give their files"),
+        ("pets", ["{tmp}/none.png"], "", "cannot be read"),
+        ("pets", ["{tmp}/text.png"], "", "is no PNG or JPEG image"),
+        ("mails", [], "\n", "a text is empty"),
+        ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
+        ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl:1: a line is a JSON object such as"),
+        ("language_modelling", ["--tokens", "100000"], "a\n", "is too many"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(
+    runs: dict[str, RunFolder],
+    tmp_path: Path,
+    name: str,
+    words: list[str],
+    given: str,
+    message: str,
+) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "bad.jsonl").write_text('{"label": 1}\n')
+    done = nas(runs[name].path, *(w.replace("{tmp}", str(tmp_path)) for w in words), given=given)
+    assert done.exit_code in (1, 2) and message in " ".join(done.stderr.split())
+    assert not done.stdout

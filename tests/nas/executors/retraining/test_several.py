@@ -1,0 +1,74 @@
+"""Several networks retrained in this process, and requests for tuning where there is no Ray."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nas.executors.retraining.tuning_record import ask_for_trials, asked_trials
+from nas.run.events import Note
+from nas.run.folder import RunFolder
+from nas.search.front import read_front
+from nas.stages.retrain import retrain
+from search_spaces.errors import UsageError
+from tests.support.pipeline_cases import finished_once, named, work
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return finished_once(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
+    shutil.copytree(whole.path, tmp_path / "run")
+    return RunFolder.open(tmp_path / "run")
+
+
+def new_ones(run: RunFolder) -> list[str]:
+    """Networks of the front that are not trained yet."""
+    ids = [entry.id for entry in read_front(run).entries]
+    return [one for one in ids if not (run.path / "retrained" / one / "result.json").exists()]
+
+
+def test_each_is_trained_once_in_the_order_given(run: RunFolder) -> None:
+    ids = new_ones(run)[:2][::-1]
+    assert len(ids) == 2
+    ended = named(list(retrain(run, [*ids, ids[0]])), "StageFinished")
+    assert ended == [*(f"retrain-{one}" for one in ids), "report"]
+
+
+def test_a_network_that_is_not_there_stops_before_any_is_trained(run: RunFolder) -> None:
+    ids = new_ones(run)
+    with pytest.raises(UsageError, match="nearest id"):
+        list(retrain(run, [ids[0], "ffffffffffff"], trials=3))
+    assert ids == new_ones(run) and asked_trials(run, ids[0]) == 0
+
+
+def test_tuning_needs_ray_and_can_be_taken_back(run: RunFolder) -> None:
+    one = new_ones(run)[0]
+    ask_for_trials(run, one, 5)
+    with pytest.raises(UsageError, match=rf"--pick {one} --tune 5 --executor ray, or .*--tune 0"):
+        list(retrain(run, one))
+    assert one in new_ones(run)
+    list(retrain(run, one, trials=0))
+    assert one not in new_ones(run) and run.read_json(f"retrained/{one}/result.json")["schema"] == 2
+
+
+def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> None:
+    one = new_ones(run)[0]
+    ask_for_trials(run, one, 5)
+    run.begin(f"retrain-{one}", "digest")
+    notes = [event for event in work(run) if isinstance(event, Note)]
+    assert [f"retrain-{one}"] == [note.stage for note in notes if "--tune 5" in note.message]
+    assert one in new_ones(run)
+
+
+def test_a_changed_request_trains_again(run: RunFolder) -> None:
+    entry = next(e.id for e in read_front(run).entries if e.id not in new_ones(run))
+    ask_for_trials(run, entry, 5)
+    with pytest.raises(UsageError, match="--executor ray"):
+        list(retrain(run, entry))
+    assert entry in new_ones(run)

@@ -1,0 +1,109 @@
+"""Several runs beside each other: what they share, and when a hypervolume says something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nas.request.picks import read_conditions
+from nas.results.comparison import ComparedRun, compare_runs, gene_summaries, rows
+from nas.results.reader import read_contents
+from tests.support.run_fixture import finished_run, retrain
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[ComparedRun]:
+    place = tmp_path_factory.mktemp("runs")
+    made = [finished_run(place / f"run-{seed}", seed=seed) for seed in (3, 4)]
+    other = finished_run(place / "other", objectives=("quality", "params", "latency_ms"))
+    front = read_contents(made[0]).front
+    assert front is not None
+    retrain(made[0], front.entries[0])
+    return [ComparedRun(one.path.name, read_contents(one), "same") for one in (*made, other)]
+
+
+def with_reference(run: ComparedRun, *reference: float) -> ComparedRun:
+    front = replace(run.front, reference=reference)
+    return replace(run, contents=replace(run.contents, front=front))
+
+
+def box(run: ComparedRun, corner: tuple[float, ...]) -> float:
+    """The share of two objectives' box, by summing rectangles."""
+    points = sorted(
+        (entry.value("latency_ms"), entry.value("quality")) for entry in run.front.entries
+    )
+    area, best = 0.0, corner[0]
+    for place, (x, y) in enumerate(points):
+        best = min(best, y)
+        right = points[place + 1][0] if place + 1 < len(points) else corner[1]
+        area += max(0.0, min(right, corner[1]) - x) * (corner[0] - best)
+    return area / (corner[0] * corner[1])
+
+
+def test_hypervolumes_have_one_box(runs: list[ComparedRun]) -> None:
+    one, two = with_reference(runs[0], 0.4, 3.0), with_reference(runs[1], 0.5, 2.5)
+    made = compare_runs([one, two])
+    assert made.difference is None and made.objectives == ("quality", "latency_ms")
+    assert made.reference == {"quality": 0.5, "latency_ms": 3.0}
+    assert made.hypervolumes == pytest.approx(
+        [box(one, (0.5, 3.0)), box(two, (0.5, 3.0))], abs=1e-8
+    )
+    assert compare_runs([]).runs == () and compare_runs([one]).difference is None
+
+
+@pytest.mark.parametrize("word", ["objectives", "data", "measures of quality", "devices"])
+def test_what_differs_gives_no_hypervolume(runs: list[ComparedRun], word: str) -> None:
+    other = runs[1]
+    spec = other.contents.spec
+    changed = {
+        "objectives": runs[2],
+        "data": replace(other, data="others"),
+        "measures of quality": replace(
+            other,
+            contents=replace(other.contents, spec=spec.model_copy(update={"quality": "accuracy"})),
+        ),
+        "devices": replace(
+            other, contents=replace(other.contents, spec=spec.model_copy(update={"device": "cuda"}))
+        ),
+    }[word]
+    made = compare_runs([runs[0], changed])
+    assert made.difference is not None and f"different {word}" in made.difference
+    assert made.hypervolumes == () and made.reference == {}
+    assert made.objectives == ("quality", "latency_ms")
+
+
+def test_networks_are_filtered_and_become_rows(runs: list[ComparedRun]) -> None:
+    made = compare_runs(runs[:2])
+    every = made.networks()
+    assert len(every) == sum(len(run.front.entries) for run in made.runs)
+    quick = made.networks(read_conditions("latency_ms<=1.12"))
+    assert {one.entry.id for one in quick} == {
+        one.entry.id for one in every if one.entry.value("latency_ms") <= 1.12
+    }
+    assert made.networks(read_conditions("decode_ms<=1")) == []  # nobody knows it
+    results = [{one.id for one in run.contents.retrained} for run in made.runs]
+    assert every[0].entry.id in results[0]
+    trained = [(one.run, one.entry.id) for one in made.networks(retrained=True)]
+    assert trained == [(one.run, one.entry.id) for one in every if one.entry.id in results[one.run]]
+    found = rows(made, every, ["a", "b"])
+    assert {tuple(row) for row in found} == {tuple(found[0])}
+    assert found[0]["job"] == "a" and found[0]["test_accuracy"] == 0.975
+    assert found[-1]["job"] == "b" and (found[-1]["test_accuracy"] is None) == (
+        every[-1].result is None
+    )
+
+
+def test_genes_are_summed_up_over_the_layers(runs: list[ComparedRun]) -> None:
+    run = runs[0]
+    for entry in run.front.entries:
+        found = gene_summaries(run.contents, entry)
+        stack = entry.architecture.encoder
+        assert stack is not None
+        layers = stack.layers
+        assert found["encoder.num_layers"] == len(layers)
+        assert found["encoder.embed_dim"] == stack.embed_dim
+        mean = sum(layer.ffn_dim for layer in layers) / len(layers)
+        assert found["encoder.ffn_dim (mean)"] == pytest.approx(mean)
+        kinds = [value for name, value in found.items() if name.startswith("encoder.attention = ")]
+        assert sum(map(int, kinds)) == len(layers)

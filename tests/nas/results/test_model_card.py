@@ -1,0 +1,112 @@
+"""The model card, and the facts it tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latency.device import DeviceFingerprint
+from latency.timings import TimingHeader, open_timings
+from latency.workload import Workload
+from nas.results.model_card import gather_facts, model_card
+from nas.run.folder import RunFolder
+from search_spaces.architecture import Architecture
+from search_spaces.costs import cost
+from search_spaces.measurement import Measurement
+from tests.support.trained_cases import networks, trained
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+RESULT: dict[str, Any] = {
+    "schema": 2,
+    "test_bleu": 31.254,
+    "valid_bleu": 32.0,
+    "test_loss": 1.5,
+    "valid_loss": 1.4,
+    "bleu_signature": SIGNATURE,
+    "epochs": 7,
+    "seed": 0,
+}
+DEVICE = DeviceFingerprint("cpu", "Some Processor", 4, 1, "2.13.0+cpu", "Linux-x86_64")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = trained(tmp_path / "run")
+    one = network(folder)
+    folder.write_json(f"retrained/{one.id}/result.json", {"id": one.id, **RESULT})
+    return folder
+
+
+def network(folder: RunFolder) -> Architecture:
+    return networks(folder.spec.space, 1)[0]
+
+
+def facts_of(folder: RunFolder, inherited: bool = False) -> dict[str, Any]:
+    facts = gather_facts(folder, network(folder), inherited)
+    reading = {"kind": "sentencepiece", "source": "source.model", "target": "target.model"}
+    more = {"format": "safetensors", "difference": 1.2e-7, "tolerance": 1e-4, "reading": reading}
+    return facts | more
+
+
+def timed(folder: RunFolder) -> None:
+    header = TimingHeader(DEVICE, Workload(1, 14, 14, 4, mode="generate"), "settings")
+    value = Measurement("latency_ms", 12.34, 0.1, 5, "ms", "cpu", None)
+    profile = open_timings(folder.path / "latency" / "profile.jsonl", header)
+    profile.record([(network(folder), value)])
+
+
+def test_the_card_tells_everything(run: RunFolder) -> None:
+    timed(run)
+    card = model_card(facts_of(run), "Run it.")
+    data = run.read_json("data.json")
+    for words in [
+        "Run it.",
+        "tiny-translation",
+        'model_file="source.model").encode',
+        "synthetic (sha256 " + data["digest"][:12],
+        "| seed | 0 |",
+        "| BLEU | 31.25 | 32 |",
+        SIGNATURE,
+        "12.3 ms, measured: batch 1, source 14, target 14, beam 4, float32, generate; "
+        "cpu: Some Processor, 1 thread, torch 2.13.0+cpu",
+        "convention `true`",
+        "Apache-2.0",
+        "Trained from scratch",
+        "at most 1.2e-07 (allowed: 0.0001)",
+    ]:
+        assert words in card, words
+
+
+def test_parameters_and_flops_are_those_counted(run: RunFolder) -> None:
+    facts, space = facts_of(run), run.spec.space
+    counted = cost(space.model, space.task, network(run))
+    assert (facts["params"], facts["flops"]["value"]) == (counted.params, counted.flops)
+    assert f"{counted.params:,}" in model_card(facts, "")
+
+
+def test_what_was_not_measured_is_said(run: RunFolder) -> None:
+    facts = facts_of(run)
+    assert facts["latency"] is None
+    assert "| latency | not measured in this search |" in model_card(facts, "")
+    assert "Nothing was measured." in model_card({**facts, "scores": {}}, "")
+
+
+def test_a_predicted_latency_is_marked(run: RunFolder) -> None:
+    latency = {"value_ms": 3.0, "measured": False, "device": "board", "workload": "batch 1"}
+    card = model_card({**facts_of(run), "latency": latency}, "")
+    assert "3 ms, predicted: batch 1; board" in card
+
+
+def test_inherited_scores_are_those_of_the_search(run: RunFolder) -> None:
+    facts = facts_of(run, inherited=True)
+    assert facts["scores"] == {"valid_loss": 1.0}  # of the front
+    card = model_card(facts, "")
+    assert "not trained further" in card and "test split" not in card
+
+
+def test_a_line_in_a_description_does_not_break_the_table(run: RunFolder) -> None:
+    facts = facts_of(run)
+    facts["space"] = {**facts["space"], "description": "a | b\nc"}
+    assert "| about it | a \\| b c |" in model_card(facts, "")

@@ -1,0 +1,184 @@
+"""Data sets that are uploaded: in parts, resumed, checked by a process, and named in a search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service import data_uploads
+from service.auth import Role
+from service.data_preparing import prepare_file
+from service.data_uploads import DataUploads
+from service.settings import Settings
+from service.uploads import UploadError
+from tests.support.service_cases import Server, problem
+
+LINES = b"".join(
+    json.dumps({"text": f"{word} {number}", "label": word}).encode() + b"\n"
+    for number in range(60)
+    for word in ("yes", "no")
+)
+MAILS: dict[str, Any] = {"name": "mails", "file": "mails.jsonl", "task": "classification"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("home"), requests_per_minute=100_000) as running:
+        yield running
+
+
+@pytest.fixture
+def alice(server: Server) -> httpx.Client:
+    return server.client("alice")
+
+
+def begun(client: httpx.Client, content: bytes = LINES, **values: Any) -> str:
+    answer = client.post("/data", json={**MAILS, "bytes": len(content), **values})
+    assert answer.status_code == 201, answer.text
+    return f"/data/{answer.json()['id']}"
+
+
+def put(client: httpx.Client, place: str, content: bytes, offset: int = 0) -> httpx.Response:
+    return client.put(f"{place}/content", params={"offset": offset}, content=content)
+
+
+def ended(client: httpx.Client, place: str) -> dict[str, Any] | None:
+    """What an upload has become; None once it is a data set."""
+    while True:  # the process ends, or is ended
+        answer = client.get(place)
+        if answer.status_code == 404:
+            return None
+        if answer.json()["state"] != "checking":
+            return dict(answer.json())
+
+
+# -- whole ----------------------------------------------------------------------------------------
+
+
+def test_a_file_comes_in_parts_and_is_searched_with(server: Server, alice: httpx.Client) -> None:
+    place = begun(alice)
+    assert put(alice, place, LINES[:1000]).json()["received"] == 1000
+    assert "go on there" in problem(put(alice, place, LINES[2000:], 2000), 409)
+    problem(alice.post(f"{place}/finish"), 409)
+    put(alice, place, LINES[900:2000], 900)  # what came twice is written once
+    assert put(alice, place, LINES[2000:], 2000).json()["received"] == len(LINES)
+    assert alice.post(f"{place}/finish").status_code == 202
+    assert ended(alice, place) is None
+    (found,) = alice.get("/data").json()["data"]
+    assert (found["name"], found["task"], found["content"]) == ("mails", "classification", "texts")
+    assert "mails" in [one["name"] for one in alice.get("/datasets").json()]
+    bob = server.client("bob")
+    assert "mails" not in [one["name"] for one in bob.get("/datasets").json()]
+    asked = {"space": "digits", "preset": "smoke", "dataset": "mails"}
+    job = alice.post("/jobs", json=asked)
+    assert (job.status_code, job.json()["dataset"]) == (201, "mails")
+    spec = json.loads(server.store.jobs.spec(job.json()["run"]))
+    assert spec["data"] == str(server.settings.uploaded_data / "alice" / "mails")
+    assert "needs the data set" in problem(alice.delete("/data/sets/mails"), 409)
+    alice.post(f"/jobs/{job.json()['id']}/cancel")
+    assert "no data set named" in problem(bob.post("/jobs", json=asked), 422)
+    assert "already" in problem(alice.post("/data", json={**MAILS, "bytes": 9}), 409)
+    problem(bob.delete("/data/sets/mails"), 404)
+    assert alice.delete("/data/sets/mails").status_code == 204
+    assert alice.get("/data").json() == {"data": [], "uploads": []}
+
+
+def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) -> None:
+    bad = LINES + b'{"text": "no label"}\n'
+    place = begun(alice, bad, name="bad")
+    put(alice, place, bad)
+    alice.post(f"{place}/finish")
+    found = ended(alice, place)
+    assert found is not None and found["state"] == "failed"
+    assert "121" in found["note"] and str(server.settings.home) not in found["note"]
+    problem(alice.post(f"{place}/finish"), 409)
+    assert alice.delete(place).status_code == 204
+    problem(alice.get(place), 404)
+    assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
+
+
+def test_a_process_that_takes_too_much_is_lost_and_told_of(
+    alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_uploads, "WALL_S", 0.0)
+    place = begun(alice, name="slow")
+    put(alice, place, LINES)
+    alice.post(f"{place}/finish")
+    found = ended(alice, place)
+    assert found is not None and found["note"] == data_uploads.TOO_MUCH
+    alice.delete(place)
+
+
+# -- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ({"file": "../x.csv"}, 422),
+        ({"file": ".x.csv"}, 422),
+        ({"file": "x.pt"}, 422),
+        ({"file": "x.csv\0"}, 422),
+        ({"name": "a/b"}, 422),
+        ({"name": "digits"}, 409),
+        ({"task": "embedding"}, 422),
+        ({"bytes": 0}, 413),
+        ({"bytes": 3 * 2**30}, 413),
+        ({"image_size": 5000}, 422),
+    ],
+)
+def test_other_announcements_are_refused(
+    alice: httpx.Client, values: dict[str, Any], status: int
+) -> None:
+    problem(alice.post("/data", json={**MAILS, "bytes": 10, **values}), status)
+
+
+def test_more_than_announced_others_and_readers_are_refused(
+    server: Server, alice: httpx.Client
+) -> None:
+    place = begun(alice, b"1234567890", name="small")
+    problem(put(alice, place, b"x" * 11), 413)
+    assert alice.get(place).json()["received"] == 0
+    for other in (server.client("bob"), server.client("alice", Role.reader)):
+        assert put(other, place, b"x").status_code in (403, 404)
+    assert put(server.client_of(None), place, b"x").status_code == 401
+    alice.delete(place)
+
+
+def test_two_who_send_at_once_do_not_mix(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    made = uploads.announce("alice", "x", "x.csv", 10, {"task": "classification"})
+    first = uploads.part("alice", made.id, 0)
+    with pytest.raises(UploadError, match="just coming"):
+        uploads.part("alice", made.id, 0)
+    first.write(b"12345")
+    first.close()
+    assert uploads.on_their_way("alice")[0].received == 5
+
+
+def test_a_check_that_a_killed_service_began_is_begun_again(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    made = uploads.announce("alice", "x", "x.csv", 2, {"task": "classification"})
+    part = uploads.part("alice", made.id, 0)
+    part.write(b"ab")
+    part.close()
+    uploads._coming(made).rename(uploads._aside(made))  # and then it was killed
+    assert uploads.on_their_way("alice")[0].state == "lost"
+    uploads.start("alice", made.id)
+    while (found := uploads.on_their_way("alice")[0]).state == "checking":
+        pass
+    assert found.state == "failed"
+
+
+def test_a_file_is_prepared_as_the_command_does(tmp_path: Path) -> None:
+    (tmp_path / "mails.jsonl").write_bytes(LINES)
+    order = {"task": "classification", "source": str(tmp_path / "mails.jsonl")}
+    found = prepare_file({**order, "out": str(tmp_path / "out")})["found"]
+    assert (tmp_path / "out" / "manifest.json").is_file() and found["task"] == "classification"
+    wrong = prepare_file({**order, "task": "translation", "out": str(tmp_path / "other")})
+    assert str(tmp_path) not in wrong["problem"]

@@ -1,0 +1,235 @@
+"""Examples in named columns: found by name, the same from every form, told where they are bad."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as parquet
+import pytest
+
+from search_spaces.errors import DataError, UsageError
+from supernet.data.prepare.records import Columns, column_names, read_records
+from supernet.data.prepared import EXAMPLES, PAIRS
+from tests.support.prepare_cases import pictures, png, run, write_jsonl
+
+LABELLED = Columns((("text", "label"),))
+TRANSLATED = Columns((("source", "target"),))
+
+
+def save_to_disk(folder: Path, table: pa.Table) -> None:
+    """What `save_to_disk` of `datasets` writes: streams of arrow's, and notes about them."""
+    folder.mkdir(parents=True)
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    half = len(table) // 2
+    for name, part in zip(names, (table.slice(0, half), table.slice(half)), strict=True):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, part.schema) as w:
+            w.write_table(part)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": folder.name}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def with_classes(table: pa.Table, column: str, names: list[str]) -> pa.Table:
+    """A table with the names of classes as `datasets` keeps them."""
+    features = {column: {"names": names, "_type": "ClassLabel"}}
+    told = json.dumps({"info": {"features": features}})
+    return table.replace_schema_metadata({"huggingface": told})
+
+
+def write_as(folder: Path, form: str, rows: dict[str, list[Any]]) -> Path:
+    """Columns in one of the forms."""
+    path, table = folder / f"data.{form}", pa.table(rows)
+    lines = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+    match form:
+        case "parquet":
+            parquet.write_table(table, path, row_group_size=7)
+        case "feather":
+            feather.write_feather(table, path)
+        case "arrow":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as w:
+                w.write_table(table)
+        case "saved":
+            path = folder / "saved"
+            save_to_disk(path, table)
+        case "csv" | "tsv":
+            between = "," if form == "csv" else "\t"
+            cells = [list(rows), *([*map(str, line.values())] for line in lines)]
+            quoted = [[f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row] for row in cells]
+            text = "\r\n".join(between.join(row) for row in quoted)
+            path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+        case "jsonl.gz":
+            text = "\n\n".join(map(json.dumps, lines))  # blank lines are none
+            path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+FORMS = ("parquet", "feather", "arrow", "saved", "csv", "tsv", "jsonl.gz")
+
+
+def test_every_form_holds_the_same(tmp_path: Path) -> None:
+    texts = [f'say "{n}",\nor {n}; ä' for n in range(40)]
+    rows: dict[str, list[Any]] = {"id": list(range(40)), "review": texts, "stars": [1, 5] * 20}
+    found = {}
+    for form in FORMS:
+        path = write_as(tmp_path, form, rows)
+        records = list(read_records([path], LABELLED))
+        assert [record.values for record in records] == list(
+            zip(texts, rows["stars"], strict=True)
+        ), form
+        run(tmp_path, "classification", source=(path,), out=tmp_path / "of" / form)
+        found[form] = EXAMPLES.open(tmp_path / "of" / form).digest
+    assert len(set(found.values())) == 1
+
+
+def test_columns_are_found_by_name_or_told(tmp_path: Path) -> None:
+    nested = {"translation": [{"de": "gut", "en": "good"}], "id": ["a"]}
+    for form in ("parquet", "jsonl.gz", "saved"):
+        (record,) = read_records([write_as(tmp_path, form, nested)], TRANSLATED)
+        assert record.values == ("gut", "good")
+        assert "translation.de" in column_names(next(tmp_path.iterdir()))
+    other = Columns((("source", "target"),), {"source": "translation.en", "target": "id"})
+    assert next(read_records([tmp_path / "data.parquet"], other)).values == ("good", "a")
+    (record,) = read_records([write_as(tmp_path, "csv", {"en": ["a"], "de": ["b"]})], TRANSLATED)
+    assert record.values == ("a", "b")
+    path = write_as(tmp_path, "csv", {"words": ["a"], "kind": ["b"]})
+    with pytest.raises(
+        DataError, match=r"'words', 'kind': which holds the text and the label\? --c"
+    ):
+        list(read_records([path], LABELLED))
+    with pytest.raises(DataError, match="has no column 'wrods', only 'words', 'kind'"):
+        list(read_records([path], Columns((("text", "label"),), {"text": "wrods"})))
+
+
+def test_classes_have_the_names_that_datasets_gave_them(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    save_to_disk(tmp_path / "data", with_classes(table, "label", ["neg", "pos"]))
+    records = list(read_records([tmp_path / "data"], LABELLED))
+    assert [record.values for record in records[:2]] == [("a", "pos"), ("b", "neg")]
+    assert records[2].problem == "label is -1, and there are 2 classes from 0 on"
+
+
+def test_a_folder_of_splits(tmp_path: Path) -> None:
+    for split, count in {"train": 30, "validation": 6, "test": 8, "unsupervised": 2}.items():
+        rows = {"text": [f"{split} {n}" for n in range(count)], "label": [0, 1] * (count // 2)}
+        save_to_disk(tmp_path / "saved" / split, pa.table(rows))
+        (tmp_path / "hub/data").mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table(rows), tmp_path / f"hub/data/{split}-00000-of-1.parquet")
+    names = {"splits": ["train", "validation", "test", "unsupervised"]}
+    (tmp_path / "saved/dataset_dict.json").write_text(json.dumps(names))
+    made = run(tmp_path, "classification", source=(tmp_path / "saved",))
+    assert [split.examples for split in made.manifest.splits.values()] == [30, 6, 8]
+    assert [split.classes for split in made.manifest.splits.values()][2] == {"0": 4, "1": 4}
+    assert "unsupervised: a split that is called by no usual name" in made.ignored[0]
+    (tmp_path / "hub/data/unsupervised-00000-of-1.parquet").unlink()
+    (tmp_path / "hub/README.md").write_text("about it")
+    hub = run(tmp_path, "classification", source=(tmp_path / "hub",), out=tmp_path / "hubs")
+    assert [split.examples for split in hub.manifest.splits.values()] == [30, 6, 8]
+    assert "README.md" in hub.ignored[0]
+
+
+def test_pictures_in_columns(tmp_path: Path) -> None:
+    pixels, labels = pictures(30)
+    for number, image in enumerate(pixels):
+        (tmp_path / f"{number}.png").write_bytes(png(image))
+    rows = [f"{n}.png,{label}" for n, label in enumerate(labels)]
+    (tmp_path / "named.csv").write_text("\n".join(["file_name,label", *rows, "none.png,1"]))
+    inside = [{"bytes": png(image), "path": None} for image in pixels]
+    table = pa.table({"image": inside, "label": labels})
+    parquet.write_table(with_classes(table, "label", ["a", "b", "c"]), tmp_path / "in.parquet")
+    with pytest.raises(DataError, match=r"named\.csv:32: .*none\.png cannot be read"):
+        run(tmp_path, "classification", source=(tmp_path / "named.csv",))
+    made = run(tmp_path, "classification", source=(tmp_path / "named.csv",), skip_bad=True)
+    assert made.manifest.splits["train"].dropped == {"bad": 1} and len(made.bad) == 1
+    run(tmp_path, "classification", source=(tmp_path / "in.parquet",), out=tmp_path / "in")
+    one, other = EXAMPLES.open(tmp_path / "out"), EXAMPLES.open(tmp_path / "in")
+    assert (one.train.inputs == other.train.inputs).all()  # type: ignore[union-attr]
+    assert other.label_names == ("a", "b", "c") and one.label_names == ("0", "1", "2")
+
+
+def test_pairs_in_columns_are_held_out_so_that_no_side_is_shared(tmp_path: Path) -> None:
+    english = [f"the fox {n % 50}" for n in range(300)]
+    german = [f"der fuchs {n % 70}" for n in range(100)] + [f"ein fuchs {n}" for n in range(200)]
+    path = write_as(tmp_path, "tsv", {"en": english, "de": german})
+    made = run(tmp_path, source=(path,), target=(), valid=(), test=(), vocab_size=60)
+    splits = made.manifest.splits
+    assert sum(split.examples for split in splits.values()) == 300 and splits["test"].examples
+    assert all(split.overlap == {} for split in splits.values())
+    assert len(PAIRS.open(tmp_path / "out").valid) == splits["valid"].examples
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_groups_are_held_out_whole(tmp_path: Path, form: str) -> None:
+    groups = [f"author {n // 10}" for n in range(200)]
+    texts = [f"{group} writes {n}" for n, group in enumerate(groups)]
+    labels = [n % 2 for n in range(200)]
+    path = write_as(tmp_path, form, {"text": texts, "label": labels, "author": groups})
+    run(tmp_path, "classification", source=(path,), group_by="author")
+    data, test = EXAMPLES.open(tmp_path / "out"), EXAMPLES.open_test(tmp_path / "out")
+    seen = []
+    for split in (data.train, data.valid, test):
+        rows = [bytes(int(t) - 1 for t in row).decode() for row in split.inputs]
+        seen.append({text.partition(" writes")[0] for text in rows})
+    assert [len(names) for names in seen] == [16, 2, 2] and len(set.union(*seen)) == 20
+    with pytest.raises(DataError, match="has no column 'writer' to group by"):
+        run(tmp_path, "classification", source=(path,), group_by="writer")
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_bytes().split(b"\n")
+    lines[3:6] = [b"{", b"", b'{"text": "\xff", "label": "no"}']
+    lines[8] = b'{"text": "three", "label": "maybe not"}'
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "v.csv").write_text("text,label\nfine,no\nonly\nodd,perhaps\n\n,yes\n")
+    given: Any = {"source": (tmp_path / "a.jsonl",), "valid": (tmp_path / "v.csv",)}
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "classification", **given, test=(tmp_path / "none.csv",))
+    told = str(caught.value)
+    for words in ("a.jsonl:4: not JSON", "a.jsonl:6: not UTF-8 (byte 0xff", "no file"):
+        assert words in told
+    for words in ("v.csv:3: has 1 cells, and there are 2 columns", "v.csv:6: the text is empty"):
+        assert words in told
+    assert "5 things are wrong" in told and "--skip-bad" not in told  # which mends no missing file
+    with pytest.raises(DataError, match=r"(?s)v\.csv:4: the label 'perhaps' does not.*--skip-bad"):
+        run(tmp_path, "classification", **given)
+    made = run(tmp_path, "classification", **given, skip_bad=True)
+    assert len(made.bad) == 5
+    assert made.manifest.splits["train"].dropped == {"bad": 2}
+    assert made.manifest.splits["valid"].dropped == {"bad": 3}
+    assert made.manifest.splits["valid"].examples == 1
+    # What was left out decides the content, so that the folder is found again.
+    assert run(tmp_path, "classification", **given, skip_bad=True).found
+
+
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "a.csv": (b'text,label\n"open,1\n' + b"more,2\n" * 1100, r":2: a quotation mark .* not closed"),
+    "b.csv": (b"text,text\na,b\n", "each with a name of its own"),
+    "c.csv": (b"", "is empty"),
+    "d.parquet": (b"PAR1 nonsense", "cannot be read as parquet"),
+    "e.arrow": (b"nonsense", "cannot be read as arrow"),
+    "f.csv": ("text,label\na,0\n".encode("utf-16"), "is UTF-16; convert it with iconv"),
+    "g.jsonl": ('{"text": "a", "label": 0}\n'.encode("utf-16-le"), ":1: holds the character NUL"),
+    "h.csv": (
+        b"text,label\n" + b"".join(f"t,{n}\n".encode() for n in range(60)),
+        "60 different labels of 60 examples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_tables_are_one_sentence(tmp_path: Path, name: str) -> None:
+    content, words = BAD_FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}.*{words}"):
+        run(tmp_path, "classification", source=(tmp_path / name,))
+
+
+def test_lines_of_text_have_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n" * 50)
+    with pytest.raises(UsageError, match="--group-by is for data with named columns"):
+        run(tmp_path, "language_modelling", source=(tmp_path / "a.txt",), group_by="author")
