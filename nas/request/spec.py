@@ -615,10 +615,9 @@ class SearchSpec(SearchTerms):
             for name in LATER_SETTINGS:
                 if not training[name]:
                     del training[name]
-        if not self.trains_alone:
-            del values["budget"]["own_updates"]
-        if self.budget.own_seeds == 1:
-            del values["budget"]["own_seeds"]
+        for name, unused in (("own_updates", 0), ("own_seeds", 1)):
+            if values["budget"][name] == unused:
+                del values["budget"][name]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
