@@ -601,14 +601,9 @@ class SearchSpec(SearchTerms):
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""
         values = self.model_dump(mode="json")
-        if not self.keep:
-            del values["keep"]
-        if self.evaluator is None:
-            del values["evaluator"]
-        if self.device_profile is None:
-            del values["device_profile"]
-        if self.baseline is None:
-            del values["baseline"]
+        for name in ("keep", "evaluator", "device_profile", "baseline"):
+            if not values[name]:
+                del values[name]
         if self.start is None:
             del values["start"], values["budget"]["distil"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
