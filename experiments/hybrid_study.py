@@ -325,18 +325,19 @@ def again(asked: Oracle, costs: Mapping[str, Costs], options: Options) -> dict[s
     for cost, price in costs.items():
         alike = rows[qualities <= qualities.min() + TOLERANCE]
         wanted = alike[int(np.argmin(price(alike)[:, 0]))]
-        met, at_random = [], []
+        found_at: list[int | None] = []
+        at_random: list[int | None] = []
         for seed in range(1, options.searches + 1):
             orders = (
                 searched(asked, space, price, seed, options.budget, options.first),
                 sample_distinct(space, np.random.default_rng([seed, 6]), options.budget),
             )
-            for order, places in zip(orders, (met, at_random), strict=True):
+            for order, places in zip(orders, (found_at, at_random), strict=True):
                 place = np.flatnonzero((order == wanted).all(axis=1))
                 places.append(int(place[0]) + 1 if len(place) else None)
         network = space.decode(wanted[None])[0]
         table.append(
-            {"cost": cost, "kinds": kinds_of(network), "found_at": met, "at_random": at_random}
+            {"cost": cost, "kinds": kinds_of(network), "found_at": found_at, "at_random": at_random}
         )
         note(f"{cost}: {options.searches} searches")
     everything = [
