@@ -7,12 +7,12 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.json_text import read_as
 
 DeviceKind = Literal["cpu", "cuda"]
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
@@ -45,6 +45,8 @@ class DeviceFingerprint:
     platform: str
     runtime: str | None = None
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
     @property
     def digest(self) -> str:
         """sha256 of the sorted JSON."""
@@ -67,19 +69,10 @@ class DeviceFingerprint:
         Raises:
             DataError: naming the field that is missing, unknown or of a wrong type.
         """
-        if not isinstance(data, Mapping):
-            raise DataError(f"a device is a JSON object, not {type(data).__name__}")
-        kinds = {field.name: int if field.type == "int" else str for field in fields(cls)}
-        if "runtime" not in data:
-            del kinds["runtime"]
-        for name in sorted(kinds.keys() ^ data.keys()):
-            raise DataError(f"device: {'missing' if name in kinds else 'unknown'} field {name!r}")
-        for name, kind in kinds.items():
-            if type(data[name]) is not kind:
-                raise DataError(f"device: {name} must be of type {kind.__name__}: {data[name]!r}")
-        if data["kind"] not in get_args(DeviceKind):
-            raise DataError(f"device: kind must be cpu or cuda: {data['kind']!r}")
-        return cls(**data)
+        try:
+            return read_as(cls, data)
+        except ValueError as error:
+            raise DataError(f"no device: {error}") from error
 
 
 def describe_device(device: str) -> DeviceFingerprint:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from latency.device import clock_mhz
+from search_spaces.json_text import read_as
 
 PROC = Path("/proc")
 # Places of the columns of /proc/stat's first line that are no work: idle and iowait. Those behind
@@ -56,11 +57,7 @@ class MachineState:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        names = [one.name for one in fields(cls)]
-        values: dict[str, Any] = {
-            name: None if data[name] is None else float(data[name]) for name in names
-        }
-        return cls(**values)
+        return read_as(cls, data)
 
     def disturbed(
         self, threads: int, cores: int, waited: float = WAITED, others: float = OTHERS

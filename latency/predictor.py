@@ -15,6 +15,7 @@ from threadpoolctl import ThreadpoolController
 from latency.kernels import Array
 from latency.regressors import CANDIDATES, ON_TERMS, Regressor
 from search_spaces.errors import DataError, UsageError
+from search_spaces.json_text import read_as
 from search_spaces.measurement import Measurement
 
 SCHEMA = 3
@@ -88,11 +89,7 @@ class PredictorReport:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
-        scores = {
-            key: {name: Score(**score) for name, score in data[key].items()}
-            for key in ("candidates", "baselines")
-        }
-        return cls(**{**data, **scores})
+        return read_as(cls, data)
 
 
 class LatencyPredictor:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 # What those who make values of JSON trip over when it is not as it should be.
 UNREADABLE = (
@@ -46,3 +51,30 @@ def finite_number(value: Any) -> float:
         except OverflowError:
             raise ValueError("a whole number is too large") from None
     raise ValueError(f"{value!r} is not a finite number")
+
+
+def read_as(kind: type[T], data: Any) -> T:
+    """A dataclass from its JSON form (that of `dataclasses.asdict`), checked field by field.
+
+    The types of the fields decide: lists become tuples and objects dataclasses or mappings, numbers
+    are no text and no truth values, and only fields with a default may lack. A class that refuses
+    unknown fields says so in `__pydantic_config__`.
+
+    Raises:
+        ValueError: naming the first field at fault, what is right and what was given.
+    """
+    from pydantic import TypeAdapter, ValidationError  # take a while to load
+
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    try:
+        found: T = _adapters[kind].validate_json(json.dumps(data, allow_nan=False), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        given = "" if first["type"] == "missing" else f", given {first['input']!r:.60}"
+        raise ValueError(f"{name or 'it'}: {first['msg'].lower()}{given}") from None
+    return found
+
+
+_adapters: dict[object, TypeAdapter[Any]] = {}  # making one takes longer than using it

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from search_spaces.errors import DataError
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "metric": (str,),
-    "value": (int, float),
-    "spread": (int, float),
-    "count": (int,),
-    "unit": (str,),
-    "device": (str,),
-    "seed": (int, type(None)),
-    "doubtful": (str,),
-}
-# Left out where it is empty, as by versions that knew none.
-_MAY_LACK = {"doubtful"}
+from search_spaces.json_text import read_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +38,8 @@ class Measurement:
     seed: int | None = None
     doubtful: str = ""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
             raise DataError(f"a measured {self.metric} must be finite; given {self.value}")
@@ -72,17 +61,7 @@ class Measurement:
         Raises:
             DataError: naming the first field that is missing, unknown or of a wrong type.
         """
-        if not isinstance(data, Mapping):
-            raise DataError(f"a measurement is a JSON object, not {type(data).__name__}")
-        for name in sorted((set(data) ^ set(_TYPES)) - (_MAY_LACK - set(data))):
-            state = "unknown" if name in data else "missing"
-            raise DataError(f"a measurement has the fields {', '.join(_TYPES)}; {name} is {state}")
-        for name, types in _TYPES.items():
-            if name not in data:
-                continue
-            if not isinstance(data[name], types) or isinstance(data[name], bool):
-                raise DataError(
-                    f"the field {name} of a measurement cannot be {data[name]!r}; "
-                    f"allowed is {' or '.join(kind.__name__ for kind in types)}"
-                )
-        return cls(**data)
+        try:
+            return read_as(cls, data)
+        except ValueError as error:
+            raise DataError(f"no measurement: {error}") from error

@@ -98,6 +98,9 @@ def _shared(model: ModelSettings) -> bool:
     return model.input.share_embeddings
 
 
+# Of the metrics of tasks that networks are known by.
+LOWER_IS_BETTER = ("loss", "perplexity")
+
 TASKS: dict[TaskName, TaskTraits] = {
     "classification": TaskTraits(
         ("encoder",),

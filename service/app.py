@@ -17,7 +17,17 @@ from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
 from service.api.middleware import RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
-from service.api.routes import catalog, data, health, jobs, networks, results, uploads, webhook
+from service.api.routes import (
+    catalog,
+    data,
+    feed,
+    health,
+    jobs,
+    networks,
+    results,
+    uploads,
+    webhook,
+)
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
@@ -65,7 +75,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         readiness=Readiness(store, settings),
         metrics=metrics,
     )
-    for module in (jobs, networks, results, catalog, uploads, data, webhook):
+    for module in (jobs, networks, results, catalog, uploads, data, webhook, feed):
         app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)

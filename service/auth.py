@@ -7,6 +7,7 @@ slow hash is needed, unlike for passwords that people choose.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 import secrets
 import time
@@ -92,6 +93,11 @@ def is_secret(text: str) -> bool:
 def digest_of(secret: str) -> str:
     """What is kept of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def feed_key_of(digest: str) -> str:
+    """What opens the feed of a token, and nothing else."""
+    return hmac.digest(digest.encode(), b"feed", "sha256").hex()
 
 
 def read_expiry(text: str, now: float) -> float | None:

@@ -29,7 +29,10 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from nas.request.architectures import read_architecture
 from nas.request.fields import first_problem
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN
 from search_spaces.errors import NasError, UsageError
 from search_spaces.toml.source import read_text
 from service.api.schemas import (
@@ -131,7 +134,7 @@ class Client:
         Args:
             request: what to search; or its fields:
             **fields: of `JobRequest`, as the options of ``nas submit``; ``space`` may be a TOML
-                file of one's own.
+                file of one's own, and ``baseline`` the file of an architecture.
         """
         asked = (request or _made(JobRequest, fields)).model_dump(
             mode="json", exclude_defaults=True
@@ -139,6 +142,9 @@ class Client:
         name = str(asked.get("space"))
         if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
             asked |= {"space": None, "space_toml": read_text(Path(name))}
+        own = asked.get("baseline", NONE)
+        if isinstance(own, str) and own not in (PLAIN, NONE):
+            asked |= {"baseline": read_architecture(own).to_json()}
         return JobOut(**self.ask("POST", "/jobs", json=asked))
 
     def jobs(self, query: JobQuery | None = None, **fields: Any) -> JobPage:

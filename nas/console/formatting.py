@@ -9,12 +9,12 @@ from typing import Any
 from search_spaces.architecture import Architecture, DecoderStack, EncoderStack
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import Network
+from search_spaces.tasks import LOWER_IS_BETTER
 
 NOTHING = "–"
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # Scores whose numbers are not shares; the others are called what they are.
 _NAMES = {"bleu": "BLEU", "perplexity": "perplexity"}
-_LOWER_IS_BETTER = ("loss", "perplexity")
 
 
 def compact(value: float | None) -> str:
@@ -143,4 +143,4 @@ def _written(score: str, value: float) -> str:
 
 def _worth(one: Mapping[str, Any]) -> float:
     value = float(one["value"])
-    return -value if one["score"] in _LOWER_IS_BETTER else value
+    return -value if one["score"] in LOWER_IS_BETTER else value

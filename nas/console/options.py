@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import typer
 from annotated_types import Ge, Le
@@ -224,9 +224,17 @@ PLACE = Group({**_PLACE, **_SEARCHING}, _executor)
 def request_options(model: type[M]) -> Group:
     """The options of a request: one for each field that has one."""
     options = {name: _option(model, name) for name in model.model_fields if option_of(model, name)}
+    without = {f"no_{name}": name for name in options if _off(model, name)}
+    options |= {flag: _without(model, name) for flag, name in without.items()}
 
     def make(given: dict[str, Any]) -> M:
         texts, values = {}, {}
+        for flag, name in without.items():
+            if given.pop(flag):
+                if given[name] != model.model_fields[name].default:
+                    told = f"{option_of(model, name)} {given[name]}"
+                    raise UsageError(f"{told} and {_off(model, name)}: give one of them")
+                given[name] = NONE
         for name, value in given.items():
             if shown(model.model_fields[name]).read is None:
                 values[name] = value
@@ -245,6 +253,8 @@ def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
     field = model.model_fields[name]
     how = shown(field)
     kind, default = field.annotation, field.default
+    if str in get_args(kind):  # or a table, which no option holds
+        kind = str
     if how.read is not None:
         kind, default = (list[str], []) if how.many else (str, ",".join(default))
     bounds = {type(one): one for one in field.metadata}
@@ -260,6 +270,16 @@ def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
         autocompletion=_COMPLETIONS.get(name),
     )
     return kind, option
+
+
+def _off(model: type[BaseModel], name: str) -> str:
+    return shown(model.model_fields[name]).without
+
+
+def _without(model: type[BaseModel], name: str) -> tuple[Any, Any]:
+    return bool, typer.Option(
+        False, _off(model, name), help=f"The same as {option_of(model, name)} {NONE}."
+    )
 
 
 _COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {

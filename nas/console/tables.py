@@ -220,14 +220,30 @@ def feature_table(title: str, features: Iterable[Feature]) -> Table:
 
 
 def retrained_table(
-    results: Iterable[Mapping[str, Any]], title: str = "Trained from scratch"
+    results: Iterable[Mapping[str, Any]],
+    title: str = "Trained from scratch",
+    roles: Mapping[str, str] | None = None,
+    front: Front | None = None,
 ) -> Table:
-    """Networks trained after the search, with their one score on the test split."""
+    """Networks trained after the search, with their one score on the test split.
+
+    Args:
+        results: of each.
+        title: above it.
+        roles: id → what the network is, where that is known of any.
+        front: of the run, which knows what they cost.
+    """
     results = list(results)
     score = next((found for result in results if (found := headline(result))), "accuracy")
     numbers = ["test", f"valid {called(score)}", "valid loss", "params", "epochs"]
     spare = ["epochs", "params", "valid loss"]
-    made = table(title, ["id", *numbers], numbers, whole=["id"], spare=spare)
+    networks = {} if front is None else {entry.id: entry for entry in front.networks}
+    costs: dict[str, Callable[[FrontEntry], str]] = {}
+    if front is not None:
+        names = [one.name for one in front.objectives[1:] if one.name != "params"]
+        costs = front_cells(front, names)
+    columns = ["id", *numbers, *costs, *(["is"] if roles else [])]
+    made = table(title, columns, [*numbers, *costs], whole=["id"], spare=[*spare, *costs])
     for result in results:
         made.add_row(
             str(result.get("id", NOTHING)),
@@ -236,6 +252,11 @@ def retrained_table(
             decimal(result.get("valid_loss"), 4),
             compact(result.get("params")),
             str(result.get("epochs", NOTHING)),
+            *(
+                cell(entry) if (entry := networks.get(str(result.get("id")))) else NOTHING
+                for cell in costs.values()
+            ),
+            *([roles.get(str(result.get("id")), "")] if roles else []),
         )
     return made
 

@@ -17,6 +17,9 @@ QualityMetric = Literal[
     "loss", "accuracy", "bleu", "recall_nats", "kl", "similarity", "recall_at_10"
 ]
 
+NOISE = 0.01
+"""Share of a quality below which a difference is none: what another seed would change."""
+
 LOSS = Objective(
     "quality", "valid_loss", unit="nats", label="validation loss", head="loss", symbol="nats"
 )

@@ -79,6 +79,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *retrained_traces(run, cost, "retrained"),
+        *_baseline_traces(run, cost),
     ]
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
@@ -111,6 +112,8 @@ def _caption(run: RunContents, cost: str) -> str:
             f"A star is a network of the front when {run.spec.trained}; all others "
             f"were evaluated {words.observed_how(run)}."
         )
+    if run.comparisons:
+        text += " A cross is a network that the winner is held against, trained like it."
     if run.origin is not None:
         text += (
             " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
@@ -184,10 +187,12 @@ def retrained_traces(
     """A star for each network trained from scratch, tied to its quality before."""
     assert run.front is not None
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
+    beside = {one.entry.id for one in run.front.baselines}
+    beside -= {entry.id for entry in run.front.entries}
     stars, ties = [], []
     for result in run.retrained:
         before = known.get(result.id)
-        if before is None:
+        if before is None or result.id in beside:
             continue
         measured = {name: v for name, v in before.measured.items() if name != QUALITY}
         measured |= _validated(run, result)
@@ -196,6 +201,18 @@ def retrained_traces(
     traces = [_tie(before, after, cost, colour) for before, after in ties]
     marker = _dots(colour, 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
     return [*traces, _points(run, name, stars, cost, marker)]
+
+
+def _baseline_traces(run: RunContents, cost: str) -> list[Trace]:
+    """A cross for each baseline that was trained, with the quality that it has then."""
+    results = {one.id: one for one in run.retrained}
+    trained = [
+        replace(entry, measured={**entry.measured, **_validated(run, results[entry.id])})
+        for entry in (one.baseline.entry for one in run.comparisons)
+        if entry.id in results
+    ]
+    marker = _dots("var(--ink)", 12, symbol="x", line={"width": 1, "color": "var(--ink)"})
+    return [_points(run, "baseline, trained", trained, cost, marker)] if trained else []
 
 
 def checkpoint_traces(

@@ -5,17 +5,21 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from nas.report.baseline_section import baseline_section
 from nas.report.checkpoint_section import checkpoint_section
-from nas.report.cost_section import time_section, training_section
+from nas.report.cost_section import failures_section, time_section, training_section
 from nas.report.exchange_section import exchange_section
-from nas.report.failures_section import failures_section
-from nas.report.features_section import features_section
 from nas.report.front_section import front_section
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import networks_section
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
-from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.report.ranking_section import (
+    card_section,
+    features_section,
+    importances_section,
+    latency_section,
+)
 from nas.report.summary_section import headline, reproduce_section
 from nas.results.contents import RunContents
 from nas.results.reader import read_contents
@@ -31,6 +35,7 @@ POLICY = (
 
 CHAPTERS = {
     "front": "Front",
+    "baselines": "Better than what?",
     "networks": "Networks",
     "exchange": "Exchanges",
     "omni": "Omni layers",
@@ -73,6 +78,7 @@ def render(run: RunContents) -> Html:
         headline(run),
         _navigation(run),
         front_section(run),
+        baseline_section(run),
         checkpoint_section(run),
         networks_section(run),
         exchange_section(run),
@@ -92,7 +98,7 @@ def render(run: RunContents) -> Html:
 
 def _external_page(run: RunContents) -> Html:
     """The page of a search whose networks an evaluator of others knows: what makes sense of it."""
-    gone = {"exchange", "omni", "latency", "training"}
+    gone = {"baselines", "exchange", "omni", "latency", "training"}
     chapters = [name for name in CHAPTERS if name not in gone]
     main = tag(
         "main",

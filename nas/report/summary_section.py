@@ -9,11 +9,12 @@ from typing import Any
 
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.report import doubtful, words
+from nas.report.baseline_section import sentences
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.request.fields import option_of, texts_of
 from nas.request.picks import read_pick
 from nas.request.presets import Budget, budget_for, flat
-from nas.request.protected_choices import spelled
+from nas.request.protected_choices import NONE, spelled
 from nas.request.spec import SYNTHETIC, SearchRequest, SearchSpec, SearchTerms
 from nas.results.contents import Retrained, RunContents
 from nas.run.layout import (
@@ -22,9 +23,11 @@ from nas.run.layout import (
     PROTECTED_FILE,
     SPACE_FILE,
     SPEC_FILE,
+    result_file,
 )
 from nas.run.stages import stages_of_run
-from nas.search.shortfall import shortfall_and_advice
+from nas.search.doubtful import shortfall_and_advice
+from search_spaces.architecture import Architecture
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
@@ -106,9 +109,9 @@ def _winner(run: RunContents) -> Html:
         parts += [
             f"{run.spec.trained.capitalize()} for {words.plural(result.epochs, 'epoch')}, it ",
             *_reached(result),
-            ", which nothing before had seen.",
+            ", which nothing before had seen. ",
         ]
-    return join(parts)
+    return join(parts, " ".join(sentences(run)))
 
 
 def _reached(result: Retrained) -> list[str | Html]:
@@ -246,6 +249,7 @@ def search_command(run: RunContents) -> str:
         if value != field.default or name not in UNSAID:
             texts = texts_of(value)
             parts += [part for text in texts for part in (option_of(SearchRequest, name), text)]
+    parts += _baseline_options(run)
     if spec.device_profile is not None:
         parts += ["--device-profile", f"{run.name}/{DEVICE_PROFILE_FILE}"]
     protected = spec.keep if run.audit is None else run.audit.protected
@@ -255,6 +259,16 @@ def search_command(run: RunContents) -> str:
     for name, number in _overrides(run):
         parts += ["--set", f"{name}={number}"]
     return shlex.join(parts)
+
+
+def _baseline_options(run: RunContents) -> list[str]:
+    """What says what the winner is held against, where that is not what it usually is."""
+    given = run.spec.baseline
+    if isinstance(given, dict):
+        network = Architecture.from_json(given).id
+        return ["--baseline", f"{run.name}/{result_file(network)}"]
+    asked = run.spec.evaluator is None and run.spec.start is None
+    return ["--baseline", NONE] if asked and given is None else []
 
 
 def _data_options(spec: SearchSpec) -> list[str]:

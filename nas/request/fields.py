@@ -39,6 +39,7 @@ class Shown:
         usual: what holds where nothing is given, in words.
         read: (what the field is called, texts) → its value, where it is not one plain value.
         many: whether there may be several texts: an option is repeated, a control has lines.
+        without: another option, without a value, which stands for the word ``none``.
         apart: why the form has no control for it, or asks for it in another way.
     """
 
@@ -49,6 +50,7 @@ class Shown:
     read: Callable[[str, Sequence[str]], Any] | None = None
     many: bool = False
     apart: str = ""
+    without: str = ""
 
 
 def shown(field: FieldInfo) -> Shown:

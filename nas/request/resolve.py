@@ -17,8 +17,9 @@ from nas.objectives import OBJECTIVES
 from nas.request import picks
 from nas.request.fields import option_of
 from nas.request.presets import budget_for
-from nas.request.protected_choices import checked_protected
+from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
+    PLAIN,
     SYNTHETIC,
     SearchRequest,
     SearchSpec,
@@ -27,10 +28,13 @@ from nas.request.spec import (
     Start,
     build_spec,
 )
+from search_spaces.architecture import Architecture
+from search_spaces.costs import totals
 from search_spaces.errors import NasError, UsageError
 from search_spaces.genes import GeneSpace, dump_genes, parse_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
+from search_spaces.plain import plain_rows
 from search_spaces.space import SearchSpace
 
 TEXT_TASKS = ("embedding", "language_modelling")
@@ -98,6 +102,9 @@ class Site(Protocol):
     def genes(self, name: str) -> GeneSpace:
         """The space of genes of that name, or in that file."""
 
+    def architecture(self, name: str) -> Architecture:
+        """The network of that file."""
+
     def evaluator(self, name: str) -> str:
         """The whole name of an evaluator, as it can be opened wherever the run is worked on."""
 
@@ -163,6 +170,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         keep=keep,
         device_profile=None if profile is None else profile.digest,
         start=None if begun is None else begun.start,
+        baseline=_baseline(request, space, site),
         **_terms(request),
         pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
     )
@@ -192,6 +200,7 @@ OWN_NETWORKS = (
     "device_profile",
     "quality",
     "device",
+    "baseline",
 )
 
 
@@ -272,6 +281,24 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
                 f"the device profile tells nothing of {name}: make one with nas profile "
                 f"--workload {needed.option}, beside its other workloads, or leave {name} out"
             )
+
+
+def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
+    """What is trained beside the winner, see `SearchSpec.baseline`."""
+    given = request.baseline
+    with blaming("baseline"):
+        if request.start is not None and given not in (PLAIN, NONE):
+            raise UsageError(
+                "--baseline is for networks that are trained from scratch: what a search that "
+                "begins with a checkpoint has found stands beside the checkpoint itself"
+            )
+        if given == NONE or request.start is not None:
+            return None
+        if given == PLAIN:
+            return PLAIN if len(plain_rows(space)) else None
+        own = site.architecture(given) if isinstance(given, str) else Architecture.from_json(given)
+        totals(space.model, space.task, own)  # refuses stacks that do not fit the task
+        return own.to_json()
 
 
 def find_space(

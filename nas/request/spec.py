@@ -48,7 +48,8 @@ from nas.request.fields import (
     pairs,
 )
 from nas.request.presets import Budget, check_setting
-from nas.request.protected_choices import ALL, checked_protected, typed_choices
+from nas.request.protected_choices import ALL, NONE, checked_protected, typed_choices
+from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genes import parse_genes
 from search_spaces.genotypes import GenotypeSpace
@@ -66,6 +67,7 @@ SPACE_TOML = "the run's space.toml"
 Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
+PLAIN: Literal["plain"] = "plain"
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
@@ -319,6 +321,19 @@ class SpaceSource(BaseModel):
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
 
+    baseline: Annotated[
+        str | dict[str, Any],
+        Field(
+            max_length=1000,
+            description="What is trained beside the winner, with the same steps and seed, to tell "
+            "whether the search was worth it: the plain networks of the space (softmax attention, "
+            "all layers alike), the largest within the limits and the one nearest to the winner's "
+            "cost; an architecture of your own (a file, or its JSON); or none.",
+            examples=[PLAIN, NONE, "mine.json"],
+        ),
+        Shown("Baseline", metavar=f"{PLAIN}|{NONE}|FILE", usual=PLAIN, without="--no-baseline"),
+    ] = PLAIN
+
     # None until it is known how the search begins.
     pick: Annotated[
         str | None,
@@ -435,6 +450,12 @@ class SearchRequest(SearchTerms, SpaceSource):
         Shown("Device profile", metavar="FILE"),
     ] = None
 
+    @field_validator("baseline")
+    @classmethod
+    def _baseline(cls, given: str | dict[str, Any]) -> str | dict[str, Any]:
+        with as_value_error():
+            return given if isinstance(given, str) else Architecture.from_json(given).to_json()
+
     @model_validator(mode="after")
     def _threads_once(self) -> Self:
         if self.threads is not None and "threads" in self.settings:
@@ -490,6 +511,8 @@ class SearchSpec(SearchTerms):
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.
         start: the checkpoint that networks inherit from; None where all are trained from scratch.
+        baseline: what is trained beside the winner: the plain networks of the space, or an
+            architecture; None for nothing.
     """
 
     space_toml: str
@@ -499,6 +522,7 @@ class SearchSpec(SearchTerms):
     keep: dict[str, tuple[Choice, ...]] = {}
     device_profile: str | None = None
     start: Start | None = None
+    baseline: Literal["plain"] | dict[str, Any] | None = None
 
     @field_validator("keep")
     @classmethod
@@ -516,6 +540,12 @@ class SearchSpec(SearchTerms):
                 f"own_updates is {self.budget.own_updates:,}, which trains each network from "
                 "scratch, and a search that begins with a checkpoint inherits its weights: set "
                 "own_updates to 0, or search without the checkpoint"
+            )
+        if self.budget.own_seeds > 1 and not self.trains_alone:
+            raise ValueError(
+                f"own_seeds is {self.budget.own_seeds:,}, but no network is trained alone before "
+                "it is observed: set own_updates to the updates of such a training, or own_seeds "
+                "to 1"
             )
         return self
 
@@ -571,26 +601,24 @@ class SearchSpec(SearchTerms):
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""
         values = self.model_dump(mode="json")
-        if not self.keep:
-            del values["keep"]
-        if self.evaluator is None:
-            del values["evaluator"]
-        if self.device_profile is None:
-            del values["device_profile"]
+        for name in ("keep", "evaluator", "device_profile", "baseline"):
+            if not values[name]:
+                del values[name]
         if self.start is None:
             del values["start"], values["budget"]["distil"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
             for name in LATER_SETTINGS:
                 if not training[name]:
                     del training[name]
-        if not self.trains_alone:
-            del values["budget"]["own_updates"]
+        for name, unused in (("own_updates", 0), ("own_seeds", 1)):
+            if values["budget"][name] == unused:
+                del values["budget"][name]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Of a training, none of which older versions had; all are off where they are 0.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute")
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss")
 
 
 def build_spec(**values: Any) -> SearchSpec:

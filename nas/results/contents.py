@@ -11,6 +11,7 @@ from nas.objectives import QUALITY, Quality
 from nas.profiling.device_profile import DeviceProfile
 from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
+from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, stages_of_run
@@ -220,12 +221,22 @@ class RunContents:
 
     def network(self, identity: str) -> FrontEntry | None:
         """A network by its id: from the front, else verified, observed or evolved."""
-        front = () if self.front is None else self.front.entries
+        front = () if self.front is None else self.front.networks
         for entries in (front, self.verified, self.observed, self.population):
             for entry in entries:
                 if entry.id == identity:
                     return entry
         return None
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """The picked network beside the baselines; none before there is a front."""
+        if self.front is None or self.picked is None:
+            return []
+        scores = {
+            one.id: MainScore(one.headline, one.test_scores[one.headline]) for one in self.retrained
+        }
+        return comparisons(self.front, self.picked, scores, bool(self.spec.limits))
 
     @property
     def unfinished(self) -> list[str]:
@@ -240,4 +251,7 @@ class RunContents:
             return left
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")
+        beside = () if self.front is None else self.front.baselines
+        if any(RETRAIN + one.entry.id not in self.seconds for one in beside):
+            left.append("train what it is compared with")
         return left

@@ -1,7 +1,8 @@
 """What a network that was trained from scratch says about inputs as a user has them.
 
 Pictures are files, texts are lines. Each becomes what the network learnt from in the way that
-`nas data prepare` and an export's ``reading.json`` describe (`Preprocessing`).
+`nas data prepare` and an export's ``reading.json`` describe (`Preprocessing`). The network is one
+of a run, or an export, of which nothing is executed.
 
 Shapes: N tokens, H height, W width, C channels, K classes.
 """
@@ -13,17 +14,52 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.results.networks import OpenedData, TrainedNetwork, translate_text
+from nas.results.networks import OpenedData, TrainedNetwork
 from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from supernet.tasks.classification import ClassificationTask
-    from supernet.tasks.language_modelling import LanguageModellingTask
+    from supernet.data.tokenizer import Tokenizer
 
 BATCH_TOKENS = 16_384
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reading:
+    """How inputs become what a network reads, and its answers words.
+
+    Attributes:
+        task: of the network.
+        settings: that all networks of its space share.
+        facts: as `Preprocessing.facts`; empty where vocabularies say all.
+        labels: names of the classes.
+        source: the vocabulary of texts that are read; None where there is none.
+        target: of those that are written.
+    """
+
+    task: TaskName
+    settings: ModelSettings
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    source: Tokenizer | None = None
+    target: Tokenizer | None = None
+
+    @property
+    def pictures(self) -> bool:
+        """Whether inputs are files of pictures; else they are texts."""
+        return isinstance(self.settings.input, ImageInput)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Exported:
+    """The network of an export, as `TrainedNetwork`."""
+
+    architecture: Any
+    model: Any
+    device: str
 
 
 @dataclass(frozen=True)
@@ -47,82 +83,147 @@ class Prediction:
         return {"input": self.given, "answer": self.answer, **chances}
 
 
-def reads_pictures(settings: ModelSettings) -> bool:
-    """Whether inputs are files of pictures; else they are texts."""
-    return isinstance(settings.input, ImageInput)
-
-
-def predict(
-    network: TrainedNetwork,
-    data: OpenedData,
-    settings: ModelSettings,
-    inputs: Sequence[str],
-    tokens: int,
-) -> Iterator[Prediction]:
-    """The answers to inputs, in their order.
+def reading_of(data: OpenedData, settings: ModelSettings) -> Reading:
+    """How the networks of a run read.
 
     Args:
-        network: of a run.
-        data: that it learnt from, of which only the preprocessing is used.
+        data: that they learnt from, of which only the preprocessing is used.
         settings: of the run's space.
-        inputs: paths of pictures, or texts.
-        tokens: that a language model writes behind each text.
 
     Raises:
-        DataError: for what is no picture, or no text of the network's symbols; with its name.
-        UsageError: for a text that is empty or too long, and networks that answer nothing that is
-            written (embeddings).
+        UsageError: for networks that answer nothing that is written (embeddings).
     """
-    from latency.turns import computing
-    from supernet.beam_search import BeamSettings
     from supernet.tasks.classification import ClassificationTask
     from supernet.tasks.language_modelling import LanguageModellingTask
     from supernet.tasks.translation import TranslationTask
 
     task = data.task
+    if isinstance(task, ClassificationTask):
+        facts, labels = task.reading, task.label_names
+        return Reading("classification", settings, facts, labels, task.tokenizer)
+    if isinstance(task, LanguageModellingTask):
+        words = task.tokenizer
+        return Reading("language_modelling", settings, source=words, target=words)
     if isinstance(task, TranslationTask):
-        found = translate_text(network, data, inputs, BeamSettings(), BATCH_TOKENS)
-        yield from map(Prediction, inputs, found)
-        return
+        words, written = task.source_tokenizer, task.target_tokenizer
+        return Reading("translation", settings, source=words, target=written)
+    raise _no_words()
+
+
+def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
+    """The network of an export and how it reads.
+
+    Args:
+        folder: made by `nas export`; nothing in it is executed.
+        device: where to compute; graphs of ONNX always do on the processor.
+
+    Raises:
+        DataError: when a file is missing or damaged.
+        UsageError: for exports that this does not open, and networks of embeddings.
+    """
+    from supernet.export.opening import open_package
+
+    package = open_package(folder)
+    facts, blueprint = package.preprocessing.facts, package.blueprint
+    if blueprint.task == "embedding":
+        raise _no_words()
+    reading = Reading(
+        blueprint.task,
+        blueprint.settings,
+        facts,
+        package.preprocessing.labels,
+        package.source,
+        package.target,
+    )
+    model = package.model
+    if package.runs_on_cpu:
+        device = "cpu"
+    else:
+        model = model.to(device)
+    return Exported(blueprint.architecture, model, device), reading
+
+
+def _no_words() -> UsageError:
+    return UsageError(
+        "networks that embed texts answer with vectors: nas export writes them in the form of "
+        "sentence-transformers"
+    )
+
+
+def predict(
+    network: TrainedNetwork | Exported, reading: Reading, inputs: Sequence[str], tokens: int
+) -> Iterator[Prediction]:
+    """The answers to inputs, in their order.
+
+    Args:
+        network: of a run or an export.
+        reading: how it reads.
+        inputs: paths of pictures, or texts.
+        tokens: that a language model writes behind each text.
+
+    Raises:
+        DataError: for what is no picture, or no text of the network's symbols; with its name.
+        UsageError: for a text that is empty or too long.
+    """
+    from latency.turns import computing
+
     with computing(network.device):
-        if isinstance(task, ClassificationTask):
-            for given, row in zip(inputs, _read(task, settings, inputs), strict=True):
-                yield _classified(network, task, given, row)
-        elif isinstance(task, LanguageModellingTask):
-            for given in inputs:
-                yield Prediction(given, _continued(network, task, settings, given, tokens))
+        if reading.task == "translation":
+            yield from map(Prediction, inputs, _translated(network, reading, inputs))
+        elif reading.task == "classification":
+            for given, row in zip(inputs, _read(reading, inputs), strict=True):
+                yield _classified(network, reading, given, row)
         else:
-            raise UsageError(
-                "networks that embed texts answer with vectors: nas export writes them in the form "
-                "of sentence-transformers"
-            )
+            for given in inputs:
+                yield Prediction(given, _continued(network, reading, given, tokens))
+
+
+def _translated(
+    network: TrainedNetwork | Exported, reading: Reading, lines: Sequence[str]
+) -> list[str]:
+    from supernet.beam_search import BeamSettings
+    from supernet.tasks.translating import StepwiseTranslator, translate_lines
+
+    model: Any = network.model
+    if hasattr(model, "translated"):  # graphs have a search of their own
+        return list(model.translated(lines))
+    assert reading.source is not None and reading.target is not None
+    return translate_lines(
+        StepwiseTranslator(model, network.architecture),
+        lines,
+        reading.source,
+        reading.target,
+        BeamSettings(),
+        max_tokens=BATCH_TOKENS,
+        device=network.device,
+    )
 
 
 def _classified(
-    network: TrainedNetwork, task: ClassificationTask, given: str, inputs: Tensor
+    network: TrainedNetwork | Exported, reading: Reading, given: str, inputs: Tensor
 ) -> Prediction:
     import torch
 
+    model: Any = network.model
     with torch.inference_mode():
-        logits_1K = network.model(inputs.to(network.device), network.architecture)
+        logits_1K = model(inputs.to(network.device), network.architecture)
     chances_K = logits_1K[0].double().softmax(dim=-1)
     order = chances_K.argsort(descending=True, stable=True).tolist()
-    chances = {task.label_names[k]: float(chances_K[k]) for k in order}
+    names = reading.labels or tuple(map(str, range(len(order))))
+    chances = {names[k]: float(chances_K[k]) for k in order}
     return Prediction(given, next(iter(chances)), chances)
 
 
-def _read(
-    task: ClassificationTask, settings: ModelSettings, inputs: Iterable[str]
-) -> Iterator[Tensor]:
+def _read(reading: Reading, inputs: Iterable[str]) -> Iterator[Tensor]:
     """Inputs as the network takes them, one at a time: ``(1, C, H, W)`` or ``(1, N)``."""
     import torch
 
-    facts, form = task.reading, settings.input
+    form = reading.settings.input
     for given in inputs:
         if isinstance(form, ImageInput):
-            yield _picture(Path(given), form, facts)
+            yield _picture(Path(given), form, reading.facts)
         else:
-            row = _row(task, settings, given)
+            row = _row(reading, given)
             if not row:
                 raise UsageError("a text is empty: give at least one word of it")
             yield torch.tensor([row])
@@ -144,16 +245,19 @@ def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
     return scaled_HWC.permute(2, 0, 1)[None]
 
 
-def _row(task: ClassificationTask, settings: ModelSettings, text: str) -> list[int]:
+def _row(reading: Reading, text: str) -> list[int]:
     """The tokens of a text, cut to what the network reads."""
-    most, kind = settings.max_length - settings.class_token, task.reading["kind"]
-    if task.tokenizer is not None:
-        return task.tokenizer.encode_cut(text, most)[0]
+    from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
+
+    settings, kind = reading.settings, reading.facts["kind"]
+    most = settings.max_length - settings.class_token
+    if isinstance(reading.source, CheckpointTokenizer):
+        return reading.source.encode_cut(text, most)[0]
     if kind == "bytes":
         return [byte + 1 for byte in text.encode()[:most]]
     if kind != "symbols":
         raise DataError("this network reads numbers, not texts: its data had no words")
-    symbols = list(task.reading["symbols"])  # the first of which is padding
+    symbols = list(reading.facts["symbols"])  # the first of which is padding
     words = text.split()
     for word in words:
         if word not in symbols[1:]:
@@ -165,27 +269,22 @@ def _row(task: ClassificationTask, settings: ModelSettings, text: str) -> list[i
     return [symbols.index(word) for word in words]
 
 
-def _continued(
-    network: TrainedNetwork,
-    task: LanguageModellingTask,
-    settings: ModelSettings,
-    text: str,
-    tokens: int,
-) -> str:
+def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, tokens: int) -> str:
     """A text's greedy continuation; of a long text the network reads the end."""
     import torch
 
     from supernet.data.tokenizer import BOS, PAD
 
-    tokenizer = task.tokenizer
+    tokenizer, longest = reading.target, reading.settings.max_length
+    assert tokenizer is not None
     begin = list(getattr(tokenizer, "begin", (BOS,)))
     prompt = [*begin, *tokenizer.encode([text])[0]]
     if not prompt:
         raise UsageError("a text is empty, and texts have no begin mark: give its first word")
-    room = settings.max_length - tokens
+    room = longest - tokens
     if room < 1:
         raise UsageError(
-            f"--tokens {tokens} is too many: the network reads {settings.max_length} with the text"
+            f"--tokens {tokens} is too many: the network reads {longest} with the text"
         )
     new, written = prompt[-room:], list[int]()
     model: Any = network.model

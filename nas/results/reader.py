@@ -34,7 +34,6 @@ from nas.search.evolution import Generation
 from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
-from nas.search.pruning.evidence import Evidence, Lift
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
 from nas.search.sensitivity import GeneEffects, read_features
@@ -42,7 +41,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.json_text import UNREADABLE, finite_number, read_as
 
 T = TypeVar("T")
 
@@ -330,24 +329,10 @@ def _audit(data: Any, spec: SearchSpec) -> PruningAudit:
     return PruningAudit(
         size=int(data["size"]),
         refused=data["refused"],
-        cuts=tuple(_cut(cut) for cut in data["cuts"]),
-        kept=tuple(Kept(**{**one, "evidence": _evidence(one["evidence"])}) for one in data["kept"]),
+        cuts=read_as(tuple[Cut, ...], data["cuts"]),
+        kept=read_as(tuple[Kept, ...], data["kept"]),
         protected=checked_protected(spec.space, protected) if protected else {},
     )
-
-
-def _cut(data: Any) -> Cut:
-    cut = Cut(**{**data, "evidence": _evidence(data["evidence"])})
-    finite_number(cut.hypervolume_ratio)
-    finite_number(cut.share)
-    return cut
-
-
-def _evidence(data: Any) -> Evidence:
-    lift = Lift(**_numbers(data["lift"]))  # type: ignore[arg-type]
-    effects = tuple(finite_number(effect) for effect in data["predicted_effects"])
-    observed = (_maybe(data["observed_effect"]), _maybe(data["observed_t"]))
-    return Evidence(lift, effects, *observed)
 
 
 def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
@@ -379,11 +364,7 @@ def _result(data: Any) -> Retrained:
 
 
 def _by_distance(data: Any) -> dict[str, tuple[Stretch, ...]]:
-    def stretch(one: Any) -> Stretch:
-        last = None if one["last"] is None else int(one["last"])
-        return Stretch(int(one["first"]), last, int(one["tokens"]), finite_number(one["nats"]))
-
-    return {name: tuple(map(stretch, data[name])) for name in DISTANCES if name in data}
+    return {name: read_as(tuple[Stretch, ...], data[name]) for name in DISTANCES if name in data}
 
 
 def _scores(data: Any, split: str) -> dict[str, float]:

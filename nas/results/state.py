@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nas.executors.board import WorkerState, read_workers
+from nas.request.spec import SearchSpec
+from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
@@ -56,6 +58,15 @@ class RunState:
     failed: tuple[FailedNetwork, ...] = ()
     workers: tuple[WorkerState, ...] = ()
 
+    def comparisons(self, spec: SearchSpec) -> list[Comparison]:
+        """The winner beside the baselines, as far as both are known."""
+        if self.front is None or self.picked is None:
+            return []
+        winner = next(one for one in self.front.networks if one.id == self.picked)
+        scores = {str(one.get("id")): MainScore.of(one) for one in self.retrained}
+        known = {name: score for name, score in scores.items() if score is not None}
+        return comparisons(self.front, winner, known, bool(spec.limits))
+
     @property
     def summary(self) -> str:
         """``finished``, ``running: STAGE``, ``stopped at STAGE`` or ``damaged at STAGE``."""
@@ -85,14 +96,21 @@ def find_runs(parent: Path) -> list[Path]:
     return sorted(file.parent for file in parent.glob(f"*/{SPEC_FILE}"))
 
 
-def stages_of(folder: RunFolder, picked: str | None) -> list[str]:
-    """The stages a run goes through, the networks trained from scratch so far included."""
+def stages_of(folder: RunFolder, picked: str | None, baselines: Sequence[str] = ()) -> list[str]:
+    """The stages a run goes through, the networks trained from scratch so far included.
+
+    Args:
+        folder: the run.
+        picked: id of the network that it trains; None where that is not known yet.
+        baselines: ids of those that it trains beside it.
+    """
     ended = folder.finished("*")
     wanted = [stage.name for stage in stages_of_run(folder.spec, ended)]
     if folder.spec.evaluator is not None:  # who alone knows the networks
         return [*wanted, REPORT.name]
-    chosen = RETRAIN.rstrip("-") if picked is None else RETRAIN + picked
-    return [*wanted, *dict.fromkeys([chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
+    chosen = [RETRAIN.rstrip("-") if picked is None else RETRAIN + picked]
+    chosen += [RETRAIN + name for name in baselines]
+    return [*wanted, *dict.fromkeys([*chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 
 
 def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
@@ -105,7 +123,8 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     problems: list[str] = []
     front = _front(folder, problems)
     picked = None if front is None else _picked(front, folder.spec.pick, problems)
-    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked))
+    beside = () if front is None else [one.entry.id for one in front.baselines]
+    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
     retrained = tuple(_retrained(folder, problems))
     running = is_locked(folder.path)

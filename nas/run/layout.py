@@ -28,6 +28,7 @@ PROTECTED_FILE = "vetoes.json"
 POPULATION_FILE = "population.jsonl"
 VERIFICATION_FILE = "verification.jsonl"
 HOLDING_FILE = "holding.jsonl"
+BASELINES_FILE = "baselines.json"
 FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing

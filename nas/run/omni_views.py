@@ -5,20 +5,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Ge, Le, Len
 
 from nas.run.folder import RunFolder
 from nas.run.layout import attention_file
 from search_spaces.architecture import Architecture, omni_spans
 from search_spaces.errors import DamagedRunError, UsageError
-from search_spaces.json_text import UNREADABLE
+from search_spaces.json_text import UNREADABLE, read_as
 
 SCHEMA = 1
 
-Rows = tuple[tuple[float, ...], ...]
+Share = Annotated[float, Ge(-1e-6), Le(1 + 1e-6)]
+Row = tuple[Share, ...]
+Rows = tuple[Row, ...]
 Weights = Literal["trained from scratch", "inherited"]
 
 
@@ -35,11 +38,11 @@ class OmniLayer:
         pooling: share of the features that the pooling keeps from each source.
     """
 
-    stack: str
+    stack: Literal["encoder", "decoder"]
     layer: int
-    sources: tuple[int, ...]
-    attention: tuple[Rows, ...]
-    pooling: tuple[float, ...]
+    sources: Annotated[tuple[int, ...], Len(2)]
+    attention: Annotated[tuple[Rows, ...], Len(1)]
+    pooling: Row
 
     @property
     def by_head(self) -> Rows:
@@ -107,19 +110,18 @@ class OmniViews:
         """
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, known is {SCHEMA}")
-        if data["weights"] not in ("trained from scratch", "inherited"):
-            raise ValueError(f"weights are {data['weights']!r}")
-        layers = tuple(_layer(one) for one in data["layers"])
-        if not layers:
+        found = read_as(cls, {name: value for name, value in data.items() if name != "schema"})
+        if not found.layers:
             raise ValueError("it has no layers")
-        spans = {one.layer: len(one.sources) for one in layers if one.stack == "encoder"}
-        return cls(
-            str(data["id"]),
-            data["weights"],
-            int(data["examples"]),
-            layers,
-            tuple(_map(one, spans) for one in data["maps"]),
-        )
+        spans = {one.layer: len(one.sources) for one in found.layers if one.stack == "encoder"}
+        for layer in found.layers:
+            for rows in layer.attention:
+                _check_shape(rows, len(layer.sources), len(layer.sources))
+            _check_shape((layer.pooling,), 1, len(layer.sources))
+        for one in found.maps:
+            for rows in (one.attention, one.pooling):
+                _check_shape(rows, spans[one.layer], len(one.attention[0]))
+        return found
 
 
 def sees_several_layers(architecture: Architecture, max_span: int) -> bool:
@@ -163,35 +165,9 @@ def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
         ) from error
 
 
-def _layer(data: Mapping[str, Any]) -> OmniLayer:
-    sources = tuple(int(source) for source in data["sources"])
-    attention = tuple(_rows(rows, len(sources), len(sources)) for rows in data["attention"])
-    if data["stack"] not in ("encoder", "decoder") or not attention or len(sources) < 2:
-        raise ValueError("a layer has no stack, heads or sources")
-    pooling = _rows([data["pooling"]], 1, len(sources))[0]
-    return OmniLayer(data["stack"], int(data["layer"]), sources, attention, pooling)
-
-
-def _map(data: Mapping[str, Any], spans: Mapping[int, int]) -> OmniMap:
-    layer = int(data["layer"])
-    count, patches = spans[layer], len(data["attention"][0])
-    parts = (_rows(data[name], count, patches) for name in ("attention", "pooling"))
-    return OmniMap(int(data["example"]), layer, *parts)
-
-
-def _rows(data: Sequence[Sequence[Any]], count: int, width: int) -> Rows:
-    rows = tuple(tuple(_share(number) for number in row) for row in data)
+def _check_shape(rows: Rows, count: int, width: int) -> None:
     if len(rows) != count or any(len(row) != width for row in rows):
         raise ValueError(f"there are not {count} rows of {width} shares")
-    return rows
-
-
-def _share(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no share")
-    if not -1e-6 <= value <= 1 + 1e-6:
-        raise ValueError(f"{value!r} is not between 0 and 1")
-    return float(value)
 
 
 def _means(rows: Rows) -> tuple[float, ...]:

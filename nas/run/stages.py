@@ -15,6 +15,7 @@ from nas.objectives.decoding import DECODE, PREFILL
 from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BASELINE_FILE,
+    BASELINES_FILE,
     DATA_FILE,
     DISTIL_CHECKPOINTS,
     DISTILLED_ERRORS_FILE,
@@ -215,9 +216,16 @@ SEARCH_STAGES = (
         external=True,
     ),
     Stage(
+        "baseline",
+        "Choose what to compare with",
+        ("verify", "observe", "rank", *PREDICTING),
+        {BASELINES_FILE: "networks to hold the winner against, with their costs"},
+        lambda spec: spec.baseline is not None,
+    ),
+    Stage(
         "front",
         "Find the Pareto front",
-        ("verify", "observe", "rank", *PREDICTING),
+        ("verify", "observe", "rank", *PREDICTING, "baseline"),
         {FRONT_FILE: "the result: the front"},
         external=True,
     ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,10 @@ ReadNetwork = Callable[[Any], Network]
 SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
 EXTERNAL_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
+BASELINES_SCHEMA = 4  # with baselines, and with predicted_for where schema 2 has it
+
+Role = Literal["largest", "nearest", "own"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,32 @@ class FrontEntry:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A network to hold the winner against; its quality is that of its own training.
+
+    Attributes:
+        entry: the network, with its costs.
+        roles: what it was chosen as: the largest plain network within the limits, the plain one
+            nearest to the winner's cost, or the user's own.
+    """
+
+    entry: FrontEntry
+    roles: tuple[Role, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in ``pareto.json`` and ``baselines.json``."""
+        return {**self.entry.to_json(), "roles": list(self.roles)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], read: ReadNetwork) -> Self:
+        """What `to_json` gave; raises as `Front.from_json` does."""
+        roles = tuple(data["roles"])
+        if not roles or not set(roles) <= set(ROLES):
+            raise ValueError(f"{list(roles)} are no roles of a baseline")
+        return cls(_read_entry(data, read), roles)
+
+
+@dataclass(frozen=True)
 class Front:
     """The front and its worth.
 
@@ -139,6 +169,7 @@ class Front:
         predicted_for: metric → the device for which it was predicted where no network could be
             timed; empty where everything was measured.
         origin: the quality from which the box begins, where one may lie below 0.
+        baselines: what the winner is held against.
     """
 
     objectives: tuple[Objective, ...]
@@ -147,6 +178,14 @@ class Front:
     hypervolume: float
     predicted_for: Mapping[str, str] = field(default_factory=dict)
     origin: float = 0.0
+    baselines: tuple[Baseline, ...] = ()
+
+    @property
+    def networks(self) -> tuple[FrontEntry, ...]:
+        """All that can be trained: the front, and the baselines that are not on it."""
+        known = {entry.id for entry in self.entries}
+        others = (one.entry for one in self.baselines)
+        return (*self.entries, *(entry for entry in others if entry.id not in known))
 
     def points(self) -> NDArray[np.float64]:
         """The objectives, ``(N, M)``, all minimised."""
@@ -164,6 +203,9 @@ class Front:
             schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
         if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
             schema, more = EXTERNAL_SCHEMA, {"origin": self.origin}
+        if self.baselines:
+            schema = BASELINES_SCHEMA
+            more |= {"baselines": [one.to_json() for one in self.baselines]}
         return {
             "schema": schema,
             "objectives": objectives,
@@ -184,10 +226,10 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in (SCHEMA, FOREIGN_SCHEMA, EXTERNAL_SCHEMA):
+            if data["schema"] not in range(SCHEMA, BASELINES_SCHEMA + 1):
                 raise DamagedRunError(
                     f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
-                    f"{EXTERNAL_SCHEMA}"
+                    f"{BASELINES_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
@@ -201,6 +243,7 @@ class Front:
                 hypervolume=finite_number(data["hypervolume"]),
                 predicted_for=foreign,
                 origin=finite_number(data.get("origin", 0.0)),
+                baselines=tuple(_baselines(data, read)),
             )
         except (*UNREADABLE, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
@@ -222,9 +265,20 @@ def _objective(item: Mapping[str, Any]) -> Objective:
 
 def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
     foreign = data.get("predicted_for", {})
-    if bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
-        raise ValueError(f"predicted_for is a part of schema {FOREIGN_SCHEMA}, and of no other")
+    known = data["schema"] == BASELINES_SCHEMA
+    if not known and bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
+        raise ValueError(
+            f"predicted_for is a part of schemas {FOREIGN_SCHEMA} and {BASELINES_SCHEMA} alone"
+        )
     return {str(name): str(device) for name, device in foreign.items()}
+
+
+def _baselines(data: Mapping[str, Any], read: ReadNetwork) -> Iterator[Baseline]:
+    there = data.get("baselines", [])
+    if bool(there) != (data["schema"] == BASELINES_SCHEMA):
+        raise ValueError(f"baselines are a part of schema {BASELINES_SCHEMA}, and of no other")
+    for item in there:
+        yield Baseline.from_json(item, read)
 
 
 def _entry(
@@ -233,15 +287,20 @@ def _entry(
     foreign: Mapping[str, str],
     read: ReadNetwork,
 ) -> FrontEntry:
+    entry = _read_entry(item, read)
+    for objective in objectives:
+        known = objective.name in entry.measured
+        if not known and not (objective.name in foreign and objective.name in entry.predicted):
+            raise ValueError(f"the network {entry.id} has no measured {objective.name}")
+    return entry
+
+
+def _read_entry(item: Mapping[str, Any], read: ReadNetwork) -> FrontEntry:
     network = read(item["architecture"])
     if not isinstance(item["id"], str):
         raise ValueError(f"{item['id']!r} is not an id")
     measured = {name: finite_number(value) for name, value in item["measured"].items()}
     predicted = {name: finite_number(value) for name, value in item["predicted"].items()}
-    for objective in objectives:
-        known = objective.name in measured
-        if not known and not (objective.name in foreign and objective.name in predicted):
-            raise ValueError(f"the network {network.id} has no measured {objective.name}")
     doubtful = {str(name): str(why) for name, why in item.get("doubtful", {}).items()}
     return FrontEntry(item["id"], network, measured, predicted, doubtful)
 
@@ -416,7 +475,7 @@ def pick(front: Front, how: str) -> FrontEntry:
             (see `nas.request.picks`), or an id of the front. Conditions are on measured values, or
             predicted ones where the device is elsewhere. Of the networks that meet them the lowest
             in the first objective that has none is taken: the best quality under a limit, the
-            cheapest with a quality.
+            cheapest with a quality. An id may be that of a baseline, too.
 
     Raises:
         UsageError: for an id that is not on the front, or conditions that none of its networks
@@ -434,7 +493,7 @@ def pick(front: Front, how: str) -> FrontEntry:
         return _saving(front, times)
     if conditions := conditions_of(how, [objective.name for objective in front.objectives]):
         return _meeting(front, conditions)
-    ids = {entry.id: entry for entry in front.entries}
+    ids = {entry.id: entry for entry in front.networks}
     what = f"network on the front, none of {', '.join(WORDS)}, and no condition like 'params<=2e5'"
     return ids[find_id(how, ids, what, SHORTEST_ID)]
 

@@ -12,7 +12,7 @@ from nas.results.failures import failed
 from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry, confirmed_by_id, in_sessions
 from nas.stages.base import KnownCost, Run
-from search_spaces.genotypes import Genotypes
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 
 
 def measured_entries(run: Run) -> list[FrontEntry]:
@@ -83,9 +83,17 @@ def predicted_values(run: Run, rows: Genotypes) -> list[dict[str, float]]:
     return [{name: float(values[name][i]) for name in names} for i in range(len(rows))]
 
 
-def exact_costs(run: Run, rows: Genotypes) -> list[dict[str, float]]:
-    """What is counted of each of the networks ``(N, S)``, by name."""
-    found = exact(run.domain, rows, (*run.spec.objectives, *run.spec.limits))
+def exact_costs(
+    run: Run, rows: Genotypes, space: GenotypeSpace | None = None
+) -> list[dict[str, float]]:
+    """What is counted of each of the networks ``(N, S)``, by name.
+
+    Args:
+        run: the run.
+        rows: the networks.
+        space: of the rows; the run's own if not given.
+    """
+    found = exact(space or run.domain, rows, (*run.spec.objectives, *run.spec.limits))
     if not found:
         return [{} for _ in rows]
     columns = [

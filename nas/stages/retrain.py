@@ -53,21 +53,22 @@ def retrain(
 
 
 def search_ids(run: Run) -> list[str]:
-    """What a search retrains: the picked network, and those begun earlier.
+    """What a search retrains: the picked network, the baselines, and those begun earlier.
 
     A record that cannot be read, of a network that is no longer on the front, is dropped.
     """
     front = read_front(run.folder)
-    picked, known = pick(front, run.spec.pick).id, {entry.id for entry in front.entries}
+    first = [pick(front, run.spec.pick).id, *(one.entry.id for one in front.baselines)]
+    known = {entry.id for entry in front.networks}
     names = [file(f"{RETRAIN}*") for file in (record_file, begun_file)]
     begun = {Path(one).stem for name in names for one in run.folder.found(name)}
-    others = {name.removeprefix(RETRAIN) for name in begun} - {picked}
+    others = {name.removeprefix(RETRAIN) for name in begun} - set(first)
     for network_id in others - known:
         try:
             run.folder.record(RETRAIN + network_id)
         except DamagedRunError:
             run.folder.forget(RETRAIN + network_id, ())
-    return [picked, *sorted(others & known)]
+    return list(dict.fromkeys([*first, *sorted(others & known)]))
 
 
 def _check_front(folder: RunFolder) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor, believed
-from latency.timings import open_timings
+from latency.timings import open_timings, read_timings
+from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
@@ -17,10 +18,27 @@ from nas.run.layout import predictor_file, profile_file
 from nas.search.doubtful import disturbances, predictor_off, unlike_the_others
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
 from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
 DOUBTFUL_WEIGHT = 0.1
+
+
+def run_meter(run: Run, cost: Objective) -> Meter:
+    """What times further networks of a run whose sample was timed.
+
+    Raises:
+        DataError: when the sample was timed on another device.
+    """
+    meter = run.meter(cost)
+    known = read_timings(run.folder.path / profile_file(cost.stage)).header
+    if (other := known.difference(meter.header)) is not None:
+        raise DataError(
+            f"the networks of this run were timed elsewhere: {other}; go on with the run there, "
+            "or start a new one here"
+        )
+    return meter
 
 
 def time_sample(run: Run, cost: Objective) -> Iterator[Event]:

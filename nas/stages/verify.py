@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from latency.timings import read_timings
 from nas.executors.base import Failure
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import keeps
 from nas.results.failures import failed
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE, profile_file
+from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE
 from nas.search.doubtful import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import FrontEntry, best_entries, limit_text
@@ -32,8 +31,9 @@ from nas.stages.measured import (
 )
 from nas.stages.measured_cost import measured_cost
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
+from nas.stages.timing import run_meter
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DataError, NasError
+from search_spaces.errors import NasError
 from search_spaces.genotypes import Genotypes, Network
 from search_spaces.measurement import Measurement
 
@@ -299,14 +299,7 @@ def _times(
     Raises:
         DataError: when the run's other networks were timed on another device.
     """
-    meter = run.meter(OBJECTIVES[name])
-    file = run.folder.path / profile_file(OBJECTIVES[name].stage)
-    other = read_timings(file).header.difference(meter.header)
-    if other is not None:
-        raise DataError(
-            f"the networks of this run were timed elsewhere: {other}; go on with the run there, "
-            "or start a new one here"
-        )
+    meter = run_meter(run, OBJECTIVES[name])
     untimed = {network.id for network in networks if not meter.known(network)}
     timed = meter.measure(networks)
     notes = list(disturbances("verify", timed))

@@ -22,6 +22,7 @@ from nas.request.fields import nearest
 from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
 from search_spaces.genes import GeneSpace, parse_genes
 from search_spaces.loading import load_space, parse_space, space_names
@@ -103,6 +104,17 @@ class Catalog:
         """Names of all spaces."""
         own = {file.stem for file in self._own_spaces()}
         return sorted({*space_names(), *own})
+
+    def architecture(self, name: str) -> Architecture:
+        """No file of a server is one of its clients'.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f"baseline {name[:100]!r} is no word that is known: give plain, none, or an "
+            "architecture as JSON; nas submit --baseline FILE sends the one of a file"
+        )
 
     def space(self, name: str) -> SearchSpace:
         """The space of that name; one of the server's own hides a shipped one.

@@ -158,6 +158,25 @@ def token_of(request: Request, context: Context, secret: str | None) -> Token:
     )
 
 
+def feed_reader(request: Request, context: Context, token_id: str, key: str) -> Token:
+    """The token whose feed an address opens.
+
+    Raises:
+        ProblemError: 404 when it opens none, 429 after too many requests, or too many such.
+    """
+    if context.settings.no_auth:
+        return ANYBODY
+    token = context.store.tokens.of_feed(token_id, key) if key.isascii() else None
+    if token is None:
+        address = network_of(request.client.host if request.client else "?")
+        if wait := context.failures.wait_s(address):
+            raise _too_many(wait, "too many requests for feeds that are not there")
+        raise ProblemError(404, "there is no feed at this address; GET /api/v1/feed tells yours")
+    if wait := context.requests.wait_s(token.id):
+        raise _too_many(wait, "this feed was asked for too often")
+    return token
+
+
 def _too_many(wait_s: float, what: str) -> ProblemError:
     seconds = max(1, math.ceil(wait_s))
     return ProblemError(429, f"{what}; wait {seconds} s", headers={"Retry-After": str(seconds)})

@@ -306,6 +306,12 @@ class JobPage(BaseModel):
     next: str | None
 
 
+class FeedOut(BaseModel):
+    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+
+    url: str
+
+
 class WebhookRequest(BaseModel):
     """Where to tell of jobs that end."""
 
@@ -508,6 +514,12 @@ class ObjectiveOut(BaseModel):
     reference: float | None = None
 
 
+class BaselineOut(EntryOut):
+    """A network that the winner is held against, and what it was chosen as."""
+
+    roles: list[Literal["largest", "nearest", "own"]]
+
+
 class FrontOut(BaseModel):
     """The Pareto front; `final` is false while the search is still measuring."""
 
@@ -515,6 +527,7 @@ class FrontOut(BaseModel):
     objectives: list[ObjectiveOut]
     front: list[EntryOut]
     hypervolume: float | None
+    baselines: list[BaselineOut] = []
 
 
 class ArchitectureOut(EntryOut):

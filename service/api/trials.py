@@ -12,6 +12,7 @@ from typing import Any
 from nas.results import networks
 from nas.run.folder import RunFolder
 from search_spaces.errors import NasError, UsageError
+from search_spaces.settings import ImageInput
 from service.api.problems import ProblemError
 
 LIBRARIES = ("supernet.building", "supernet.tasks.opening", "nas.results.predictions", "PIL.Image")
@@ -46,13 +47,13 @@ def ask_network(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
-    from nas.results.predictions import predict, reads_pictures  # brings along torch
+    from nas.results.predictions import predict, reading_of  # brings along torch
 
     folder = RunFolder.open(Path(given["folder"]))
     spec = folder.spec
     if spec.evaluator is not None:
         raise UsageError(f"the networks of this search are known to {spec.evaluator} alone")
-    wants_picture = reads_pictures(spec.space.model)
+    wants_picture = isinstance(spec.space.model.input, ImageInput)
     if wants_picture != (given["picture"] is not None):
         raise UsageError(
             "this network reads pictures: give a PNG or JPEG"
@@ -66,7 +67,8 @@ def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
     opened = networks.open_data(folder, None)
     if spec.space.task == "translation":
         networks.check_vocabularies(folder, opened)
-    (found,) = predict(network, opened, spec.space.model, [text], given["tokens"])
+    reading = reading_of(opened, spec.space.model)
+    (found,) = predict(network, reading, [text], given["tokens"])
     warning = (
         None
         if opened.same

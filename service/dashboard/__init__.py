@@ -7,6 +7,7 @@ report, and uploads need it.
 from fastapi import APIRouter
 
 from service.dashboard import (
+    api_pages,
     checkpoints,
     comparison,
     data,
@@ -28,6 +29,7 @@ for _module in (
     checkpoints,
     data,
     webhook,
+    api_pages,
     job_page,
 ):
     router.include_router(_module.router)

@@ -12,6 +12,7 @@ import numpy as np
 
 from nas.objectives import QUALITY
 from nas.report import doubtful, words
+from nas.report.baseline_section import baseline_section
 from nas.report.charts import axis, chart, hover
 from nas.report.checkpoint_section import checkpoint_section
 from nas.report.cost_section import training_section
@@ -264,11 +265,12 @@ def stages(view: RunView, job: Job) -> list[StageView]:
 
 
 def evidence(view: RunView) -> Html:
-    """What became of a checkpoint, why predictions may be believed, and how the supernet learnt."""
+    """The winner beside others, why predictions may be believed, and how the supernet learnt."""
     run = view.contents
     if run.spec.evaluator is not None:
         return join(card_section(run), importances_section(run), pruning_section(run))
     return join(
+        baseline_section(run),
         checkpoint_section(run),
         exchange_section(run),
         card_section(run),

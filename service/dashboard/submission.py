@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown, texts_of
-from nas.request.spec import SYNTHETIC, SpaceSource
+from nas.request.protected_choices import NONE
+from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
@@ -35,7 +36,7 @@ WHAT, HOW_GOOD, HOW_LONG, WHERE = "What", "How good", "How long", "Where"
 # Group → its fields in their order; a field that stands nowhere belongs to the last.
 GROUPS: Mapping[str, Sequence[str]] = {
     WHAT: ("title", "tags", "notes", "dataset", "data", "start"),
-    HOW_GOOD: ("quality", "pick", "keep"),
+    HOW_GOOD: ("quality", "pick", "baseline", "keep"),
     HOW_LONG: ("preset", "searcher", "seed", "settings"),
     WHERE: ("device", "device_profile", "workload", "threads", "executor", "priority"),
 }
@@ -291,6 +292,7 @@ def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -
         "device_profile": catalog.profile_names(),
         "start": catalog.checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
+        "baseline": [PLAIN, NONE],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
     found = []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import ColumnElement, delete, func, insert, literal, or_, select, update
 
-from service.auth import Role, Token
+from service.auth import Role, Token, feed_key_of
 from service.jobs.database import TIMEOUT_S, Database
 from service.jobs.job_store import JobStore
 from service.jobs.leases import LeaseStore
@@ -115,6 +116,18 @@ class TokenStore:
     def good(self, identity: str) -> bool:
         """Whether the token of that id has neither expired nor been revoked."""
         return self._good(tokens.c.id == identity) is not None
+
+    def feed_key(self, identity: str) -> str:
+        """What opens the feed of the token of that id."""
+        query = select(tokens.c.digest).where(tokens.c.id == identity)
+        with self._database.reading() as connection:
+            return feed_key_of(connection.execute(query).scalar_one())
+
+    def of_feed(self, identity: str, key: str) -> Token | None:
+        """The token whose feed that key opens, unless it has expired or was revoked."""
+        token = self._good(tokens.c.id == identity)
+        good = token is not None and hmac.compare_digest(self.feed_key(identity), key)
+        return token if good else None
 
     def _good(self, which: ColumnElement[bool]) -> Token | None:
         unexpired = or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > self._database.now())

@@ -28,8 +28,7 @@ class TaskForm:
     Attributes:
         inputs: names of what a network is given.
         parts: of the folder ``template``, behind those of attention.
-        imports: what ``modeling.py`` is used by.
-        call: how.
+        call: how ``modeling.py`` is used.
         graphs: names of the graphs of ONNX.
         model_class: for transformers.
         marked: which end of a text the tokenizer marks there.
@@ -37,7 +36,6 @@ class TaskForm:
 
     inputs: tuple[str, ...]
     parts: tuple[str, ...]
-    imports: str
     call: str
     graphs: tuple[str, ...]
     model_class: str
@@ -48,7 +46,6 @@ TASK_FORMS: dict[TaskName, TaskForm] = {
     "classification": TaskForm(
         ("inputs",),
         ("layers", "encoder", "pooled", "classifier"),
-        "load_network",
         "logits = network(inputs)  # see reading.json for what inputs are",
         ("classifier",),
         "NasForClassification",
@@ -56,7 +53,6 @@ TASK_FORMS: dict[TaskName, TaskForm] = {
     "translation": TaskForm(
         ("source", "target"),
         ("layers", "encoder", "decoder", "translator"),
-        "load_network, translate",
         "tokens = translate(network, [5, 6, 7])  # token numbers of one sentence",
         ("source", "step"),
         "NasForSeq2SeqLM",
@@ -65,7 +61,6 @@ TASK_FORMS: dict[TaskName, TaskForm] = {
     "language_modelling": TaskForm(
         ("tokens",),
         ("layers", "decoder", "language_model"),
-        "continue_text, load_network",
         "tokens = continue_text(network, [1], count=20)  # 1 is a begin mark",
         ("step",),
         "NasForCausalLM",
@@ -74,7 +69,6 @@ TASK_FORMS: dict[TaskName, TaskForm] = {
     "embedding": TaskForm(
         ("tokens",),
         ("layers", "encoder", "pooled", "embedder"),
-        "load_network",
         "states, embeddings = network(tokens)  # (B, N), 0 is padding; see reading.json",
         ("embedder",),
         "NasForEmbedding",

@@ -39,6 +39,7 @@ from supernet.export.stock import (
     stock_usage,
     write_stock,
 )
+from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
 from supernet.pretrained.writing import copy_pooling
 
@@ -142,8 +143,11 @@ class HuggingFaceExport(ExportFormat):
         if self.facts(source).get("stock"):
             assert source.origin is not None
             return stock_usage(source.origin)
-        auto = auto_class(source.blueprint)
-        return USAGE[auto].format(auto=auto)
+        return (
+            "Needs torch, transformers and safetensors, and what else the lines and the tokenizer "
+            "import. From raw input to the answer, in this folder:\n\n"
+            f"{answer_lines(source, 'transformers', auto_class(source.blueprint))}"
+        )
 
 
 def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
@@ -153,62 +157,6 @@ def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
         return ()
     copy_pooling(origin, encoder.embed_dim, folder)
     return origin.sentence.files
-
-
-USAGE = {
-    "AutoModelForSeq2SeqLM": """\
-Needs torch, transformers and safetensors, and for the tokenizer what it imports.
-
-```python
-from transformers import {auto}, AutoTokenizer
-
-model = {auto}.from_pretrained("DIR", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
-inputs = tokenizer(["a text"], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
-```""",
-    "AutoModelForCausalLM": """\
-Needs torch, transformers and safetensors, and for the tokenizer what it imports.
-
-```python
-from transformers import {auto}, AutoTokenizer
-
-model = {auto}.from_pretrained("DIR", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
-inputs = tokenizer("a text", return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=40)))
-```""",
-    "AutoModel": """\
-Needs torch, transformers and safetensors, and for the tokenizer what it imports.
-
-```python
-from transformers import {auto}, AutoTokenizer
-
-model = {auto}.from_pretrained("DIR", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("DIR", trust_remote_code=True)
-inputs = tokenizer(["a text", "another text"], return_tensors="pt", padding=True)
-embeddings = model(**inputs).pooler_output  # last_hidden_state are the states before pooling
-```""",
-    "AutoModelForImageClassification": """\
-Needs torch, transformers and safetensors.
-
-```python
-from transformers import {auto}
-
-model = {auto}.from_pretrained("DIR", trust_remote_code=True)
-mean, std = (torch.tensor(v)[:, None, None] for v in (model.config.mean, model.config.std))
-logits = model((images - mean) / std).logits  # images (B, C, H, W) between 0 and 1
-```""",
-    "AutoModelForSequenceClassification": """\
-Needs torch, transformers and safetensors.
-
-```python
-from transformers import {auto}
-
-model = {auto}.from_pretrained("DIR", trust_remote_code=True)
-logits = model(tokens).logits  # tokens (B, N), 0 at the end of short rows; see reading.json
-```""",
-}
 
 
 def auto_class(blueprint: Blueprint) -> str:

@@ -32,7 +32,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from search_spaces.errors import DataError
-from search_spaces.settings import ImageInput
 from search_spaces.tasks import TASKS
 from supernet.export import onnx_driver
 from supernet.export.blueprint import Blueprint
@@ -40,6 +39,7 @@ from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.onnx_driver import Array, Decoder, session
 from supernet.export.onnx_graphs import Graph, graphs_of
+from supernet.export.usage import answer_lines
 from supernet.export.weights import first_line
 from supernet.extraction import StandAlone
 
@@ -98,32 +98,17 @@ class OnnxExport(ExportFormat):
 
     def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
-        image = isinstance(source.blueprint.settings.input, ImageInput)
-        form = "(batch, channels, height, width)" if image else "(batch, length)"
-        text = USAGE[source.blueprint.form.graphs]
-        return text.replace("INPUTS", "images" if image else "tokens").replace("FORM", form)
+        about = USAGE[source.blueprint.form.graphs]
+        lines = answer_lines(source, "onnxruntime")
+        return f"{about}\n\nFrom raw input to the answer, in this folder:\n\n{lines}"
 
 
 # What the model card says, by the names of the graphs.
 USAGE = {
-    ("classifier",): """\
-`classifier.onnx` takes any batch; padding of tokens is 0. It needs onnxruntime:
-
-```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("classifier.onnx")
-(logits,) = session.run(None, {"INPUTS": INPUTS})  # FORM
-```""",
-    ("embedder",): """\
-`embedder.onnx` takes any batch and length; padding is 0. It needs onnxruntime:
-
-```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("embedder.onnx")
-states, embeddings = session.run(None, {"tokens": tokens})  # (batch, length)
-```""",
+    ("classifier",): "`classifier.onnx` takes any batch; padding of tokens is 0. It needs "
+    "onnxruntime.",
+    ("embedder",): "`embedder.onnx` takes any batch and length; padding is 0. It needs "
+    "onnxruntime.",
     ("source", "step"): """\
 `python decode.py < sentences.txt` translates one sentence a line; it needs numpy, onnxruntime and,
 where the vocabulary is a sentencepiece model, sentencepiece. `--beam` and `--lenpen` are those of

@@ -28,6 +28,7 @@ from supernet.export.template import (
     state_attention,
     window_attention,
 )
+from supernet.export.usage import answer_lines
 from supernet.export.weights import network_of, plain_weights, read_tensors, write_tensors
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -86,13 +87,10 @@ class SafetensorsExport(ExportFormat):
     def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
         return (
-            f"`modeling.py` needs {self.packages}, and nothing else. `python modeling.py --check` "
-            "reproduces the recorded outputs.\n\n"
-            "```python\n"
-            f"from modeling import {source.blueprint.form.imports}\n\n"
-            "network = load_network()\n"
-            f"{source.blueprint.form.call}\n"
-            "```"
+            f"`modeling.py` needs {self.packages}, and nothing else; `python modeling.py --check` "
+            "reproduces the recorded outputs. From raw input to the answer, in this folder (the "
+            "lines need what they import, too):\n\n"
+            f"{answer_lines(source, 'torch')}"
         )
 
 

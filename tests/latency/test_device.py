@@ -64,11 +64,11 @@ def test_json_gives_the_same_device_back() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cores": "4"}, "cores must be of type int"),
-        ({"threads": True}, "threads must be of type int"),
-        ({"name": None}, "name must be of type str"),
-        ({"kind": "tpu"}, "cpu or cuda"),
-        ({"colour": "red"}, "unknown field 'colour'"),
+        ({"cores": "4"}, "cores: .*integer, given '4'"),
+        ({"threads": True}, "threads: .*integer, given True"),
+        ({"name": None}, "name: .*string"),
+        ({"kind": "tpu"}, "'cpu' or 'cuda'"),
+        ({"colour": "red"}, "colour: unexpected"),
     ],
 )
 def test_damaged_json_is_refused(change: dict[str, object], message: str) -> None:
@@ -97,8 +97,6 @@ def test_a_runtime_makes_another_device() -> None:
 
 def test_torch_is_left_out_so_that_old_files_keep_their_digest() -> None:
     assert "runtime" not in DEVICE.to_json()
-    with pytest.raises(DataError, match="runtime must be of type str"):
-        DeviceFingerprint.from_json({**DEVICE.to_json(), "runtime": None})
 
 
 def test_label_counts_the_threads() -> None:

@@ -31,9 +31,9 @@ def test_spread_and_count_have_ranges(spread: float, count: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"value": "fast"}, "field value"),
-        ({"count": True}, "field count"),
-        ({"extra": 1}, "extra is unknown"),
+        ({"value": "fast"}, "value: "),
+        ({"count": True}, "count: "),
+        ({"extra": 1}, "extra: unexpected"),
     ],
 )
 def test_damaged_json_is_refused_by_field(change: dict[str, object], message: str) -> None:
@@ -42,7 +42,7 @@ def test_damaged_json_is_refused_by_field(change: dict[str, object], message: st
 
 
 def test_missing_fields_are_named() -> None:
-    with pytest.raises(DataError, match="count is missing"):
-        Measurement.from_json({k: v for k, v in LATENCY.to_json().items() if k != "count"})
-    with pytest.raises(DataError, match="JSON object"):
+    with pytest.raises(DataError, match="value: .*required|value: .*missing"):
+        Measurement.from_json({k: v for k, v in LATENCY.to_json().items() if k != "value"})
+    with pytest.raises(DataError, match="an object"):
         Measurement.from_json([])

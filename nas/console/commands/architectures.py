@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import typer
 
 from nas.console import options
 from nas.console.output import tell
+from nas.request.architectures import read_named
 from nas.results.state import RUNS, open_run
 from nas.run.layout import SPEC_FILE
 from nas.search.front import read_front
 from search_spaces.architecture import Architecture, find_id
-from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.files import write_atomically
 from search_spaces.interchange import (
     ArchitectureForm,
-    parse_architecture,
     parse_architectures,
     write_architectures,
 )
 from search_spaces.loading import load_space
-from search_spaces.notation import EXAMPLE, looks_like_text
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
-
-Read = TypeVar("Read")
 
 
 class Form(StrEnum):
@@ -52,9 +48,6 @@ OUT: Any = typer.Option(
 )
 
 
-_WAYS = f"a file, - for standard input, or a line such as {EXAMPLE!r}"
-
-
 def import_architecture(
     source: str = typer.Argument(
         ..., metavar="FILE|TEXT", help="A file, - for standard input, or the line of text itself."
@@ -70,7 +63,7 @@ def import_architecture(
     A JSON list of several networks is read too, and stays one.
     """
     chosen = None if space is None else load_space(space)
-    found = _read(source, None if form is None else form.value, parse_architectures)
+    found = read_named(source, None if form is None else form.value, parse_architectures)
     for architecture in found:
         _check(chosen, architecture)
     _write(write_architectures(found, "json"), out)
@@ -101,62 +94,15 @@ def export_architecture(
     if arch is not None:
         raise UsageError(f"--arch chooses a network of a run, and {source} is no run folder")
     chosen = None if space is None else load_space(space)
-    found = _read(source, None, parse_architectures)
+    found = read_named(source, None, parse_architectures)
     for architecture in found:
         _check(chosen, architecture)
     _write(write_architectures(found, form.value, _settings(chosen)), out)
 
 
-def read_architecture(source: str, form: ArchitectureForm | None = None) -> Architecture:
-    """Read an architecture that was named on the command line.
-
-    Args:
-        source: a file, ``-`` for standard input, or a line of `search_spaces.notation`.
-        form: how it is written; None looks at it.
-
-    Raises:
-        ArchitectureError: for a file that cannot be read or holds something else.
-    """
-    return _read(source, form, parse_architecture)
-
-
-def _read(
-    source: str,
-    form: ArchitectureForm | None,
-    parse: Callable[[str, ArchitectureForm | None], Read],
-) -> Read:
-    """What `parse` makes of a source; errors name it."""
-    name = "standard input" if source == "-" else source
-    if not source.strip():
-        raise ArchitectureError(f"no architecture is given: give {_WAYS}")
-    if looks_like_text(source):
-        name, text = "the line", source
-    else:
-        text = _content(source, name)
-    try:
-        return parse(text, form)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"{name}: {error}") from None
-
-
 def is_run(source: str) -> bool:
     """Whether it names a run folder, as `open_run` understands names."""
     return any((path / SPEC_FILE).is_file() for path in (Path(source), RUNS / source))
-
-
-def _content(source: str, name: str) -> str:
-    try:
-        if source == "-":
-            return sys.stdin.read()
-        return Path(source).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ArchitectureError(
-            f"{name}: there is no such file, and it is no line of text; give {_WAYS}"
-        ) from None
-    except OSError as error:
-        raise ArchitectureError(f"{name} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ArchitectureError(f"{name} is not UTF-8: {error}") from None
 
 
 def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: str | None) -> str:

@@ -4,36 +4,60 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from nas.console import options
+from nas.console.commands.data import columns_of
 from nas.console.commands.translate import ARCH, DATA, DEVICE, read_lines, write_lines
 from nas.console.output import tell
 from nas.request.spec import Device
 from nas.results import networks
-from nas.results.predictions import Prediction, predict, reads_pictures
+from nas.results.export import FACTS_FILE
+from nas.results.predictions import (
+    Exported,
+    Prediction,
+    Reading,
+    open_exported,
+    predict,
+    reading_of,
+)
 from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
-from search_spaces.json_text import parse_json
+from search_spaces.tasks import TaskName
+
+if TYPE_CHECKING:
+    from supernet.data.prepare.records import Record
 
 SHOWN = 3  # classes
+# What of the data a network is given, by its task.
+READS: dict[TaskName, str] = {
+    "classification": "text",
+    "language_modelling": "text",
+    "translation": "source",
+}
 
 
 def predict_inputs(
-    run: str = options.RUN,
+    run: str = typer.Argument(
+        ..., metavar="RUN|EXPORT", help="A run, or a folder that nas export made."
+    ),
     files: list[Path] = typer.Argument(
         None,
         metavar="[FILE]...",
-        help="Pictures (PNG, JPEG); or texts, one a line, or .jsonl with a text in each line. "
-        "Without one, texts are read from standard input.",
+        help="Pictures (PNG, JPEG); texts, one a line; or the data as they were given, in .jsonl, "
+        ".csv, .tsv, .parquet or .arrow, labels not needed. Without one, texts are read from "
+        "standard input.",
     ),
     arch: str = ARCH,
     tokens: int = typer.Option(50, min=1, help="That a language model writes behind a text."),
+    column: list[str] = typer.Option(
+        [], metavar="ROLE=NAME", help="The column with the text, source or image, as in prepare."
+    ),
+    jsonl: bool = typer.Option(False, "--jsonl", help="Standard input is JSON lines."),
     data: str = DATA,
     device: Device = DEVICE,
     as_json: bool = options.JSON,
@@ -41,19 +65,32 @@ def predict_inputs(
     """Tell what a network trained from scratch says: a class, a translation, how a text goes on.
 
     One answer for each picture or line, in their order; with --json one object a line. Of the run's
-    data only vocabularies, names of classes and the scale of pixels are used.
+    data only vocabularies, names of classes and the scale of pixels are used; an export brings
+    them along.
     """
+    network: networks.TrainedNetwork | Exported
+    if (Path(run) / FACTS_FILE).is_file():
+        if arch or data:
+            raise UsageError(f"{run} is an export of one network: leave out --arch and --data")
+        network, reading = open_exported(Path(run), device if device else "cpu")
+    else:
+        network, reading = _of_run(run, arch, data, device)
+    if reading.pictures and not files:
+        raise UsageError(f"the networks of {run} read pictures: give their files")
+    inputs = list(_inputs(files or [], reading, dict(columns_of(column)), jsonl))
+    write_lines(_line(answer, as_json) for answer in predict(network, reading, inputs, tokens))
+
+
+def _of_run(
+    run: str, arch: str, data: str, device: Device
+) -> tuple[networks.TrainedNetwork | Exported, Reading]:
     folder = open_run(run)
-    settings = folder.spec.space.model
-    pictures = reads_pictures(settings)
-    if pictures and not files:
-        raise UsageError(f"the networks of {folder.path} read pictures: give their files")
-    inputs = [str(file) for file in files] if pictures else list(_texts(files or []))
+    space = folder.spec.space
     chosen = networks.choose_trained(folder, arch)
     use_threads(folder.spec.budget.threads)
     network = networks.open_network(folder, chosen, device if device else folder.spec.device)
     opened = networks.open_data(folder, data)
-    if folder.spec.space.task == "translation":
+    if space.task == "translation":
         networks.check_vocabularies(folder, opened)
     if not opened.same:
         tell(
@@ -61,8 +98,7 @@ def predict_inputs(
             "are read in another way, the answers mean nothing",
             "yellow",
         )
-    answers = predict(network, opened, settings, inputs, tokens)
-    write_lines(_line(answer, as_json) for answer in answers)
+    return network, reading_of(opened, space.model)
 
 
 def _line(prediction: Prediction, as_json: bool) -> str:
@@ -75,33 +111,35 @@ def _line(prediction: Prediction, as_json: bool) -> str:
     return f"{prediction.given}\t{shown}" if len(prediction.given) <= 200 else shown
 
 
-def _texts(files: list[Path]) -> Iterator[str]:
-    """The texts of files, or of standard input where there are none.
+def _inputs(
+    files: list[Path], reading: Reading, columns: dict[str, str], jsonl: bool
+) -> Iterator[str]:
+    """The pictures and texts of files, or of standard input where there are none.
 
     Raises:
-        DataError: for a file that cannot be read, and a line of ``.jsonl`` without a text.
+        DataError: for a file that cannot be read, and a line without what is wanted.
     """
+    from supernet.data.prepare.records import Columns, has_columns, read_lines_as, read_records
+
+    role = "image" if reading.pictures else READS[reading.task]
+    wanted = Columns(((role,),), columns)
     if not files:
-        yield from read_lines()
+        lines = read_lines()
+        if not jsonl:
+            yield from lines
+            return
+        yield from (_value(one, "standard input") for one in read_lines_as(lines, wanted))
     for file in files:
-        try:
-            lines = file.read_text("utf-8").split("\n")
-        except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file} is no text in UTF-8: convert it with iconv") from error
-        if lines[-1] == "":
-            del lines[-1]
-        for number, line in enumerate(lines, start=1):
-            yield _text(line, file, number) if file.suffix == ".jsonl" else line.removesuffix("\r")
+        if reading.pictures and not has_columns(file):
+            yield str(file)
+            continue
+        for record in read_records([file], wanted):
+            yield _value(record, str(file))
 
 
-def _text(line: str, file: Path, number: int) -> str:
-    """The text of a line of JSON; a label beside it is not looked at."""
-    found: Any = None
-    with suppress(ValueError):
-        found = parse_json(line)
-    text = found.get("text") if isinstance(found, dict) else None
-    if not isinstance(text, str):
-        raise DataError(f'{file}, line {number}: give an object with a text, {{"text": "…"}}')
-    return text
+def _value(record: Record, name: str) -> str:
+    value: Any = record.values[0] if record.values else None
+    if record.problem or isinstance(value, bytes):
+        reason = record.problem or "a picture is a file here: give its path"
+        raise DataError(f"{name}:{record.line}: {reason}")
+    return str(value)

@@ -15,13 +15,13 @@ from nas.console.listeners.targets import Target
 from nas.console.output import out, say
 from nas.console.progress import ProgressReporter
 from nas.console.tables import retrained_table, show_front
+from nas.results.baselines import why_none
 from nas.results.state import RunState, read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE
-from nas.search.doubtful import reason
+from nas.search.doubtful import reason, shortfall_and_advice
 from nas.search.front import pick
-from nas.search.shortfall import shortfall_and_advice
 
 
 def follow(
@@ -57,7 +57,29 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
     if state.front is not None:
         show_front(state.front, state.picked)
     if state.retrained:
-        console.print(retrained_table(state.retrained, folder.spec.trained.capitalize()))
+        console.print(
+            retrained_table(
+                state.retrained,
+                folder.spec.trained.capitalize(),
+                _roles(state, folder),
+                state.front,
+            )
+        )
+
+
+def _roles(state: RunState, folder: RunFolder) -> dict[str, str]:
+    """Network → what it is in the comparison of the winner with the baselines."""
+    compared = {one.baseline.entry.id: one.label for one in state.comparisons(folder.spec)}
+    return compared | ({state.picked: "winner"} if state.picked is not None else {})
+
+
+def compared_lines(state: RunState, folder: RunFolder) -> list[str]:
+    """The winner beside the baselines in a sentence each, or why there are none."""
+    if state.front is None:
+        return []
+    none = why_none(folder.spec, state.front)
+    found = [one.sentence for one in state.comparisons(folder.spec)]
+    return [f"{'':<7} {line}" for line in ([none] if none is not None else found)]
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
@@ -76,6 +98,7 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
         for result in state.retrained
         if result.get("id") in wanted
     ]
+    lines += compared_lines(state, folder)
     lines += [f"Warning {problem}" for problem in _shortfalls(state, folder)]
     lines += [f"Warning {problem}" for problem in _doubtful(state, wanted)]
     lines.append(f"Run     {folder.path}")

@@ -21,6 +21,7 @@ from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import tell
 from nas.console.progress import choose_reporter
 from nas.executors.base import ExecutorSettings
+from nas.request.architectures import read_architecture
 from nas.request.protected_choices import as_options, read_protected, spelled
 from nas.request.resolve import AttachedProfile, Resolved, StartingPoint, resolve
 from nas.request.spec import DEFAULT_HOURS, SYNTHETIC, SearchRequest
@@ -30,6 +31,7 @@ from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
 from nas.run.threads import use_threads
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, RunConflictError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, load_genes
@@ -133,6 +135,10 @@ class Here:
         if found != path and not self._quiet:
             tell(f"{path} as {begun.space.name} reads it: {found}")
         return found
+
+    def architecture(self, name: str) -> Architecture:
+        """A network in a file, or in a line of text."""
+        return read_architecture(name)
 
     def dataset(self, name: str, file: Path | None) -> Path | None:
         """The file that was named; the first stage looks whether there is such a data set."""

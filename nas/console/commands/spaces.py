@@ -11,11 +11,11 @@ from rich.table import Table
 
 from latency.device import describe_device
 from nas.console import options
-from nas.console.commands.architectures import read_architecture
 from nas.console.commands.checked_spaces import checked_space
 from nas.console.formatting import network
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import WrappingText, cost_table, gene_rows, gene_table, table
+from nas.request.architectures import read_architecture
 from nas.request.fitted_space import Fitted, Pace, Size, fit_space
 from nas.request.presets import PRESETS, Budget, budget_for
 from nas.request.spec import DEFAULT_HOURS, Device
@@ -286,6 +286,7 @@ def _amounts(budget: Budget) -> dict[str, str]:
     evolution = budget.evolution
     return {
         "training before observing": f"{budget.own_updates:,} updates each"
+        + (f", {budget.own_seeds} seeds" if budget.own_seeds > 1 else "")
         if budget.own_updates
         else _length(budget.supernet),
         "observed networks": f"{budget.observations:,}",

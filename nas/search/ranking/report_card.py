@@ -23,6 +23,7 @@ from nas.search.ranking.ensemble import Ensemble
 from nas.search.ranking.gaussian import GaussianProcess
 from nas.search.ranking.pairwise import PairwiseLinear, PairwiseTrees
 from search_spaces.errors import DamagedRunError, UsageError
+from search_spaces.json_text import read_as
 
 MIN_OBSERVATIONS = 8
 MAX_FOLDS = 5
@@ -51,12 +52,6 @@ class Fidelity:
     pairwise_accuracy: float
     count: int
     interval: tuple[float, float] | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read the JSON form (that of `dataclasses.asdict`)."""
-        interval = data["interval"]
-        return cls(**{**data, "interval": None if interval is None else tuple(interval)})
 
 
 @dataclass(frozen=True)
@@ -113,23 +108,9 @@ class ReportCard:
             DamagedRunError: when a part is missing or malformed.
         """
         try:
-            return cls(
-                ranker=data["ranker"],
-                observations=data["observations"],
-                folds=data["folds"],
-                held_out=Fidelity.from_json(data["held_out"]),
-                candidates={k: Fidelity.from_json(v) for k, v in data["candidates"].items()},
-                baselines={k: Fidelity.from_json(v) for k, v in data["baselines"].items()},
-                curve=tuple(
-                    CurvePoint(point["observations"], Fidelity.from_json(point["fidelity"]))
-                    for point in data["curve"]
-                ),
-                importances=dict(data["importances"]),
-                notes=tuple(data["notes"]),
-                error=data.get("error"),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedRunError(f"the ranker's report card is damaged: {error!r}") from error
+            return read_as(cls, data)
+        except ValueError as error:
+            raise DamagedRunError(f"the ranker's report card is damaged: {error}") from error
 
 
 def default_candidates() -> tuple[list[Factory], list[str]]:

@@ -26,6 +26,7 @@ from service.api.problems import ProblemError
 from service.api.schemas import (
     ArchitectureOut,
     ArtifactOut,
+    BaselineOut,
     EntryOut,
     FrontOut,
     ObjectiveOut,
@@ -116,6 +117,10 @@ def front(
         ],
         front=[_entry(entry) for entry in entries],
         hypervolume=final.hypervolume if final else None,
+        baselines=[
+            BaselineOut(**_entry(one.entry).model_dump(), roles=list(one.roles))
+            for one in (final.baselines if final else ())
+        ],
     )
 
 
@@ -140,7 +145,7 @@ def architecture(
     arch_id: NetworkPath,
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
-    from nas.search.shortfall import shortfall
+    from nas.search.doubtful import shortfall
     from service.api.run_cache import cached_networks
 
     folder = folder_of(job, context)

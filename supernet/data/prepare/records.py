@@ -92,6 +92,9 @@ class Columns:
             for pair in (inside, list(names)):
                 if len(pair) == 2:
                     return tuple(pair)
+        if len(names) == 1 and [len(form) for form in self.forms] == [1] and not self.given:
+            others = (usual for role, usual in USUAL_NAMES.items() if role != self.forms[0][0])
+            return None if names[0] in itertools.chain(*others) else (names[0],)
         return None
 
     def _column(self, role: str, names: Sequence[str]) -> str | None:
@@ -193,7 +196,7 @@ def _read(paths: Sequence[Path], columns: Columns) -> Iterator[Record]:
     if len(paths) == 2:
         yield from _partners(*paths)
     elif is_json(paths[0]):
-        yield from _found_by_line(paths[0], columns)
+        yield from _found_by_line(paths[0], _json_rows(paths[0]), columns)
     elif is_table(paths[0]):
         yield from _found_by_header(paths[0], columns)
     else:
@@ -251,10 +254,16 @@ def _partners(first: Path, second: Path) -> Iterator[Record]:
         )
 
 
-def _found_by_line(path: Path, columns: Columns) -> Iterator[Record]:
+def read_lines_as(lines: Iterable[str], columns: Columns) -> Iterator[Record]:
+    """The records of JSON lines that are in no file; paths in them are of this folder."""
+    numbered = ((line, "") for line in lines)
+    return _found_by_line(Path("-"), _objects(numbered), columns)
+
+
+def _found_by_line(path: Path, rows: Iterable[Row], columns: Columns) -> Iterator[Record]:
     """Of JSON lines each says by itself what it holds."""
     known: dict[tuple[str, ...], tuple[str, ...] | None] = {}
-    for line, row in _json_rows(path):
+    for line, row in rows:
         if isinstance(row, str):
             yield Record(line, (), "", row)
             continue
@@ -381,7 +390,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    for number, (line, problem) in enumerate(numbered_lines(path), start=1):
+    return _objects(numbered_lines(path))
+
+
+def _objects(lines: Iterable[tuple[str, str]]) -> Iterator[Row]:
+    for number, (line, problem) in enumerate(lines, start=1):
         if not problem and not line.strip():
             continue
         try:

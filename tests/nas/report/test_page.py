@@ -29,8 +29,8 @@ from tests.support.report_cases import charts, trace, words_of
 from tests.support.run_fixture import empty_run, retrain, rewrite
 
 SECTIONS = (
-    "front networks exchange omni features importances ranker latency pruning time training "
-    "reproduce"
+    "front baselines networks exchange omni features importances ranker latency pruning time "
+    "training reproduce"
 ).split()
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
@@ -174,6 +174,7 @@ def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, re
         {"limits": {"flops": 1234567.0, "latency_ms": 0.1 + 0.2}},
         {"quality": "bleu", "dataset": "synthetic", "searcher": "nsga2"},
         {"keep": {"encoder.attention": ("linear", "omni"), "encoder.2.ffn_dim": (64,)}},
+        {"baseline": "plain"},
     ],
 )
 def test_the_command_asks_for_the_same_search(tmp_path: Path, values: dict[str, Any]) -> None:
@@ -211,4 +212,5 @@ def spec_of(command: str) -> SearchSpec:
         seed=int(given["seed"][0]),
         pick=given["pick"][0],
         keep=read_protected(space, given.get("keep", [])),
+        baseline=None if given.get("baseline") == ["none"] else "plain",
     )

@@ -58,7 +58,7 @@ def test_what_is_not_believed_is_marked_in_tables(run: RunFolder) -> None:
     chosen = with_doubt(run)
     value = next(e for e in read_front(run).entries if e.id == chosen).measured["latency_ms"]
     told = nas("show", str(run.path))
-    assert told.count(f"{value:.2f} ?") == 1
+    assert told.count(f"{value:.2f} ?") == 2  # on the front, and trained
     assert told.count("doubtful") == 2  # what the mark means, and what follows from it
     assert chosen in told.partition("? doubtful: ")[2].splitlines()[0] and WHY in told
 
@@ -93,7 +93,7 @@ def test_a_search_ends_with_a_warning_about_its_winner(
     told = nas("search", "--space", "digits", "--out", "r", "--pick", "best")
     (warning,) = [line for line in told.splitlines() if line.startswith("Warning")]
     assert cli_fakes.LARGE.id in warning and WHY in warning
-    assert told.count(" ?") == 3 and "? doubtful: 3 networks were" in told
+    assert told.count(" ?") == 4 and "? doubtful: 3 networks were" in told
 
 
 def test_the_client_of_a_service_marks_them_too(

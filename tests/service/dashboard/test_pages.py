@@ -270,6 +270,17 @@ def test_pages_are_no_part_of_the_api(server: Server) -> None:
     problem(server.client("alice").get("/nothing"), 404)
 
 
+def test_the_api_is_described_for_people(server: Server, alice: httpx.Client) -> None:
+    text = said(alice.get("/docs"))
+    document = server.client("alice").get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert f"<code>{method.upper()} {path}</code>" in text
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in text
+    assert 'href="/docs"' in said(alice.get("/"))
+
+
 def test_what_should_not_happen_has_a_page_too(
     server: Server, alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

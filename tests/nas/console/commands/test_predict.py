@@ -20,6 +20,7 @@ from tests.nas.stages.test_prepared_search import (
     prepare_images,
     prepare_texts,
 )
+from tests.support.export_cases import export_to
 from tests.support.prepare_cases import pictures, png
 from tests.support.trained_cases import SPACES, trained
 
@@ -90,6 +91,27 @@ def test_texts_come_from_lines_files_and_json(runs: dict[str, RunFolder], tmp_pa
     assert "%" in nas(run.path, plain).stdout
 
 
+def test_an_export_answers_as_its_run(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    run = runs["mails"]
+    out = tmp_path / "export"
+    export_to(run, "torch", out, arch=choose_trained(run, None))
+    (tmp_path / "a.csv").write_text("body,label\nyes yes,1\n")
+    named = ["--column", "text=body"]
+    found = answers(out, tmp_path / "a.csv", *named)
+    assert found == answers(run.path, tmp_path / "a.csv", *named)
+    assert found == answers(out, "--jsonl", given='{"text": "yes yes"}\n\n')
+    for words, given, message in (
+        (["--arch", "1"], "", "leave out --arch and --data"),
+        (["--jsonl"], '{"text": "a"}\n[1]\n', "standard input:2: a line is a JSON object"),
+    ):
+        done = nas(out, *words, given=given)
+        assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+    (out / "reading.json").write_text('{"kind": 3}')
+    assert "export the network anew" in " ".join(nas(out, given="a\n").stderr.split())
+    (out / "weights.pt").write_bytes(b"nothing")
+    assert "Traceback" not in nas(out, given="a\n").output
+
+
 def test_a_long_text_is_cut_as_the_data_were(runs: dict[str, RunFolder]) -> None:
     once, longer = answers(runs["mails"].path, given="y" * 17 + "\n" + "y" * 500 + "\n")
     assert once["chances"] == longer["chances"]
@@ -113,7 +135,7 @@ def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
         ("pets", ["{tmp}/text.png"], "", "is no PNG or JPEG image"),
         ("mails", [], "\n", "a text is empty"),
         ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
-        ("mails", ["{tmp}/bad.jsonl"], "", "line 1: give an object with a text"),
+        ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl:1: a line is a JSON object such as"),
         ("language_modelling", ["--tokens", "100000"], "a\n", "is too many"),
     ],
 )

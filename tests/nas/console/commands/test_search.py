@@ -77,7 +77,7 @@ def test_quiet_prints_only_the_last_lines() -> None:
     done = search("--quiet", "--out", "here")
     assert done.stderr == ""
     words = [line.split()[0] for line in done.stdout.splitlines()]
-    assert words == ["Winner", "Run", "Report", "Next", "nas"]
+    assert words == ["Winner", "There", "Run", "Report", "Next", "nas"]  # "There is no baseline"
 
 
 def test_json_prints_events_and_the_result_as_the_last_line() -> None:

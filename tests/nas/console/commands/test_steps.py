@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nas.console.commands.picking import landmarks, steps, steps_json
+from nas.console.commands.picking import named_picks, steps, steps_json
 from tests.nas.search.test_front import THREE, entry, front
 
 
@@ -20,12 +20,12 @@ def test_steps_go_from_the_cheapest_to_the_best() -> None:
 def test_one_network_has_no_step_and_is_every_landmark() -> None:
     alone = front(THREE[0])
     assert steps(alone) == steps_json(alone) == []
-    assert set(landmarks(alone).values()) == {THREE[0].id}
+    assert set(named_picks(alone).values()) == {THREE[0].id}
 
 
 def test_landmarks() -> None:
     names = {"cheapest": THREE[2].id, "knee": THREE[1].id, "best": THREE[0].id}
-    assert landmarks(front(*THREE)) == names
+    assert named_picks(front(*THREE)) == names
 
 
 def test_a_change_from_nothing_has_no_share() -> None:

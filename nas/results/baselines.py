@@ -1,0 +1,166 @@
+"""The winner beside what one would have trained without a search, said plainly.
+
+Both were trained with the same steps and seed, and scored on the test split once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nas.objectives import OBJECTIVES
+from nas.objectives.quality import NOISE
+from nas.request.spec import PLAIN, SearchSpec
+from nas.search.front import Baseline, Front, FrontEntry, Role
+from search_spaces.plain import plain_rows
+from search_spaces.tasks import LOWER_IS_BETTER
+
+SHARES = ("accuracy", "recall_at_10")  # differences of them are told in points of a hundred
+LABELS: Mapping[tuple[Role, ...], str] = {
+    ("largest",): "largest plain",
+    ("nearest",): "nearest plain",
+    ("largest", "nearest"): "largest and nearest plain",
+    ("own",): "given",
+}
+SAME_COST = 0.05  # a share of a cost below which it is called equal
+
+
+@dataclass(frozen=True, slots=True)
+class MainScore:
+    """The score on the test split that a task is known by.
+
+    Attributes:
+        name: ``accuracy``, ``bleu``, ``perplexity`` or ``similarity``.
+        value: of a network trained after the search.
+    """
+
+    name: str
+    value: float
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Self | None:
+        """The one of ``retrained/ID/result.json``, where it stands first; None where none does."""
+        for name, value in result.items():
+            if name.startswith("test_") and isinstance(value, int | float):
+                return cls(name.removeprefix("test_"), float(value))
+        return None
+
+    @property
+    def text(self) -> str:
+        """The number as it is read."""
+        return f"{100 * self.value:.1f} %" if self.name in SHARES else f"{self.value:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A baseline and the winner.
+
+    Attributes:
+        baseline: the network.
+        label: what it is, in two or three words.
+        sentence: which of the two is better, and at what cost.
+        score: of the baseline; None before it is trained.
+    """
+
+    baseline: Baseline
+    label: str
+    sentence: str
+    score: MainScore | None
+
+
+def comparisons(
+    front: Front, winner: FrontEntry, scores: Mapping[str, MainScore], limited: bool
+) -> list[Comparison]:
+    """The winner beside each baseline.
+
+    Args:
+        front: with the baselines.
+        winner: the network that the search chose.
+        scores: of the networks that are trained, by id.
+        limited: whether the search had limits.
+    """
+    return [
+        Comparison(
+            one,
+            LABELS[one.roles],
+            _sentence(one, _words(one, limited), winner, scores, front.objectives[1].name),
+            scores.get(one.entry.id),
+        )
+        for one in front.baselines
+    ]
+
+
+def why_none(spec: SearchSpec, front: Front) -> str | None:
+    """Why a search has no baselines; None where it has."""
+    if front.baselines:
+        return None
+    if spec.evaluator is not None:
+        return "There is no baseline: the networks are known to the evaluator alone."
+    if spec.start is not None:
+        return "The baseline is the checkpoint that the search began with."
+    if spec.baseline == PLAIN:
+        return "There is no baseline: no plain network of the space keeps the limits."
+    if not len(plain_rows(spec.space)):
+        return (
+            "There is no baseline: the space has no network with softmax attention in every place; "
+            "--baseline FILE takes one of your own."
+        )
+    return "There is no baseline: the search was asked for none."
+
+
+def _words(baseline: Baseline, limited: bool) -> str:
+    within = " within the limits" if limited else ""
+    return {
+        ("largest",): f"the largest plain network{within}",
+        ("nearest",): "the plain network nearest to the winner's cost",
+        ("largest", "nearest"): f"the largest plain network{within}, "
+        "which is also the nearest to the winner's cost",
+        ("own",): "the network that was given to compare with",
+    }[baseline.roles]
+
+
+def _sentence(
+    baseline: Baseline,
+    words: str,
+    winner: FrontEntry,
+    scores: Mapping[str, MainScore],
+    cost: str,
+) -> str:
+    entry = baseline.entry
+    if entry.id == winner.id:
+        return f"The winner is itself {words}."
+    own, other = scores.get(winner.id), scores.get(entry.id)
+    if own is None or other is None:
+        return f"Against {words} ({entry.id}): not trained yet."
+    return (
+        f"Against {words} ({entry.id}): {difference(own, other)} {_at_cost(cost, winner, entry)}."
+    )
+
+
+def difference(own: MainScore, other: MainScore) -> str:
+    """What one test score is beside another: ``accuracy 1.2 points better (97.4 and 96.2 %)``."""
+    both = f"({own.text} against {other.text})"
+    name = own.name.replace("_", " ")
+    gain = own.value - other.value
+    if abs(gain) <= NOISE * max(abs(own.value), abs(other.value)):
+        return f"equal {name} {both}"
+    better = (gain < 0) == (own.name in LOWER_IS_BETTER)
+    if own.name in SHARES:
+        amount = f"{100 * abs(gain):.1f} points"
+    elif own.name in LOWER_IS_BETTER:
+        amount = f"{100 * abs(gain) / other.value:.1f} %"
+    else:
+        amount = f"{abs(gain):.3g}"
+    return f"{name} {amount} {'better' if better else 'worse'} {both}"
+
+
+def _at_cost(name: str, winner: FrontEntry, other: FrontEntry) -> str:
+    known = [name in entry.values for entry in (winner, other)]
+    if not all(known):
+        return f"at an unknown {OBJECTIVES[name].label}"
+    ratio = winner.value(name) / other.value(name)
+    label = OBJECTIVES[name].label
+    if abs(ratio - 1) <= SAME_COST:
+        return f"at equal {label}"
+    return f"at {ratio:.2f} of the {label}" if ratio < 1 else f"at {ratio:.2f} times the {label}"

@@ -1,0 +1,112 @@
+"""The stage that chooses what the winner is held against: what one would train without a search.
+
+Its networks are trained like the winner after the search, and are no part of the front. They are
+the plain networks of the space (see `search_spaces.plain`), or the one that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from nas.objectives import OBJECTIVES
+from nas.objectives.latency_limits import keeps
+from nas.objectives.size import network_costs
+from nas.run.events import Event, Note, Progress
+from nas.run.layout import BASELINES_FILE
+from nas.search.doubtful import disturbances
+from nas.search.front import Baseline, FrontEntry, Role, pick
+from nas.stages.base import Run
+from nas.stages.front import found_front
+from nas.stages.measured import exact_costs, predicted_values
+from nas.stages.measured_cost import measured_cost
+from nas.stages.timing import run_meter
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from search_spaces.genotypes import Genotypes
+from search_spaces.plain import alone, plain_rows
+
+STAGE = "baseline"
+# One that breaks a limit when it is measured makes room for one that should cost so much less.
+CHEAPER, TRIES = 0.9, 4
+
+Found = Generator[Event, None, FrontEntry | None]
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Choose the networks and measure what they cost."""
+    given = run.spec.baseline
+    if isinstance(given, dict):
+        own = yield from _with_costs(run, Architecture.from_json(given))
+        found = [Baseline(own, ("own",))]
+    else:
+        rows = plain_rows(run.space)
+        rows = rows[run.costs.score(rows).violations == 0]
+        largest, nearest = (yield from _largest(run, rows)), (yield from _nearest(run, rows))
+        chosen: dict[str, Baseline] = {}
+        named: list[tuple[FrontEntry | None, Role]] = [(largest, "largest"), (nearest, "nearest")]
+        for entry, role in named:
+            if entry is not None:
+                before = chosen[entry.id].roles if entry.id in chosen else ()
+                chosen[entry.id] = Baseline(entry, (*before, role))
+        found = list(chosen.values())
+    run.folder.write_json(BASELINES_FILE, [one.to_json() for one in found])
+    if not found:
+        yield Note(STAGE, "no plain network of the space keeps the limits")
+    yield Progress(STAGE, len(found), len(found), ", ".join(one.entry.id for one in found))
+
+
+def _largest(run: Run, rows: Genotypes) -> Found:
+    """The plain network with the most parameters, then FLOPs, that keeps the limits."""
+    params, flops = network_costs(run.space, rows).T
+    rows = rows[np.lexsort((-flops, -params))]
+    limits = run.spec.limits
+    for _ in range(TRIES):
+        if not len(rows):
+            return None
+        entry = yield from _with_costs(run, run.space.decode(rows[:1])[0])
+        if keeps(entry.measured, entry.predicted, limits, entry.doubtful):
+            return entry
+        expected = run.costs.predict(rows)
+        costs = [OBJECTIVES[name].minimised(expected[name]) for name in limits]
+        rows = rows[np.all([values <= CHEAPER * values[0] for values in costs], axis=0)]
+    return None
+
+
+def _nearest(run: Run, rows: Genotypes) -> Found:
+    """The plain network whose first cost is that of the winner, as nearly as there is one."""
+    try:
+        winner = pick(found_front(run), run.spec.pick)
+    except UsageError:  # nothing on the front is what the request picks, which retraining tells
+        return None
+    if not len(rows):
+        return None
+    name = run.spec.objectives[1]
+    costs = run.costs.score(rows).objectives[:, 0]
+    params = network_costs(run.space, rows)[:, 0]
+    far = np.abs(np.log(costs / winner.minimised(name))).round(6)
+    best = np.lexsort((-params, far))[:1]
+    return (yield from _with_costs(run, run.space.decode(rows[best])[0]))
+
+
+def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, FrontEntry]:
+    """A network with all that its costs are measured and predicted to be; of any sizes."""
+    inside = run.space.contains(network)
+    space = run.space if inside else alone(run.space, network)
+    rows = space.encode([network])
+    measured = exact_costs(run, rows, space)[0]
+    doubtful: dict[str, str] = {}
+    here = run.elsewhere is None
+    for one in [one for one in OBJECTIVES.values() if here and run.spec.needs(one.name)]:
+        if one.timed:
+            timed = run_meter(run, one).measure([network])
+            yield from disturbances(STAGE, timed)
+            (time,) = timed.values
+            measured[one.name] = time.value
+            doubtful |= {one.name: time.doubtful} if time.doubtful else {}
+        elif one.measure is not None:
+            measured[one.name] = measured_cost(run, one.name, network)
+    predicted = predicted_values(run, rows)[0] if inside else {}
+    entry = FrontEntry(network.id, network, measured, predicted, doubtful)
+    return entry.with_rates((*run.spec.objectives, *run.spec.limits), run.domain)

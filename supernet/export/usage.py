@@ -1,0 +1,232 @@
+"""The lines of a model card that lead from raw input to the answer.
+
+They run as they stand in the folder, with the packages that the card names and nothing of ours:
+a picture becomes a class, a text its label, its translation, its continuation or its embedding.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Literal
+
+from search_spaces.settings import ImageInput
+from supernet.data.checkpoint_tokenizer import KIND as CHECKPOINT
+from supernet.data.tokenizer import BOS, MARKS, UNKNOWN
+from supernet.export.formats import ExportSource
+
+Runtime = Literal["torch", "transformers", "onnxruntime"]
+
+PICTURE = """\
+reading = json.loads(Path("reading.json").read_text("utf-8"))
+size = reading["image_size"]
+picture = Image.open("picture.png").convert("{mode}")
+side = min(picture.size)
+left, top = (picture.width - side) // 2, (picture.height - side) // 2
+picture = picture.crop((left, top, left + side, top + side))
+picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+pixels = np.asarray(picture, np.float32).reshape(size, size, -1).transpose(2, 0, 1)
+black, white = (np.array(reading[name], np.float32)[:, None, None] for name in ("black", "white"))
+inputs = (black + (white - black) * pixels / 255)[None]
+"""
+# Kind of reading → how a text becomes token numbers.
+TEXTS = {
+    "bytes": """\
+reading = json.loads(Path("reading.json").read_text("utf-8"))
+inputs = np.array([[byte + 1 for byte in "a text".encode()[:{longest}]]])
+""",
+    "symbols": """\
+reading = json.loads(Path("reading.json").read_text("utf-8"))
+inputs = np.array([[reading["symbols"].index(word) for word in "{word}".split()]])
+""",
+    "numbers": """\
+reading = json.loads(Path("reading.json").read_text("utf-8"))
+inputs = np.array([[1, 2, 1]])  # token numbers from 1 on
+""",
+    CHECKPOINT: """\
+reading = json.loads(Path("reading.json").read_text("utf-8"))
+tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_truncation({longest})
+inputs = np.array([tokenizer.encode("a text").ids])
+""",
+}
+# What a class, or a vector, is made by, of `inputs`.
+LOGITS: dict[Runtime, str] = {
+    "torch": "logits = load_network()(torch.tensor(inputs))[0].tolist()\n",
+    "transformers": "logits = model(torch.tensor(inputs)).logits[0].tolist()\n",
+    "onnxruntime": '(logits,) = session.run(None, {{"{input}": inputs}})\n'
+    "logits = logits[0].tolist()\n",
+}
+VECTORS: dict[Runtime, str] = {
+    "torch": "states, embeddings = load_network()(torch.tensor(inputs))\n",
+    "onnxruntime": 'states, embeddings = session.run(None, {{"tokens": inputs}})\n',
+}
+CLASS = """\
+best = max(range(len(logits)), key=logits.__getitem__)
+print({answer})
+"""
+HUB = "model = {auto}.from_pretrained(Path.cwd(), trust_remote_code=True)\n"
+HUB_TOKENIZER = "tokenizer = AutoTokenizer.from_pretrained(Path.cwd(), trust_remote_code=True)\n"
+
+
+def answer_lines(source: ExportSource, runtime: Runtime, auto: str = "") -> str:
+    """Python from raw input to the answer, as a block of Markdown.
+
+    Args:
+        source: what is exported.
+        runtime: what computes.
+        auto: class of transformers that loads the folder.
+    """
+    task = source.blueprint.task
+    if task in ("translation", "language_modelling"):
+        body = _written(source, runtime, auto)
+    elif runtime == "transformers" and task == "embedding":
+        body = _hub_vectors(auto)
+    else:
+        body = _computed(source, runtime, auto)
+    return f"```python\n{_imports(body, runtime)}\n\n{body}```"
+
+
+IMPORTS = (
+    ("json.", "import json"),
+    ("Path", "from pathlib import Path"),
+    ("np.", "import numpy as np"),
+    ("onnxruntime.", "import onnxruntime"),
+    ("torch.", "import torch"),
+    ("Image.", "from PIL import Image"),
+    ("SentencePieceProcessor(", "from sentencepiece import SentencePieceProcessor"),
+    (" Tokenizer.", "from tokenizers import Tokenizer"),
+)
+OWN_NAMES = ("continue_text", "load_network", "translate")
+
+
+def _imports(body: str, runtime: Runtime) -> str:
+    """The imports that some lines need: Python's, those of packages, the folder's."""
+    lines = [line for use, line in IMPORTS if use in body]
+    known = [line for line in lines if line in ("import json", "from pathlib import Path")]
+    others = [line for line in lines if line not in known]
+    if runtime == "transformers":
+        names = sorted({word for word in _words(body) if word.startswith("Auto")})
+        others.append(f"from transformers import {', '.join(names)}")
+    own = [name for name in OWN_NAMES if f"{name}(" in body]
+    local = {"torch": f"from modeling import {', '.join(own)}"}.get(runtime, "")
+    if runtime == "onnxruntime" and "Search()" in body:
+        local = "from decode import Search, translate"
+    elif runtime == "onnxruntime" and "Decoder(" in body:
+        local = "from decode import Decoder, Vocabulary, continue_text"
+    groups = ["\n".join(known), "\n".join(others), local]
+    return "\n\n".join(filter(None, groups))
+
+
+def _words(text: str) -> list[str]:
+    return "".join(char if char.isalnum() else " " for char in text).split()
+
+
+def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
+    """A class or an embedding: one pass of the network."""
+    settings, facts = source.blueprint.settings, source.preprocessing.facts
+    image = isinstance(settings.input, ImageInput)
+    longest = settings.max_length - settings.class_token
+    if isinstance(settings.input, ImageInput):
+        body = PICTURE.format(mode="L" if settings.input.channels == 1 else "RGB")
+    else:
+        word = " ".join(facts.get("symbols", ("", ""))[1:4])
+        body = TEXTS[facts["kind"]].format(longest=longest, word=word)
+    embeds = source.blueprint.task == "embedding"
+    graph = "embedder" if embeds else "classifier"
+    if runtime == "onnxruntime":
+        body += f'session = onnxruntime.InferenceSession("{graph}.onnx")\n'
+    elif runtime == "transformers":
+        body += HUB.format(auto=auto)
+    if embeds:
+        body = body.replace('reading = json.loads(Path("reading.json").read_text("utf-8"))\n', "")
+        return body + VECTORS[runtime].format() + "print(embeddings[0].tolist())\n"
+    body += LOGITS[runtime].format(input="images" if image else "tokens")
+    named = bool(source.preprocessing.labels)
+    if not named and not image and facts["kind"] != "symbols":
+        body = body.replace('reading = json.loads(Path("reading.json").read_text("utf-8"))\n', "")
+    return body + CLASS.format(answer='reading["labels"][best]' if named else "best")
+
+
+def _hub_vectors(auto: str) -> str:
+    return (
+        HUB.format(auto=auto)
+        + HUB_TOKENIZER
+        + dedent(
+            """\
+            inputs = tokenizer(["a text"], return_tensors="pt", padding=True, truncation=True)
+            print(model(**inputs).pooler_output[0].tolist())
+            """
+        )
+    )
+
+
+def _written(source: ExportSource, runtime: Runtime, auto: str) -> str:
+    """A translation, or how a text goes on."""
+    translates = source.blueprint.task == "translation"
+    if runtime == "onnxruntime":
+        if translates:
+            return 'print(translate(Path(), ["a text"], Search())[0])\n'
+        return dedent(
+            """\
+            words = Vocabulary(Path(), "target")
+            prompt = np.array([[*words.begin, *words.encode("a text")]])
+            (tokens,) = continue_text(Decoder(Path()), prompt, {count}, words.size, words.first)
+            print(words.decode(tokens.tolist()))
+            """
+        ).format(count=_count(source))
+    if runtime == "transformers":
+        body = HUB.format(auto=auto) + HUB_TOKENIZER
+        if translates:
+            return body + dedent(
+                """\
+                inputs = tokenizer(["a text"], return_tensors="pt", padding=True)
+                tokens = model.generate(**inputs)
+                print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
+                """
+            )
+        return body + dedent(
+            """\
+            inputs = tokenizer("a text", return_tensors="pt")
+            tokens = model.generate(**inputs, min_new_tokens={count}, max_new_tokens={count})
+            written = tokens[0, inputs["input_ids"].shape[1] :]
+            print(tokenizer.decode(written, skip_special_tokens=True))
+            """
+        ).format(count=_count(source))
+    open_words, numbers, text = _vocabulary(source)
+    if translates:
+        call = f"tokens = translate(load_network(), {numbers})\n"
+    else:
+        begin = source.preprocessing.facts.get("begin", [BOS])
+        marks = "".join(f"{mark}, " for mark in begin)
+        call = (
+            f"prompt = [{marks}*{numbers}]\n"
+            f"tokens = continue_text(load_network(), prompt, count={_count(source)})\n"
+        )
+    return f"{open_words}{call}print({text})\n"
+
+
+def _count(source: ExportSource) -> int:
+    """Tokens to write: 40, or half of what a short network reads."""
+    return min(40, source.blueprint.settings.max_length // 2)
+
+
+def _vocabulary(source: ExportSource) -> tuple[str, str, str]:
+    """Lines that open vocabularies, the numbers of a text, and the text of `tokens`."""
+    facts = source.preprocessing.facts
+    read, write = facts["source"], facts["target"]
+    if facts["kind"] == "sentencepiece":
+        same = read == write
+        lines = f'source = SentencePieceProcessor(model_file="{read}")\n'
+        lines += "" if same else f'target = SentencePieceProcessor(model_file="{write}")\n'
+        return lines, 'source.encode("a text")', f"{'source' if same else 'target'}.decode(tokens)"
+    if facts["kind"] == CHECKPOINT:
+        lines = f'tokenizer = Tokenizer.from_file("{read}")\n'
+        numbers = 'tokenizer.encode("a text", add_special_tokens=False).ids'
+        return lines, numbers, "tokenizer.decode(tokens)"
+    lines = 'source, target = (json.loads(Path(name).read_text("utf-8")) for name in ' + (
+        f'("{read}", "{write}"))\n'
+    )
+    lines += "numbers = {word: number for number, word in enumerate(source)}\n"
+    numbers = f'[numbers.get(word, {UNKNOWN}) for word in "a text".split()]'
+    text = f'" ".join(target[token] for token in tokens if token > {len(MARKS) - 2})'
+    return lines, numbers, text

@@ -1,0 +1,154 @@
+"""What the winner is held against: chosen, measured, trained and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from nas.console.commands.results import final_lines
+from nas.console.commands.search import Here
+from nas.report.baseline_section import sentences
+from nas.request.resolve import resolve
+from nas.request.spec import SearchRequest
+from nas.results.baselines import MainScore, difference
+from nas.results.reader import read_contents
+from nas.results.state import read_state
+from nas.run.folder import RunFolder
+from nas.search.front import pick, read_front
+from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
+from tests.support.pipeline_cases import (
+    ROOT,
+    TINY,
+    edited,
+    finished,
+    finished_once,
+    logged,
+    named,
+    tiny,
+    work,
+)
+
+PARETO = json.loads((ROOT / "docs" / "pareto.schema.json").read_text())
+KINDS = 'attention = ["softmax", "linear", "omni"]'
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A tiny search with plain baselines."""
+    return finished(tmp_path_factory.mktemp("plain") / "run", baseline="plain")
+
+
+def test_the_front_is_that_of_a_search_without(run: RunFolder, tmp_path: Path) -> None:
+    with_them = run.read_json("pareto.json")
+    assert Draft202012Validator(PARETO).is_valid(with_them)
+    baselines = with_them.pop("baselines")
+    assert with_them.pop("schema") == 4
+    assert not Draft202012Validator(PARETO).is_valid({**with_them, "schema": 4})
+    without = finished_once(tmp_path / "run").read_json("pareto.json")
+    assert with_them == {name: without[name] for name in without if name != "schema"}
+    assert [one["roles"] for one in baselines] in (
+        [["largest"], ["nearest"]],
+        [["largest", "nearest"]],
+    )
+    assert baselines[0]["measured"]["flops"] == max(one["measured"]["flops"] for one in baselines)
+
+
+def test_all_are_trained_and_told_beside_each_other(run: RunFolder) -> None:
+    front, state = read_front(run), read_state(run, thorough=True)
+    assert state.summary == "finished"
+    wanted = {pick(front, "knee").id, *(one.entry.id for one in front.baselines)}
+    assert {one["id"] for one in state.retrained} == wanted
+    seeds = {(one["seed"], one["epochs"]) for one in state.retrained}
+    assert len(seeds) == 1
+    told = [one.sentence for one in state.comparisons(run.spec)]
+    assert len(told) == len(front.baselines)
+    assert all(sentence.startswith(("Against the", "The winner is")) for sentence in told)
+    assert sentences(read_contents(run)) == told
+    assert all(any(sentence in line for line in final_lines(run)) for sentence in told)
+
+
+def test_what_is_lost_is_trained_again_and_nothing_else(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", baseline="plain")
+    before = folder.read_json("pareto.json")
+    largest = read_front(folder).baselines[0].entry.id
+    (folder.path / "baselines.json").unlink()
+    (folder.path / f"retrained/{largest}/result.json").unlink()
+    again = named(work(RunFolder.open(folder.path)), "StageStarted")
+    assert set(again) == {"baseline", f"retrain-{largest}"}  # the report has the same inputs
+    assert folder.read_json("pareto.json") == before
+
+
+def test_limits_leave_no_plain_network(tmp_path: Path) -> None:
+    """Of networks this small those with softmax attention have no more parameters: fewer FLOPs."""
+    folder = tiny(tmp_path / "run", baseline="plain", limits={"flops": 1e9})
+    work(folder)
+    most = read_front(folder).baselines[0].entry
+    tight = tiny(
+        tmp_path / "tight", baseline="plain", limits={"params": most.measured["params"] - 1}
+    )
+    work(tight)
+    smaller = read_front(tight).baselines[0].entry
+    assert smaller.measured["params"] < most.measured["params"]
+    assert "largest plain network within the limits" in " ".join(final_lines(tight))
+
+
+def test_a_network_of_sizes_that_the_space_has_not(tmp_path: Path) -> None:
+    layer = {"attention": "softmax", "num_heads": 3, "ffn_dim": 5}
+    own = {"encoder": {"embed_dim": 6, "layers": [layer] * 3}}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(own))
+    space = tmp_path / "tiny.toml"
+    space.write_text(TINY)
+    request = SearchRequest(space=str(space), baseline=str(file))
+    assert resolve(request, Here()).spec.baseline == own
+    folder = finished(tmp_path / "run", baseline=own)
+    (baseline,) = read_front(folder).baselines
+    assert baseline.roles == ("own",) and baseline.entry.predicted == {}
+    assert baseline.entry.id == Architecture.from_json(own).id
+    assert (folder.path / f"retrained/{baseline.entry.id}/weights.pt").exists()
+    assert Draft202012Validator(PARETO).is_valid(folder.read_json("pareto.json"))
+    assert not [one for one in logged(folder) if one["event"] == "EvaluationFailed"]
+
+
+def test_where_there_can_be_none_it_is_said(tmp_path: Path) -> None:
+    linear = tmp_path / "linear.toml"
+    linear.write_text(edited((KINDS, 'attention = ["linear"]')))
+    spec = resolve(SearchRequest(space=str(linear), data="synthetic"), Here()).spec
+    assert spec.baseline is None
+    for given in ({"encoder": {"embed_dim": 4}}, {"decoder": {"embed_dim": 4, "layers": []}}):
+        with pytest.raises(ValueError, match="baseline"):
+            SearchRequest(space=str(linear), baseline=given)
+    with pytest.raises(UsageError, match="no such file"):
+        resolve(SearchRequest(space=str(linear), baseline=str(tmp_path / "none.json")), Here())
+    decoder = {
+        "decoder": {
+            "embed_dim": 4,
+            "layers": [{"self_attention": "softmax", "self_num_heads": 1, "ffn_dim": 4}],
+        }
+    }
+    with pytest.raises(UsageError, match="decoder"):
+        resolve(SearchRequest(space=str(linear), baseline=decoder), Here())
+    asked = {"evaluator": "a:B", "objectives": ("quality", "cost"), "baseline": decoder}
+    with pytest.raises(UsageError, match="--baseline is for networks that are trained here"):
+        resolve(SearchRequest(space="genes.toml", **asked), Here())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "words"),
+    [
+        (("accuracy", 0.974), ("accuracy", 0.962), "accuracy 1.2 points better (97.4 % against"),
+        (("accuracy", 0.962), ("accuracy", 0.974), "accuracy 1.2 points worse"),
+        (("accuracy", 0.970), ("accuracy", 0.965), "equal accuracy (97.0 % against 96.5 %)"),
+        (("perplexity", 9.0), ("perplexity", 10.0), "perplexity 10.0 % better (9 against 10)"),
+        (("perplexity", 11.0), ("perplexity", 10.0), "perplexity 10.0 % worse"),
+        (("bleu", 31.0), ("bleu", 29.0), "bleu 2 better"),
+    ],
+)
+def test_a_difference_in_words(
+    own: tuple[str, float], other: tuple[str, float], words: str
+) -> None:
+    assert difference(MainScore(*own), MainScore(*other)).startswith(words)
