@@ -345,7 +345,7 @@ class SearchRequest(SearchTerms, SpaceSource):
         Shown(
             "Retrain",
             metavar=picks.METAVAR,
-            usual=f"{picks.BEST}, or {picks.SAVING} beginning with a checkpoint",
+            usual=f"{picks.SENSIBLE}, or {picks.SAVING} beginning with a checkpoint",
         ),
     ] = None  # type: ignore[assignment]
 

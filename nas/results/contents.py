@@ -13,6 +13,7 @@ from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork
+from nas.results.retrained_order import RetrainedOrder, retrained_order
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, stages_of_run
 from nas.search.front import Front, FrontEntry, pick
@@ -237,6 +238,14 @@ class RunContents:
             one.id: MainScore(one.headline, one.test_scores[one.headline]) for one in self.retrained
         }
         return comparisons(self.front, self.picked, scores, bool(self.spec.limits))
+
+    @property
+    def retrained_order(self) -> RetrainedOrder | None:
+        """The order of the front's networks in the search and once trained, if enough are."""
+        if self.front is None or self.spec.evaluator is not None:
+            return None
+        scores = {one.id: one.valid_scores for one in self.retrained}
+        return retrained_order(self.front, self.quality, scores)
 
     @property
     def unfinished(self) -> list[str]:

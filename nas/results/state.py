@@ -67,6 +67,23 @@ class RunState:
         known = {name: score for name, score in scores.items() if score is not None}
         return comparisons(self.front, winner, known, bool(spec.limits))
 
+    def order_sentence(self, spec: SearchSpec) -> str | None:
+        """How well the search ordered the networks that were trained since, if they are enough."""
+        if self.front is None or spec.evaluator is not None or len(self.retrained) < 2:
+            return None
+        from nas.results.retrained_order import retrained_order  # imports scipy
+
+        scores = {
+            str(one.get("id")): {
+                name.removeprefix("valid_"): value
+                for name, value in one.items()
+                if name.startswith("valid_") and isinstance(value, int | float)
+            }
+            for one in self.retrained
+        }
+        found = retrained_order(self.front, spec.judged, scores)
+        return None if found is None else found.sentence
+
     @property
     def summary(self) -> str:
         """``finished``, ``running: STAGE``, ``stopped at STAGE`` or ``damaged at STAGE``."""

@@ -21,11 +21,13 @@ from nas.objectives import (
     rates,
 )
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
+from nas.objectives.quality import NOISE
 from nas.request.picks import (
     BEST,
     CHEAPEST,
     KNEE,
     NAMES,
+    SENSIBLE,
     SHORTEST_ID,
     WORDS,
     Condition,
@@ -467,7 +469,8 @@ def pick(front: Front, how: str) -> FrontEntry:
 
     Args:
         front: where from.
-        how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
+        how: ``sensible`` (lowest first cost of those within the noise of the best, see `NOISE`),
+            ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), ``1.5x`` (the best of those whose first cost is at most
             1 / 1.5 of that of the network with the lowest loss; the cheapest where there is none),
@@ -483,6 +486,8 @@ def pick(front: Front, how: str) -> FrontEntry:
     """
     if how == BEST:
         return _lowest(front.entries, QUALITY)
+    if how == SENSIBLE:
+        return _sensible(front)
     if how == CHEAPEST:
         name = front.objectives[1].name
         return _lowest(_believed(front, [name]), name)
@@ -503,6 +508,23 @@ def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
     names = set(names)
     sure = [entry for entry in front.entries if not names & entry.doubtful.keys()]
     return sure or list(front.entries)
+
+
+def _sensible(front: Front) -> FrontEntry:
+    """The cheapest network whose quality is within the noise of the best.
+
+    Noise is `NOISE` of the best value, and of the best score there can be where more is better: a
+    point of accuracy or BLEU. The ranker's out-of-fold error would be too much of it: qualities of
+    a front are measured, and on digits it is 43 % of the lowest loss (experiments/LOG.md,
+    2026-11-24).
+    """
+    best = _lowest(front.entries, QUALITY).value(QUALITY)
+    metric = front.objectives[0].metric
+    score = next((one.best for one in QUALITIES.values() if one.objective.metric == metric), None)
+    most = best + NOISE * (abs(best) if score is None else score)
+    cost = front.objectives[1].name
+    good = [entry for entry in _believed(front, [cost]) if entry.value(QUALITY) <= most]
+    return _lowest(good, cost) if good else _lowest(front.entries, QUALITY)
 
 
 def _saving(front: Front, times: float) -> FrontEntry:
