@@ -201,6 +201,7 @@ OWN_NETWORKS = (
     "quality",
     "device",
     "baseline",
+    "retrain",
 )
 
 

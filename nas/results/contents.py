@@ -16,7 +16,7 @@ from nas.results.failures import FailedNetwork
 from nas.results.retrained_order import RetrainedOrder, retrained_order
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, stages_of_run
-from nas.search.front import Front, FrontEntry, pick
+from nas.search.front import Front, FrontEntry, winner
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
@@ -159,6 +159,8 @@ class RunContents:
         views: networks whose omni layers were looked into.
         seconds: stage → its time.
         origin: the checkpoint that it began with; None without one, and until it is taken over.
+        halving_winner: id of the candidate that successive halving left, see
+            `nas.search.front.read_winner`.
     """
 
     name: str
@@ -183,6 +185,7 @@ class RunContents:
     views: tuple[OmniViews, ...]
     seconds: Mapping[str, float]
     origin: Origin | None
+    halving_winner: str | None = None
 
     @property
     def space(self) -> SearchSpace:
@@ -216,7 +219,7 @@ class RunContents:
         if self.front is None or not self.front.entries:
             return None
         try:
-            return pick(self.front, self.spec.pick)
+            return winner(self.front, self.spec.pick, self.halving_winner)
         except UsageError:
             return None
 

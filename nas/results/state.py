@@ -14,7 +14,7 @@ from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
-from nas.search.front import Front, pick, read_front
+from nas.search.front import Front, read_front, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
 RUNS = Path("runs")
@@ -139,7 +139,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     """
     problems: list[str] = []
     front = _front(folder, problems)
-    picked = None if front is None else _picked(front, folder.spec.pick, problems)
+    picked = None if front is None else _picked(folder, front, problems)
     beside = () if front is None else [one.entry.id for one in front.baselines]
     stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
@@ -206,9 +206,12 @@ def _front(folder: RunFolder, problems: list[str]) -> Front | None:
     return None
 
 
-def _picked(front: Front, how: str, problems: list[str]) -> str | None:
+def _picked(folder: RunFolder, front: Front, problems: list[str]) -> str | None:
     try:
-        return pick(front, how).id
+        return winner(front, folder.spec.pick, read_winner(folder)).id
+    except DamagedRunError as error:
+        problems.append(str(error))
+        return None
     except UsageError as error:
         problems.append(f"{error}; nas retrain with another --pick trains another network")
     return None

@@ -36,7 +36,7 @@ from nas.request.picks import (
     saving_of,
 )
 from nas.run.folder import RunFolder
-from nas.run.layout import FRONT_FILE
+from nas.run.layout import FRONT_FILE, HALVING_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -462,6 +462,28 @@ def read_front(folder: RunFolder) -> Front:
     if not folder.has(FRONT_FILE):
         raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
     return Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network)
+
+
+def read_winner(folder: RunFolder) -> str | None:
+    """The id of the candidate that successive halving left; None where none was asked for, or yet.
+
+    Raises:
+        DamagedRunError: when it cannot be read.
+    """
+    lines = folder.read_journal(HALVING_FILE) if folder.has(HALVING_FILE) else []
+    return str(lines[-1]["winner"]) if lines and "winner" in lines[-1] else None
+
+
+def winner(front: Front, how: str, left: str | None) -> FrontEntry:
+    """The network that a search has chosen.
+
+    Args:
+        front: where from.
+        how: what it picks, see `pick`; raises as that does.
+        left: see `read_winner`.
+    """
+    halved = next((entry for entry in front.entries if entry.id == left), None)
+    return halved or pick(front, how)
 
 
 def pick(front: Front, how: str) -> FrontEntry:

@@ -26,10 +26,10 @@ def trained(*losses: float) -> dict[str, dict[str, float]]:
 
 def test_orders_are_compared_and_the_trained_front_is_found() -> None:
     same = retrained_order(SIX, LOSS, trained(1, 2, 3, 4, 5, 6))
-    assert same is not None and same.kendall_tau == 1.0 and len(same.front) == 6
-    assert same.interval is not None and same.interval[0] < 1.0 <= same.interval[1]
+    assert same is not None and same.kendall_tau == pytest.approx(1.0) and len(same.front) == 6
+    assert same.interval is not None and 0.4 < same.interval[0] < 1.0
     turned = retrained_order(SIX, LOSS, trained(6, 5, 4, 3, 2, 1))
-    assert turned is not None and turned.kendall_tau == -1.0
+    assert turned is not None and turned.kendall_tau == pytest.approx(-1.0)
     assert turned.front == (SIX.entries[-1].id,)  # the cheapest is the best
     few = retrained_order(SIX, LOSS, trained(1, 3, 2))
     assert few is not None and few.kendall_tau == pytest.approx(1 / 3)
