@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.search.evolution import EvolutionSettings, Scores
+from nas.search.ranking.ensemble import Ensemble
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.operators import distinct, largest, neighbours, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
 Floats = NDArray[np.float64]
@@ -187,7 +188,10 @@ def beam(table: PlacementTable, width: int = BEAM) -> Choice:
 
 
 def ranked(table: PlacementTable, space: SearchSpace, seed: int) -> Choice:
-    """This project's searcher with a share of the evaluations; the best that it observed.
+    """This project's searcher with a share of the evaluations.
+
+    It begins, as around a checkpoint, with single replacements (`nas.stages.base.Run.first_rows`);
+    its answer is the best that it observed or its last ranker predicts.
 
     Args:
         table: of all networks of the space.
@@ -205,10 +209,11 @@ def ranked(table: PlacementTable, space: SearchSpace, seed: int) -> Choice:
 
     worst = float(table.qualities.max())
     problem = Problem(space, costs, np.array([worst * 1.01, table.num_layers + 1.0]))
-    budget = _budget(table)
-    rng = np.random.default_rng([seed, 77])
-    rows = sample_distinct(space, rng, max(8, budget // 3))
-    start = distinct(np.concatenate([largest(space), smallest(space), rows]))[: len(rows)]
+    budget, every = _budget(table), _rows_of(space, table.placements)
+    own = every[[not any(row) for row in table.placements.tolist()]]
+    begun = np.concatenate([own, smallest(space), neighbours(space, own, "attention")])
+    drawn = sample_distinct(space, np.random.default_rng([seed, 77]), max(8, budget // 3))
+    start = distinct(np.concatenate([begun, drawn]))[: max(len(begun), len(drawn))]
     settings = RankEvolveSettings(
         budget=budget,
         batch=min(8, max(1, budget // 8)),
@@ -218,11 +223,14 @@ def ranked(table: PlacementTable, space: SearchSpace, seed: int) -> Choice:
     searcher = RankEvolve(problem, start, settings, seed)
     for _ in search(searcher, lambda asked: np.array([table.quality(p) for p in placed(asked)])):
         pass
-    seen = placed(searcher.rows)
-    found: dict[int, list[Placement]] = {}
+    ranker = Ensemble().fit(problem.features(searcher.rows), searcher.qualities)
+    expected = ranker.predict(problem.features(every))
+    for placement, quality in zip(placed(searcher.rows), searcher.qualities, strict=True):
+        expected[(table.placements == placement).all(axis=1)] = quality
+    found = {}
     for count in table.counts:
-        among = [one for one in seen if sum(kind != 0 for kind in one) == count]
-        found[count] = [min(among, key=lambda one: table.quality(one))] if among else []
+        among = np.flatnonzero(table.converted == count)
+        found[count] = [tuple(table.placements[among[expected[among].argmin()]].tolist())]
     return found
 
 
@@ -278,6 +286,15 @@ def kinds_of(space: SearchSpace, rows: Genotypes) -> Kinds:
     columns = [n for n, slot in enumerate(space.slots) if slot.gene.endswith("attention")]
     picked: Kinds = rows[:, columns].astype(np.int64)
     return picked
+
+
+def _rows_of(space: SearchSpace, placements: Kinds) -> Genotypes:
+    """The rows of placements, the other way round than `kinds_of`."""
+    rows = np.repeat(largest(space), len(placements), axis=0)
+    rows[:, [n for n, slot in enumerate(space.slots) if slot.gene.endswith("attention")]] = (
+        placements
+    )
+    return rows
 
 
 def _budget(table: PlacementTable) -> int:

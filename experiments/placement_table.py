@@ -34,6 +34,7 @@ from experiments.placement_selectors import (
     mean_regrets,
     ranked,
 )
+from experiments.shared_prefixes import shared_prefixes
 from nas.console.commands.search import Here
 from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
@@ -45,7 +46,7 @@ from nas.run.stages import search_stages
 from nas.stages.base import Run
 from nas.stages.pipeline import work_of
 from search_spaces.errors import UsageError
-from search_spaces.files import append_lines
+from search_spaces.files import append_lines, write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.operators import largest
 from search_spaces.space import SearchSpace
@@ -110,19 +111,20 @@ def evaluate_all(run: Run, kinds: list[str], journal: Path) -> dict[Placement, d
     done = {tuple(line["placement"]): line["values"] for line in done_jobs(journal).values()}
     top = largest(run.space)
     columns = [n for n, slot in enumerate(run.space.slots) if slot.gene.endswith("attention")]
-    every = list(all_placements(len(columns), len(kinds)))
-    for number, placement in enumerate(every):
-        if placement in done:
-            continue
-        row = top.copy()
-        for column, kind in zip(columns, placement, strict=True):
-            row[0, column] = run.space.slots[column].choices.index(kinds[kind])
-        values = run.quality(run.space.decode(row)[0])
-        line = {"key": str(placement), "placement": placement, "values": values}
-        append_lines(journal, [json.dumps(line)])
-        done[placement] = values
-        if number % FOLD == 0:
-            note(f"{number} of {len(every)} placements")
+    every = sorted(all_placements(len(columns), len(kinds)))
+    with shared_prefixes(list(getattr(supernet, run.space.stacks[0]).blocks)):
+        for number, placement in enumerate(every):
+            if placement in done:
+                continue
+            row = top.copy()
+            for column, kind in zip(columns, placement, strict=True):
+                row[0, column] = run.space.slots[column].choices.index(kinds[kind])
+            values = run.quality(run.space.decode(row)[0])
+            line = {"key": str(placement), "placement": placement, "values": values}
+            append_lines(journal, [json.dumps(line)])
+            done[placement] = values
+            if number % FOLD == 0:
+                note(f"{number} of {len(every)} placements")
     return done
 
 
@@ -142,6 +144,9 @@ def measure(options: Options) -> dict[str, Any]:
         np.array([found[one][QUALITY] for one in placements]),
         np.array([[errors.get(f"{n}.{kind}", 0.0) for kind in kinds] for n in range(layers)]),
     )
+    lines = [{"placement": placement, **found[placement]} for placement in placements]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    write_atomically(RESULTS / f"{options.name}.jsonl", text)
     np.savez_compressed(
         RESULTS / f"{options.name}.npz",
         placements=table.placements.astype(np.int8),

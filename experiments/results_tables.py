@@ -29,6 +29,7 @@ from experiments import (
     hybrid_study,
     latency_predictors,
     limits_hold,
+    placement_table,
     rank_fidelity,
     retrained_twins,
     search_efficiency,
@@ -49,6 +50,7 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
         search_efficiency.STUDY,
         timing_noise.STUDY,
         first_corrections.STUDY,
+        placement_table.STUDY,
     )
 } | {limits_hold.STUDY.name: limits_hold.tables}
 

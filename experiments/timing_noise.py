@@ -355,6 +355,8 @@ def _timings(folder: RunFolder, name: str, networks: dict[str, Architecture]) ->
         files[f"held {name}" if file == held else name].append(file)
     for where, paths in files.items():
         for path in paths:
+            if not path.exists():  # a search that ended before it had timed its sample
+                continue
             for key, (architecture, one) in read_timings(path).entries.items():
                 networks[key] = architecture
                 found[where, key] = Timing(key, where, one.value, bool(one.doubtful))

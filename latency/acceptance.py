@@ -253,12 +253,17 @@ class Unit:
     Attributes:
         ms: the least that is well founded.
         own_ms: by its own fastest sessions alone.
-        told: whether the yardstick tells it.
+        told_ms: by the yardstick, however far beyond the sessions; None where that tells nothing.
     """
 
     ms: float
     own_ms: float
-    told: bool = False
+    told_ms: float | None = None
+
+    @property
+    def told(self) -> bool:
+        """Whether what the yardstick tells is well founded."""
+        return self.told_ms is not None and self.told_ms >= self.ms
 
 
 def unit_of(readings: Sequence[Reading], quiet_ms: float | None, tolerances: Tolerances) -> Unit:
@@ -288,7 +293,7 @@ def unit_of(readings: Sequence[Reading], quiet_ms: float | None, tolerances: Tol
     told_ms = float(np.median(ratios[: -(-len(ratios) // 2)])) * quiet_ms
     low, high = np.quantile([one.yardstick_took_ms for one in beside], REACH)
     least_ms = own_ms * float(low / high)
-    return Unit(min(own_ms, max(told_ms, least_ms)), own_ms, told_ms >= least_ms)
+    return Unit(min(own_ms, max(told_ms, least_ms)), own_ms, told_ms)
 
 
 def _enough(readings: Sequence[Reading]) -> bool:
@@ -514,8 +519,9 @@ def _unit_settled(so_far: Settled, conditions: Conditions) -> bool:
         return True
     usual = float(np.median([one.took_ms for one in calm]))
     span_s = calm[-1].began - calm[0].began
-    near_ms = (1 + conditions.tolerances.near) * so_far.unit.ms
-    return usual <= near_ms or span_s >= MOST_UNIT_S
+    # Sessions of one spell are near each other; the yardstick tells a slow one.
+    least_ms = min(so_far.unit.ms, so_far.unit.told_ms or math.inf)
+    return usual <= (1 + conditions.tolerances.near) * least_ms or span_s >= MOST_UNIT_S
 
 
 def _too_few(made: Verdict) -> Verdict:

@@ -124,7 +124,7 @@ def crossover(
     return space.canonical(np.where(from_a, a, b))
 
 
-def neighbours(space: GenotypeSpace, genotype: Genotypes) -> Genotypes:
+def neighbours(space: GenotypeSpace, genotype: Genotypes, ending: str = "") -> Genotypes:
     """All networks one gene away.
 
     What appears with a change, such as a layer, gets what `GenotypeSpace.completed` says.
@@ -132,6 +132,7 @@ def neighbours(space: GenotypeSpace, genotype: Genotypes) -> Genotypes:
     Args:
         space: the space of the row.
         genotype: one canonical row, ``(S,)`` or ``(1, S)``.
+        ending: only genes whose name ends so, for example ``attention``.
 
     Returns:
         ``(K, S)`` distinct canonical rows without the row itself.
@@ -142,7 +143,7 @@ def neighbours(space: GenotypeSpace, genotype: Genotypes) -> Genotypes:
     rows = []
     for column in np.flatnonzero(active).tolist():
         for index in range(len(space.slots[column].choices)):
-            if index != row[0, column]:
+            if index != row[0, column] and space.slots[column].name.endswith(ending):
                 changed = template.copy()
                 changed[0, column] = index
                 rows.append(changed)

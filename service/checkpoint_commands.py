@@ -13,7 +13,7 @@ from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
 from search_spaces.errors import UsageError
 from service.client_commands import SERVER, TOKEN, connected
-from supernet.pretrained.file_names import is_checkpoint_file, is_weights_file
+from supernet.pretrained.folder_files import is_checkpoint_file, is_weights_file
 
 SHOWN = 5  # names of files that are left out
 

@@ -6,7 +6,7 @@ aside, so that nobody changes it any more, is read as every checkpoint is, and t
 step. So what has a name is whole and was accepted; what a killed process leaves has none, and is
 deleted when nobody goes on with it.
 
-Names are those of an allow-list (`supernet.pretrained.file_names`): there is no way to upload a
+Names are those of an allow-list (`supernet.pretrained.folder_files`): there is no way to upload a
 pickle, a program, or a path.
 """
 
@@ -32,7 +32,7 @@ from search_spaces.files import write_json
 from search_spaces.json_text import parse_json
 from service.auth import Token, is_owner
 from service.settings import GIB, MIB, Settings
-from supernet.pretrained.file_names import INDEX_FILE, is_checkpoint_file, is_weights_file
+from supernet.pretrained.folder_files import INDEX_FILE, is_checkpoint_file, is_weights_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 FACTS_FILE = "upload.json"  # of ours; the allow-list has no such name

@@ -111,6 +111,18 @@ def test_every_named_file_exists(document: str) -> None:
     assert missing_files(document) == []
 
 
+def missing_tests(document: str) -> list[str]:
+    """Tests that a document names and that are not where it says."""
+    named = re.findall(r"`(tests/[\w./-]+\.py)::(\w+)`", text_of(document))
+    texts = {file: text_of(file) if (ROOT / file).exists() else "" for file, _ in named}
+    return [f"{file}::{name}" for file, name in named if f"def {name}(" not in texts[file]]
+
+
+def test_every_fault_that_was_found_has_its_test() -> None:
+    assert missing_tests("docs/faults.md") == []
+    assert text_of("docs/faults.md").count(".py::test_") > 50
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_named_target_and_study_exists(document: str) -> None:
     text, makefile = text_of(document), text_of("Makefile")

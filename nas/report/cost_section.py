@@ -1,4 +1,4 @@
-"""What the run cost: the time of each stage and what was trained before networks were observed."""
+"""What the run cost: the time of each stage, what was trained, and what could not be evaluated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from nas.report import words
 from nas.report.charts import Trace, axis, bars, chart, hover
-from nas.report.markup import Html, missing, paragraph, section, tag
+from nas.report.markup import Html, cell, missing, paragraph, section, table, tag
 from nas.results.contents import Epoch, RunContents
 from nas.run.stages import stage_label
 from search_spaces.tasks import TASKS
@@ -120,3 +120,27 @@ def _line(name: str, points: Sequence[tuple[int, float]], colour: str, markers: 
         "line": {"color": colour, "width": 2},
         "hovertemplate": hover("%{y:.4f} at epoch %{x}", name),
     }
+
+
+def failures_section(run: RunContents) -> Html:
+    """What failed; nothing where nothing did."""
+    if not run.failed:
+        return Html("")
+    intro = paragraph(
+        f"{words.plural(len(run.failed), 'network')} could not be evaluated. They count as worth "
+        "nothing, no ranker learnt from them, and they are not on the front."
+    )
+    rows = [
+        [
+            cell(tag("code", one.network.id)),
+            cell(words.outline(one.network)),
+            cell(one.failure.kind),
+            cell(one.failure.reason),
+            cell(f"{one.failure.tries}", one.failure.tries),
+        ]
+        for one in run.failed
+    ]
+    heads = ["id", "network", "what happened", "reason", "tries"]
+    return section(
+        "failures", "What could not be evaluated", intro, table(heads, rows, "Failed networks.")
+    )

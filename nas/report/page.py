@@ -7,16 +7,19 @@ from pathlib import Path
 
 from nas.report.baseline_section import baseline_section
 from nas.report.checkpoint_section import checkpoint_section
-from nas.report.cost_section import time_section, training_section
+from nas.report.cost_section import failures_section, time_section, training_section
 from nas.report.exchange_section import exchange_section
-from nas.report.failures_section import failures_section
-from nas.report.features_section import features_section
 from nas.report.front_section import front_section
 from nas.report.markup import Html, join, tag
 from nas.report.network_pictures import networks_section
 from nas.report.omni_section import omni_section
 from nas.report.pruning_section import pruning_section
-from nas.report.ranking_section import card_section, importances_section, latency_section
+from nas.report.ranking_section import (
+    card_section,
+    features_section,
+    importances_section,
+    latency_section,
+)
 from nas.report.summary_section import headline, reproduce_section
 from nas.results.contents import RunContents
 from nas.results.reader import read_contents

@@ -1,4 +1,4 @@
-"""Why the predictions may be believed: importances, the ranker's report card, the timing model."""
+"""Why the predictions may be believed: features, importances, report card, timing model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nas.report.markup import Html, cell, join, missing, paragraph, section, tab
 from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 from nas.search.ranking.report_card import Fidelity, ReportCard
+from nas.search.sensitivity import Feature
 
 MOST_FEATURES = 20
 LATENCY_TITLE = "The latency predictor"
@@ -310,3 +311,35 @@ def _hover(entry: FrontEntry, metric: str) -> Html:
     return Html(
         f"<b>{escape(entry.id)}</b><br>{outline}<br>predicted {predicted}, measured {measured}"
     )
+
+
+def features_section(run: RunContents) -> Html:
+    """One list for each objective: share and direction."""
+    title = "Top features"
+    if not run.features:
+        return section("features", title, missing("The predictors are not fitted yet."))
+    intro = paragraph(
+        "Which choices decide an objective, by the predictors of this run: the share of the "
+        "differences between random networks that goes with a gene (its interactions with others "
+        "included), and what happens when it alone is changed. Helps always means a lower value. "
+        "The bar chart below shows what the ranker computes with; this is what comes of it."
+    )
+    lists = []
+    for name, found in run.features.items():
+        called = words.metric(run, name)
+        lists.append(_list(run, found.genes, f"Genes that decide {called}, all layers together."))
+        lists.append(_list(run, found.slots, f"The same for {called}, layer by layer."))
+    return section("features", title, intro, *lists)
+
+
+def _list(run: RunContents, features: Sequence[Feature], caption: str) -> Html:
+    rows = [
+        [
+            cell(str(place), place),
+            cell(words.feature(one.name, run.both_stacks)),
+            cell(words.percent(one.share), one.share),
+            cell(one.direction),
+        ]
+        for place, one in enumerate(features, start=1)
+    ]
+    return table(["", "feature", "share", "direction"], rows, caption)

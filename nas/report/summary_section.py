@@ -26,7 +26,7 @@ from nas.run.layout import (
     result_file,
 )
 from nas.run.stages import stages_of_run
-from nas.search.shortfall import shortfall_and_advice
+from nas.search.doubtful import shortfall_and_advice
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names

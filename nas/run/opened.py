@@ -7,10 +7,12 @@ a worker that opens the same folder. `nas.stages.Run` adds the executor and what
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nas.run.checkpoint import open_checkpoint
 from nas.run.evaluator import (
@@ -37,8 +39,11 @@ from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import dumped, load
 
+JUDGED_BATCHES = 16
+"""Batches by which heads, neurons and layers of a checkpoint are put in order, and to which output
+layers are fitted."""
 # What each stage draws its random numbers from, beside the run's seed.
-OBSERVE, PROBES, RANK, PRUNE = 1, 2, 3, 4
+OBSERVE, PROBES, RANK, PRUNE, BESIDE = 1, 2, 3, 4, 5
 
 
 class OpenedRun:
@@ -109,6 +114,14 @@ class OpenedRun:
     def _taught_by(self) -> StandAlone:
         assert self.teacher is not None
         return self.teacher
+
+    def judged_inputs(self) -> list[Tensor]:
+        """Inputs of the first training batches, by which a checkpoint's parts are judged."""
+        task, spec = self.quick_task, self.spec
+        stream = task.batches(
+            spec.budget.supernet, seed=spec.seed, epoch=0, device=self.computes_on
+        )
+        return [task.inputs(batch) for batch in islice(stream, JUDGED_BATCHES)]
 
     def first_weights(self) -> dict[str, Any]:
         """What the supernet of a run that begins with a checkpoint is trained from."""

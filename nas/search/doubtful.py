@@ -1,14 +1,21 @@
-"""What is told of numbers that should not be believed, in one place for all who tell it."""
+"""Sentences on numbers that should not be believed, in one place for all who write them.
+
+A retrained network that learnt less on its own than it showed in the search is one: inherited
+weights were learnt in wider and shallower networks and hide that it is hard to train alone; where
+networks were trained alone before, the longer schedule may suit one less.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nas.objectives import LATENCY, TIMED
+from nas.objectives import LATENCY, QUALITY, TIMED
 from nas.run.events import Note
+from nas.search.front import FrontEntry
 
 if TYPE_CHECKING:
     from nas.objectives.latency_limits import Timed
@@ -148,3 +155,37 @@ def key(entries: Sequence[FrontEntry]) -> str | None:
 def reason(doubtful: Mapping[str, str]) -> str:
     """Why the values of a network are doubtful."""
     return "; ".join(doubtful.values())
+
+
+# Losses of the search may be of a part of the validation split: that moves them a few percent.
+TOLERANCE = 1.1
+
+
+def loss_in_search(entry: FrontEntry) -> float | None:
+    """The validation loss in nats that the search measured; None where it measured none."""
+    return entry.measured.get("valid_loss", entry.measured.get(QUALITY))
+
+
+def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
+    """Words for a network that learnt less on its own than it showed in the search, or None.
+
+    Args:
+        entry: the network.
+        loss: its validation loss after training from scratch; None is not judged.
+    """
+    shown = loss_in_search(entry)
+    if loss is None or shown is None or loss <= TOLERANCE * shown:
+        return None
+    return (
+        f"network {entry.id} learnt less on its own than it showed in the search: its validation "
+        f"loss is {loss:.3f} and was {shown:.3f}; its training does not suit it"
+    )
+
+
+def shortfall_and_advice(entry: FrontEntry, loss: float | None, run: str) -> str | None:
+    """The same, with the command that tries other settings on the run of that name."""
+    words = shortfall(entry, loss)
+    if words is None:
+        return None
+    name = shlex.quote(run)
+    return f"{words}, try others: nas retrain {name} --pick {entry.id} --tune 8 --executor ray"

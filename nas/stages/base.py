@@ -30,7 +30,7 @@ from nas.run.layout import (
     measured_file,
     profile_file,
 )
-from nas.run.opened import OBSERVE, OpenedRun
+from nas.run.opened import BESIDE, OBSERVE, OpenedRun
 from nas.search.external_costs import ExternalCosts
 from nas.search.scoring import CostScorer, Scorer, read_costs, read_scorer
 from nas.search.uniform_networks import cheapest_rows
@@ -39,7 +39,7 @@ from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, EvaluationError, NasError
 from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.operators import distinct, largest, neighbours, sample_distinct, smallest
 
 Floats = NDArray[np.float64]
 
@@ -87,12 +87,17 @@ class Run(OpenedRun):
         which was let through is kept by a network that is observed.
         """
         rows = sample_distinct(self.domain, self.rng(OBSERVE), self.spec.budget.observations)
+        return distinct(np.concatenate([self._ends, rows]))[: len(rows)]
+
+    @property
+    def _ends(self) -> Genotypes:
+        """The checkpoint itself first, where there is one."""
         ends = [largest(self.domain), smallest(self.domain)]
         if self.spec.limits and self.spec.evaluator is None:
             ends.append(cheapest_rows(self.space))
         if self.checkpoint is not None:
             ends.insert(0, self.space.encode([self.checkpoint.architecture]))
-        return distinct(np.concatenate([*ends, rows]))[: len(rows)]
+        return np.concatenate(ends)
 
     @cached_property
     def observed_rows(self) -> Genotypes:
@@ -105,8 +110,18 @@ class Run(OpenedRun):
 
     @property
     def first_rows(self) -> Genotypes:
-        """The networks that a search begins with."""
-        return self.sampled_rows[: self.spec.budget.rounds.first]
+        """The networks that a search begins with.
+
+        Around a checkpoint up to a half of them are its own network with another kind of attention
+        in a single layer: what that costs tells better than as many networks at random which
+        layers to change together (experiments/LOG.md, 2026-11-24).
+        """
+        first, rows = self.spec.budget.rounds.first, self.sampled_rows
+        if self.checkpoint is not None:
+            beside = neighbours(self.space, rows[0], "attention")
+            drawn = self.rng(BESIDE).permutation(len(beside))[: first // 2]
+            rows = distinct(np.concatenate([self._ends, beside[drawn], rows]))
+        return rows[:first]
 
     @cached_property
     def unobserved_costs(self) -> CostScorer:

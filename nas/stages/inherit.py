@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from nas.objectives import QUALITY
 from nas.run.evaluator import validation_quality
@@ -16,20 +15,14 @@ from supernet.inheritance.parts import stack_name
 from supernet.tasks.evaluation import by_distance
 from supernet.training.checkpoint import save
 
-JUDGED_BATCHES = 16
-"""Batches of the training split by which heads, neurons and layers are put in order, and to which
-the output layers of smaller sizes are fitted."""
-
 
 def work(run: Run) -> Iterator[Event]:
     """Write the supernet's first weights, and the checkpoint's own scores."""
     checkpoint, teacher, spec = run.checkpoint, run.teacher, run.spec
     assert checkpoint is not None and teacher is not None
     task, device = run.quick_task, run.computes_on
-    stream = task.batches(spec.budget.supernet, seed=spec.seed, epoch=0, device=device)
-    batches = [task.inputs(batch) for batch in islice(stream, JUDGED_BATCHES)]
     yield Progress("inherit", 0, 2, f"{checkpoint.family}, {checkpoint.folder}")
-    weights = inherit(run.space, checkpoint, batches, device)
+    weights = inherit(run.space, checkpoint, run.judged_inputs(), device)
     save(run.folder.path / INHERITED_FILE, {"weights": weights})
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture

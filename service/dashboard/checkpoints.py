@@ -9,7 +9,7 @@ from service.api.dependencies import InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes import uploads
 from service.dashboard.pages import Form, Page, page
-from supernet.pretrained.file_names import CHECKPOINT_FILES
+from supernet.pretrained.folder_files import CHECKPOINT_FILES
 
 router = APIRouter(prefix="/checkpoints", route_class=Page)
 

@@ -15,8 +15,8 @@ from nas.results.contents import RunContents
 from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, weights_file
 from nas.run.omni_views import sees_several_layers
+from nas.search.doubtful import shortfall
 from nas.search.front import FrontEntry
-from nas.search.shortfall import shortfall
 from search_spaces.settings import ImageInput
 from service.api.run_cache import RunView
 

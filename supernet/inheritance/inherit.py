@@ -3,21 +3,20 @@
 Sizes are prefixes, so what matters most goes to the front: heads and neurons of an FFN are put in
 order within their layer, which changes no output, and layers are put in the order in which they
 are kept. Kinds of attention other than a layer's own begin with its queries, keys, values and
-outputs. Output layers that a smaller size has for itself are fitted to what the whole layer says
-(`supernet.inheritance.refit`). The largest network with the checkpoint's own kinds is the
-checkpoint.
+outputs. Output layers that a smaller size has for itself are fitted to what the whole layer says,
+which decides the order too (`supernet.inheritance.refit`). The largest network with the
+checkpoint's own kinds is the checkpoint.
 
 Source: Hou et al., DynaBERT (2020), section 3.1, and Muralidharan et al., Minitron (2024), section
-2.2, order heads and neurons by activations on a few batches; here by the energy of what each adds
-to the layer's output. They drop layers by one score each; here the layer that is missed least is
-dropped, then the next.
+2.2, order heads and neurons by a score of each; here by what is lost without them once the others
+make up for it. They drop layers by one score each; here the layer that is missed least is dropped,
+then the next.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -25,21 +24,17 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
-from supernet.blocks import Projections
 from supernet.building import build_supernet
 from supernet.depth import ORDER
 from supernet.extraction import StandAlone
 from supernet.inheritance.parts import (
-    LayerParts,
     Weights,
     final_states,
-    layer_parts,
-    real_positions,
     stack_name,
     stack_of,
 )
 from supernet.inheritance.refit import fitted_outputs
-from supernet.layers import ElasticFeedForward, prefix
+from supernet.layers import prefix
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds, projections_name
 
@@ -66,16 +61,7 @@ def inherit(
         DataError: for a damaged file, and for a weight that is no finite number.
     """
     teacher = checkpoint.network().requires_grad_(False).to(device)
-    parts = layer_parts(teacher)
-    with _energies(teacher, parts) as energies, torch.no_grad():
-        for batch in batches:
-            energies.real = real_positions(teacher, batch)
-            final_states(teacher, batch, teacher.architecture)
     order = layer_order(teacher, batches[:ORDERING_BATCHES], space)
-    for part, heads, neurons in zip(parts, energies.of_heads(), energies.of_neurons(), strict=True):
-        if part.groups is None:
-            order_heads(part.projections, part.num_heads, heads.argsort(descending=True))
-        order_neurons(part.ffn, neurons.argsort(descending=True))
     fitted = fitted_outputs(teacher, batches, space)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # of parameters that the checkpoint has none of
@@ -155,89 +141,3 @@ def with_layers(architecture: Architecture, numbers: Sequence[int]) -> Architect
 def relative_error(found: Tensor, right: Tensor) -> float:
     """Squared distance, as a share of what it should be."""
     return float((found - right).square().sum() / right.square().sum().clamp(min=1e-30))
-
-
-class Energies:
-    """What each head and neuron adds to the outputs of its layer, squared and summed up.
-
-    Attributes:
-        real: positions that count in the batch that is read, ``(B, N)``; None for all.
-    """
-
-    def __init__(self, parts: Sequence[LayerParts]) -> None:
-        self._parts = parts
-        self._heads: list[Tensor | float] = [0.0 for _ in parts]
-        self._neurons: list[Tensor | float] = [0.0 for _ in parts]
-        self.real: Tensor | None = None
-
-    def add_heads(self, number: int, merged_BNW: Tensor) -> None:
-        """Count what the heads of a layer say."""
-        x_THD = self._counted(merged_BNW).unflatten(-1, (self._parts[number].num_heads, -1))
-        self._heads[number] += torch.einsum("thd,the->hde", x_THD, x_THD)
-
-    def add_neurons(self, number: int, hidden_BNF: Tensor) -> None:
-        """Count what the neurons of a layer say."""
-        self._neurons[number] += self._counted(hidden_BNF).square().sum(dim=0)
-
-    def of_heads(self) -> list[Tensor]:
-        """Of each layer, ``(H,)``: the sum over positions of |W_h o_h|²."""
-        found = []
-        for part, gram_HDE in zip(self._parts, self._heads, strict=True):
-            weight_HWD = part.projections.output.weight.unflatten(1, (part.num_heads, -1))
-            weight_HWD = weight_HWD.transpose(0, 1)
-            found.append(torch.einsum("hwd,hde,hwe->h", weight_HWD, gram_HDE, weight_HWD))
-        return found
-
-    def of_neurons(self) -> list[Tensor]:
-        """Of each layer, ``(F,)``."""
-        columns = [part.ffn.outer.weight.square().sum(dim=0) for part in self._parts]
-        return [sums * own for sums, own in zip(self._neurons, columns, strict=True)]
-
-    def _counted(self, x_BND: Tensor) -> Tensor:
-        return x_BND.flatten(0, 1) if self.real is None else x_BND[self.real]
-
-
-@contextmanager
-def _energies(network: StandAlone, parts: Sequence[LayerParts]) -> Iterator[Energies]:
-    """Energies of what a network computes within the context."""
-    energies, hooks = Energies(parts), []
-
-    def hook(add: Callable[[int, Tensor], None], number: int) -> Callable[..., None]:
-        return lambda module, inputs: add(number, inputs[0])
-
-    for number, part in enumerate(parts):
-        heads, neurons = part.projections.output, part.ffn.outer
-        hooks.append(heads.register_forward_pre_hook(hook(energies.add_heads, number)))
-        hooks.append(neurons.register_forward_pre_hook(hook(energies.add_neurons, number)))
-    try:
-        yield energies
-    finally:
-        for one in hooks:
-            one.remove()
-
-
-def order_heads(projections: Projections, num_heads: int, order_H: Tensor) -> None:
-    """Put heads in another order, which changes no output beyond rounding.
-
-    Args:
-        projections: with as many heads of keys as of queries.
-        num_heads: how many.
-        order_H: numbers of the heads, first to last.
-    """
-    for linear in (projections.query, projections.key, projections.value):
-        for parameter in (linear.weight, linear.bias):
-            if parameter is not None:
-                parts = parameter.data.unflatten(0, (num_heads, -1))
-                parameter.data = parts[order_H].flatten(0, 1)
-    parts = projections.output.weight.data.unflatten(1, (num_heads, -1))
-    projections.output.weight.data = parts[:, order_H].flatten(1)
-
-
-def order_neurons(ffn: ElasticFeedForward, order_F: Tensor) -> None:
-    """Put the neurons of a feed-forward network in another order, which changes no output."""
-    for linear in (ffn.inner, ffn.gate):
-        if linear is not None:
-            linear.weight.data = linear.weight.data[order_F]
-            if linear.bias is not None:
-                linear.bias.data = linear.bias.data[order_F]
-    ffn.outer.weight.data = ffn.outer.weight.data[:, order_F]

@@ -2,23 +2,28 @@
 
 Where a network has fewer neurons or heads than the checkpoint, what reads them makes up for those
 that are gone as far as the others tell of them: the least squares of its output's distance from the
-checkpoint's, over a few batches. What the removed ones say on average goes into the bias.
+checkpoint's, over a few batches. What the removed ones say on average goes into the bias. Which
+ones go is decided by the same error: always those that the others can best make up for.
 
 Source: He et al., Channel Pruning (2017), section 3.1, and Kwon et al., A Fast Post-Training
 Pruning Framework for Transformers (2022), section 4.3, refit by least squares. Here the ridge pulls
-towards the weights as they were, so that on those batches nothing is ever worse than they are.
+towards the weights as they were, so that on those batches nothing is ever worse than they are. The
+order is that of Hassibi and Stork, Optimal Brain Surgeon (1993), equation 5, for groups of inputs
+as Kurtic et al., ZipLM (2023), section 3.1, remove them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from search_spaces.space import SearchSpace
+from supernet.blocks import Projections
 from supernet.extraction import StandAlone
 from supernet.inheritance.parts import (
     Weights,
@@ -27,10 +32,13 @@ from supernet.inheritance.parts import (
     real_positions,
     stack_name,
 )
+from supernet.layers import ElasticFeedForward
 
 RIDGE = 1e-2
 """Of the mean variance of an input: what a change of the weights costs, beside the error. Chosen by
 what 6,000 tokens of all-MiniLM-L6-v2 give on others; between 1e-3 and 1e-1 little depends on it."""
+ELIMINATION_STEPS = 256
+"""Into which the removal of all groups is cut: one at a time takes minutes where they are many."""
 MOMENTS_BYTES = 1 << 31
 """Of the moments that are held at once; for more the batches are read again."""
 
@@ -79,36 +87,84 @@ class Moments:
         Returns:
             ``(D, K)`` and ``(D,)``, in the precision of the weights.
         """
-        means_X = self._sum_X / self._count
-        products_KX = self._products_FX[:kept] / self._count
-        if bias_D is not None:
-            products_KX = products_KX - means_X[:kept, None] * means_X
+        products_KX = self._spread(kept, bias_D is not None)
         inputs = len(self._products_FX)
         grams_KK, wanted_KD = products_KX[:, :kept], products_KX[:, inputs:]
         before_DK = weight_DF[:, :kept].double()
-        penalty = (ridge * grams_KK.diagonal().mean()).clamp(min=1e-12)
-        ridged_KK = grams_KK + penalty * torch.eye(kept).to(grams_KK)
-        change_KD = torch.linalg.solve(ridged_KK, wanted_KD - grams_KK @ before_DK.T)
+        change_KD = torch.linalg.solve(_ridged(grams_KK, ridge), wanted_KD - grams_KK @ before_DK.T)
         after_DK = before_DK + change_KD.T
         if bias_D is None:
             return after_DK.to(weight_DF), None
+        means_X = self._sum_X / self._count
         after_D = means_X[inputs:] - after_DK @ means_X[:kept]
         return after_DK.to(weight_DF), after_D.to(bias_D)
 
+    def order(
+        self, weight_DF: Tensor, biased: bool, groups: int, least: int, ridge: float = RIDGE
+    ) -> Tensor:
+        """Groups of inputs, those first that the others can least make up for.
 
-class Counted:
-    """What counts of a batch that is read.
+        One after the other is removed, each time the one that costs least when what reads the
+        rest is fitted anew; where they are many, a few at a time.
 
-    Attributes:
-        real: positions that do, ``(B, N)``; None for all.
-    """
+        Args:
+            weight_DF: of all inputs; what they say is what should be said.
+            biased: whether there is a bias to take up means.
+            groups: G, of equally many neighbours.
+            least: stop when so many are left: among the first of them the order means nothing.
+            ridge: see `RIDGE`.
 
-    def __init__(self) -> None:
-        self.real: Tensor | None = None
+        Returns:
+            A permutation ``(G,)``.
+        """
+        inputs, step = len(self._products_FX), -(-groups // ELIMINATION_STEPS)
+        grams_FF = self._spread(inputs, biased)[:, :inputs]
+        inverse_LL = torch.linalg.inv(_ridged(grams_FF, ridge))  # L inputs are left
+        weight_LD = weight_DF.T.double()
+        left_G, removed = torch.arange(groups, device=weight_DF.device), list[Tensor]()
+        while len(left_G) > least:
+            costs_G = _elimination_costs(inverse_LL, weight_LD, len(left_G))
+            gone = costs_G.topk(min(step, len(left_G) - least), largest=False).indices.flip(0)
+            removed.insert(0, left_G[gone])
+            stays_G = torch.ones_like(left_G, dtype=torch.bool)
+            stays_G[gone] = False
+            stays_L = stays_G.repeat_interleave(inputs // groups)
+            columns_LR = inverse_LL[:, ~stays_L]
+            # What the removed ones said, and what was known of them, moves to the rest.
+            moved_LR = torch.linalg.solve(columns_LR[~stays_L], columns_LR[stays_L], left=False)
+            weight_LD = weight_LD[stays_L] - moved_LR @ weight_LD[~stays_L]
+            inverse_LL = inverse_LL[stays_L][:, stays_L] - moved_LR @ columns_LR[stays_L].T
+            left_G = left_G[stays_G]
+        return torch.cat([left_G, *removed])
 
-    def of(self, x_BND: Tensor) -> Tensor:
-        """``(B, N, D)`` → ``(T, D)``."""
-        return x_BND.flatten(0, 1) if self.real is None else x_BND[self.real]
+    def reorder(self, order_F: Tensor) -> None:
+        """Put the inputs in another order."""
+        places_X = torch.cat((order_F, torch.arange(len(order_F), len(self._sum_X)).to(order_F)))
+        self._sum_X = self._sum_X[places_X]
+        self._products_FX = self._products_FX[order_F][:, places_X]
+
+    def _spread(self, kept: int, biased: bool) -> Tensor:
+        """Mean products of the first inputs with all and the outputs; about means with a bias."""
+        products_KX = self._products_FX[:kept] / self._count
+        if not biased:
+            return products_KX
+        means_X = self._sum_X / self._count
+        return products_KX - means_X[:kept, None] * means_X
+
+
+def _ridged(grams_KK: Tensor, ridge: float) -> Tensor:
+    """With what a change of the weights costs on the diagonal."""
+    penalty = (ridge * grams_KK.diagonal().mean()).clamp(min=1e-12)
+    return grams_KK + penalty * torch.eye(len(grams_KK)).to(grams_KK)
+
+
+def _elimination_costs(inverse_LL: Tensor, weight_LD: Tensor, groups: int) -> Tensor:
+    """By how much the error grows without each group of inputs, ``(G,)``."""
+    sizes = (groups, len(inverse_LL) // groups)
+    blocks_GWW = inverse_LL.view(*sizes, *sizes).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    weight_GWD = weight_LD.view(*sizes, -1)
+    costs_G: Tensor = (weight_GWD * torch.linalg.solve(blocks_GWW, weight_GWD)).sum(dim=(1, 2))
+    return costs_G
 
 
 @dataclass(frozen=True)
@@ -118,14 +174,18 @@ class Output:
     Attributes:
         name: of it in the network.
         linear: the layer.
-        sizes: what a space calls its sizes below the largest, and the inputs that each leaves.
+        groups: of inputs that stay or go together: heads, or single neurons.
+        sizes: what a space calls its sizes below the largest, and the groups that each leaves.
+        reorder: puts the groups in another order in the network.
         known: whether what a smaller size says is the beginning of what the whole layer says; heads
             that share keys would read others.
     """
 
     name: str
     linear: nn.Linear
-    sizes: Mapping[int, int]
+    groups: int
+    sizes: Sequence[int]
+    reorder: Callable[[Tensor], None]
     known: bool = True
 
     @property
@@ -136,48 +196,85 @@ class Output:
 
 
 def outputs_of(teacher: StandAlone, space: SearchSpace) -> list[Output]:
-    """The output layers of a network that have others for smaller sizes in a space's supernet."""
+    """The output layers of a network that a space has smaller sizes of."""
     names = {module: name for name, module in teacher.network.named_modules()}
     stack, found = stack_name(teacher.architecture), list[Output]()
     heads_gene = "self_num_heads" if stack == "decoder" else "num_heads"
     for number, part in enumerate(layer_parts(teacher)):
         heads, ffn = part.projections.output, part.ffn.outer
-        width = heads.in_features // part.num_heads
         counts = sorted(map(int, space.slot(f"{stack}.{number}.{heads_gene}").choices))[:-1]
         dims = sorted(map(int, space.slot(f"{stack}.{number}.ffn_dim").choices))[:-1]
-        of_heads = {count: count * width for count in counts}
+        move_heads = partial(order_heads, part.projections, part.num_heads)
         found += [
-            Output(names[heads], heads, of_heads, part.groups is None),
-            Output(names[ffn], ffn, {dim: dim for dim in dims}),
+            Output(names[heads], heads, part.num_heads, counts, move_heads, part.groups is None),
+            Output(names[ffn], ffn, ffn.in_features, dims, partial(order_neurons, part.ffn)),
         ]
-    return [output for output in found if output.sizes and space.model.own_outputs]
+    return [output for output in found if output.sizes]
 
 
 @torch.no_grad()
 def fitted_outputs(teacher: StandAlone, batches: Sequence[Tensor], space: SearchSpace) -> Weights:
-    """The output layers of smaller sizes, where the space's supernet has some.
+    """Put heads and neurons in order, and fit the output layers of smaller sizes.
 
     Args:
-        teacher: on its own, with heads and neurons in their order.
+        teacher: on its own; what it says does not change beyond rounding.
         batches: its inputs.
         space: of the supernet.
 
     Returns:
-        Parameters by the names that they would have in the teacher.
+        Parameters by the names that they would have in the teacher; none, where sizes of the
+        supernet have no output layers of their own.
     """
     fitted: Weights = {}
+    moves = list[Callable[[], None]]()  # at the end: the batches are read from the same network
     for outputs in _together(outputs_of(teacher, space)):
         moments = _moments(teacher, batches, [output for output in outputs if output.known])
         for output in outputs:
-            linear = output.linear
-            for size, kept in output.sizes.items():
-                found: tuple[Tensor, Tensor | None] = linear.weight[:, :kept], linear.bias
-                if output.name in moments:
-                    found = moments[output.name].refit(linear.weight, linear.bias, kept)
-                fitted[f"{output.name}s.{size}.weight"], bias = found
-                if bias is not None:
-                    fitted[f"{output.name}s.{size}.bias"] = bias
+            weight_DF, bias = output.linear.weight, output.linear.bias
+            known, width = moments.get(output.name), weight_DF.shape[1] // output.groups
+            if known is not None:
+                order = known.order(weight_DF, bias is not None, output.groups, min(output.sizes))
+                moves.append(partial(output.reorder, order))
+                order_F = torch.arange(weight_DF.shape[1]).to(order).view(-1, width)[order]
+                known.reorder(order_F.flatten())
+                weight_DF = weight_DF[:, order_F.flatten()]
+            for size in output.sizes if space.model.own_outputs else ():
+                found: tuple[Tensor, Tensor | None] = weight_DF[:, : size * width], bias
+                if known is not None:
+                    found = known.refit(weight_DF, bias, size * width)
+                fitted[f"{output.name}s.{size}.weight"] = found[0]
+                if found[1] is not None:
+                    fitted[f"{output.name}s.{size}.bias"] = found[1]
+    for move in moves:
+        move()
     return fitted
+
+
+def order_heads(projections: Projections, num_heads: int, order_H: Tensor) -> None:
+    """Put heads in another order, which changes no output beyond rounding.
+
+    Args:
+        projections: with as many heads of keys as of queries.
+        num_heads: how many.
+        order_H: numbers of the heads, first to last.
+    """
+    for linear in (projections.query, projections.key, projections.value):
+        for parameter in (linear.weight, linear.bias):
+            if parameter is not None:
+                parts = parameter.data.unflatten(0, (num_heads, -1))
+                parameter.data = parts[order_H].flatten(0, 1)
+    parts = projections.output.weight.data.unflatten(1, (num_heads, -1))
+    projections.output.weight.data = parts[:, order_H].flatten(1)
+
+
+def order_neurons(ffn: ElasticFeedForward, order_F: Tensor) -> None:
+    """Put the neurons of a feed-forward network in another order, which changes no output."""
+    for linear in (ffn.inner, ffn.gate):
+        if linear is not None:
+            linear.weight.data = linear.weight.data[order_F]
+            if linear.bias is not None:
+                linear.bias.data = linear.bias.data[order_F]
+    ffn.outer.weight.data = ffn.outer.weight.data[:, order_F]
 
 
 def _together(outputs: Sequence[Output]) -> Iterator[list[Output]]:

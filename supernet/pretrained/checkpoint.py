@@ -26,11 +26,11 @@ from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.families.base import Family
+from supernet.pretrained.folder_files import tokenizer_files
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
 from supernet.pretrained.tensors import StoredTensor, check_types, read_tensors, stored_tensors
-from supernet.pretrained.tokenizer_files import tokenizer_files
 
 CONFIG_FILE = "config.json"
 # Of tables of older writers, whose layer norms had a gamma and a beta.

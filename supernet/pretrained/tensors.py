@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import DataError, UsageError
-from supernet.pretrained.file_names import INDEX_FILE
+from supernet.pretrained.folder_files import INDEX_FILE
 from supernet.pretrained.json_files import read_object
 
 WEIGHTS_FILE = "model.safetensors"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from experiments import placement_table
+from experiments.shared_prefixes import shared_prefixes
 from search_spaces.errors import UsageError
 from tests.support.export_cases import hub_without_net
 from tests.support.start_cases import write_llama
@@ -45,6 +48,40 @@ def test_a_table_of_all_placements(
     journal.write_text("".join(f"{line}\n" for line in lines[:5]))
     assert placement_table.STUDY.main(given) in (0, 1)
     assert sorted(journal.read_text().splitlines()) == sorted(lines)
+
+
+def test_what_two_networks_share_is_computed_once() -> None:
+    """Blocks say the same as ever, and those behind the first that differs say it anew."""
+    torch.manual_seed(0)
+    blocks = [Scaling() for _ in range(3)]
+    batches = [torch.randn(2, 4), torch.randn(2, 4)]
+    networks = list(itertools.product((1, 2), repeat=3))
+    right = [[said(blocks, x, sizes) for x in batches] for sizes in networks]
+    for block in blocks:
+        block.calls = 0
+    with shared_prefixes(blocks):
+        found = [[said(blocks, x, sizes) for x in batches] for sizes in networks]
+    assert torch.equal(torch.tensor(found), torch.tensor(right))
+    assert [block.calls for block in blocks] == [4, 8, 16]
+    assert said(blocks, batches[0], networks[0]) == right[0][0] and blocks[2].calls == 17
+
+
+class Scaling(torch.nn.Module):
+    """A block whose size is what it multiplies by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor, size: int) -> torch.Tensor:
+        self.calls += 1
+        return x.sin() * size
+
+
+def said(blocks: list[Scaling], x: torch.Tensor, sizes: tuple[int, ...]) -> float:
+    for block, size in zip(blocks, sizes, strict=True):
+        x = block(x, size)
+    return x.sum().item()
 
 
 def test_a_kind_that_is_not_offered(llama: Path) -> None:

@@ -260,6 +260,7 @@ def test_a_yardstick_is_believed_as_far_as_its_ratio_was_seen_to_hold() -> None:
         unit_ms=None, speed=HALF_MS
     )
     assert settled.unit.ms == 1.5 and not settled.unit.told
+    assert settled.sessions == MOST_UNIT_SESSIONS  # but it is known to be slow, and waited for
     near = Machine(
         slow=lambda n: 1.5 + 0.15 * (n % 2), yardstick_ms=lambda n: 0.75 + 0.075 * (n % 2)
     ).settled(unit_ms=None, speed=HALF_MS)

@@ -161,6 +161,8 @@ def test_a_memory_is_a_gene_like_any_other() -> None:
     assert (children == rows[:, column]).any() and (children == mutants[:, column]).any()
     beside = operators.neighbours(space, rows[0])[:, column]
     assert sum(beside != rows[0, column]) == 2
+    only = operators.neighbours(space, rows[0], "memory_length")
+    assert len(only) == 2 and ((only != rows[0]).sum(axis=1) == 1).all()
 
 
 def test_smallest_and_largest_bound_every_size() -> None:

@@ -18,11 +18,10 @@ from nas.console.tables import WrappingText, table
 from nas.report.charts import bars, chart, hover
 from nas.report.markup import Html
 from nas.report.page import render
-from nas.results.partial_front import partial_front
+from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
-from service.api.run_cache import RunView
-from service.dashboard.run_views import Compared, comparison
+from service.dashboard.compare_views import fronts_drawing
 from tests.support import run_fixture
 from tests.support.cli_fakes import own_entry_points
 from tests.support.report_cases import charts
@@ -181,8 +180,7 @@ def test_plotly_gets_no_markup_but_ours() -> None:
 
 def test_the_legend_shows_a_title_as_it_is(tmp_path: Path) -> None:
     contents = read_contents(run_fixture.finished_run(tmp_path / "run"))
-    view = RunView(contents, partial_front(contents), [], tmp_path)
-    drawn = charts(comparison([Compared("1", "<b>R&D</b> 'x'", view)]))
+    drawn = charts(fronts_drawing(compare_runs([ComparedRun("<b>R&D</b> 'x'", contents, None)])))
     names = {trace.get("name") for one in drawn.values() for trace in one["data"]}
     assert "1. &lt;b&gt;R&amp;D&lt;/b&gt; 'x'" in names
 

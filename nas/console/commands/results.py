@@ -20,9 +20,8 @@ from nas.results.state import RunState, read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE
-from nas.search.doubtful import reason
+from nas.search.doubtful import reason, shortfall_and_advice
 from nas.search.front import pick
-from nas.search.shortfall import shortfall_and_advice
 
 
 def follow(

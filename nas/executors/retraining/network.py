@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from nas.run.evaluator import trained_supernet
 from nas.run.network_training import new_network, trainer_of
 from nas.run.opened import OpenedRun
 from nas.search.front import FrontEntry
+from search_spaces.architecture import base_kind
 from supernet.building import build_network
 from supernet.extraction import StandAlone, extract
+from supernet.inheritance.parts import stack_name, stack_of
+from supernet.inheritance.realign import realign
+from supernet.pretrained.names import layer_kinds
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import Trainer
@@ -38,19 +43,32 @@ def network_trainer(
 
 
 def _inherited(run: OpenedRun, entry: FrontEntry) -> StandAlone:
-    """The network out of the supernet, as it was before its training where that is better.
+    """The best of: out of the supernet, out of it before its training, and that realigned.
 
     What least squares fitted to the checkpoint loses in a short training that has to suit all
-    networks (experiments/LOG.md, 2026-11-24).
+    networks; and what dropped layers did is made up for once it is known which these are
+    (experiments/LOG.md, 2026-11-24).
     """
     task, device = run.quick_task, run.spec.device
     before = trained_supernet(run.spec, run.first_weights())
-    either = [extract(model, entry.architecture) for model in (run.supernet, before)]
+    found = [extract(model, entry.architecture) for model in (run.supernet, before)]
+    if "omni" not in map(base_kind, layer_kinds(entry.architecture)):
+        found.append(_realigned(run, found[1]))
     losses = [
         evaluate(task, one.network, entry.architecture, task.valid, device=device).loss
-        for one in either
+        for one in found
     ]
-    return either[losses[1] < losses[0]]
+    return found[losses.index(min(losses))]
+
+
+def _realigned(run: OpenedRun, network: StandAlone) -> StandAlone:
+    """A network of the supernet with its output layers fitted from the first to the last."""
+    assert run.teacher is not None
+    fitted = copy.deepcopy(network)
+    stack = getattr(run.supernet, stack_name(fitted.architecture))
+    numbers = stack.kept(len(stack_of(fitted).blocks))
+    realign(fitted, run.teacher.to(run.spec.device), numbers, run.judged_inputs())
+    return fitted
 
 
 def load_weights(run: OpenedRun, entry: FrontEntry, file: Path) -> StandAlone:

@@ -19,8 +19,8 @@ from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
 from nas.run.supernet_training import training_losses
+from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
-from nas.search.shortfall import shortfall_and_advice
 from search_spaces.costs import params
 from search_spaces.errors import DivergedError, UsageError
 from supernet.extraction import StandAlone

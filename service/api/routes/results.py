@@ -145,7 +145,7 @@ def architecture(
     arch_id: NetworkPath,
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
-    from nas.search.shortfall import shortfall
+    from nas.search.doubtful import shortfall
     from service.api.run_cache import cached_networks
 
     folder = folder_of(job, context)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from nas.results import partial_front as history
+from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.contents import RunContents
 from nas.results.partial_front import hypervolume_history, partial_front
 from nas.results.reader import read_contents
@@ -23,7 +24,7 @@ from nas.search.pareto import hypervolume, non_dominated
 from service.api import run_cache
 from service.api.run_cache import MOST_DRAWN, Kept, RunView, cached_networks, cached_run, sample
 from service.dashboard import run_views
-from service.dashboard.run_views import Compared, comparison
+from service.dashboard.compare_views import fronts_drawing
 from tests.support import dashboard_cases, large_run
 from tests.support.dashboard_cases import said
 from tests.support.report_cases import charts
@@ -139,8 +140,8 @@ def test_a_small_run_is_drawn_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_six_large_fronts_make_a_small_page(view: RunView) -> None:
-    fronts = [Compared(str(number), f"front {number}", view) for number in range(6)]
-    assert len(comparison(fronts).encode()) < LARGEST_PAGE
+    runs = [ComparedRun(f"front {number}", view.contents, None) for number in range(6)]
+    assert len(fronts_drawing(compare_runs(runs)).encode()) < LARGEST_PAGE
 
 
 @pytest.mark.parametrize(("count", "most"), [(1000, 10), (1000, 999), (11, 10), (10, 10), (0, 10)])

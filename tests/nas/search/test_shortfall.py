@@ -11,9 +11,9 @@ from nas.report.page import render
 from nas.results.reader import read_contents
 from nas.run.events import Note
 from nas.run.folder import RunFolder
-from nas.search import shortfall as module
+from nas.search import doubtful as module
+from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, read_front
-from nas.search.shortfall import shortfall_and_advice
 from nas.stages.retrain import retrain
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from tests.support.pipeline_cases import finished_once

@@ -15,6 +15,7 @@ from nas.console.app import app
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
+from search_spaces.architecture import Architecture
 from tests.nas.stages.test_pipeline_texts import valid
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import sentence_encoder
@@ -95,6 +96,19 @@ def test_networks_are_observed_and_one_is_retrained(run: RunFolder) -> None:
     assert result["test_similarity"] > 0.2
     assert valid("retrained", result) and valid("pareto", run.read_json("pareto.json"))
     assert not valid("retrained", {**result, "task": "classification"})
+
+
+def test_half_of_the_first_networks_are_the_checkpoint_with_one_layer_changed(
+    run: RunFolder,
+) -> None:
+    space, first = run.spec.space, NUMBERS["rounds.first"]
+    lines = run.read_journal("observations.jsonl")[:first]
+    rows = space.encode([Architecture.from_json(line["architecture"]) for line in lines])
+    kinds = [slot.gene == "attention" for slot in space.slots]
+    changed = rows != rows[0]
+    alone = (changed.sum(axis=1) == 1) & changed[:, kinds].any(axis=1)
+    assert alone.sum() >= first // 2
+    assert lines[0]["valid_loss"] == pytest.approx(0.0, abs=0.1)
 
 
 def test_the_report_speaks_of_neighbours_and_not_of_nats(run: RunFolder) -> None:

@@ -21,6 +21,7 @@ from nas.report.checkpoint_section import checkpoint_section, contexts, state_mb
 from nas.report.exchange_section import exchange_section
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
 from nas.run.evaluator import open_evaluator
@@ -34,7 +35,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
 from service.api.run_cache import read_run
-from service.dashboard.run_views import Compared, comparison, evidence
+from service.dashboard.compare_views import fronts_drawing
+from service.dashboard.run_views import evidence
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import CheckpointFolder, load, save
@@ -158,7 +160,7 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     shown = evidence(read_run(run))
     for part in (checkpoint_section(contents), exchange_section(contents)):
         assert part and part in page and part in shown
-    beside = comparison([Compared("1", "first", read_run(run))] * 2)
+    beside = fronts_drawing(compare_runs([ComparedRun("first", read_run(run).contents, None)] * 2))
     assert "1. its checkpoint" in beside and "2. its checkpoint" in beside
 
 

@@ -24,6 +24,7 @@ from supernet.inheritance.inherit import (
     with_layers,
 )
 from supernet.inheritance.parts import Weights, final_states, real_positions, stack_name
+from supernet.inheritance.refit import Moments
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.space import space_around
 from tests.support.export_cases import hub_without_net
@@ -146,25 +147,35 @@ def hidden_of(network: StandAlone, part: str, inputs: Tensor) -> Tensor:
     return seen[0].flatten(0, 1) if real is None else seen[0][real]
 
 
+def moments_of(one: Inherited, part: str) -> tuple[Moments, Tensor, bool]:
+    """Of an output layer of the checkpoint, with its weight and whether it has a bias."""
+    linear = one.teacher.network.get_submodule(part)
+    assert isinstance(linear, torch.nn.Linear)
+    moments = Moments.of(linear)
+    for inputs in one.batches:
+        x_1TF = hidden_of(one.teacher, part, inputs)[None]
+        y_1TD = torch.nn.functional.linear(x_1TF, linear.weight, linear.bias)
+        moments.add(x_1TF, y_1TD.detach(), None)
+    return moments, linear.weight.detach(), linear.bias is not None
+
+
 @pytest.mark.parametrize("family", SEARCHED)
-def test_neurons_stand_in_the_order_of_what_they_add(
+def test_neurons_that_others_make_up_for_stand_last(
     inherited: dict[str, Inherited], family: str
 ) -> None:
     one = inherited[family]
-    for number in range(LAYERS):
+    theirs = one.teacher.network.state_dict()
+    for number, layer in enumerate(layers_of(one.checkpoint.architecture)):
         part = f"{one.stack}.blocks.{number}.ffn"
-        weight_WF = one.teacher.network.state_dict()[f"{part}.outer.weight"]
-        energies = torch.zeros(weight_WF.shape[1])
-        for inputs in one.batches:
-            for x_F in hidden_of(one.teacher, f"{part}.outer", inputs):
-                energies += (weight_WF * x_F).square().sum(dim=0)
-        inner = one.teacher.network.state_dict()[f"{part}.inner.weight"]
-        right = inner[energies.argsort(descending=True)]
+        least = min(map(int, one.space.slot(f"{one.stack}.{number}.ffn_dim").choices))
+        moments, weight_DF, biased = moments_of(one, f"{part}.outer")
+        order = moments.order(weight_DF, biased, layer.ffn_dim, least)
+        right = theirs[f"{part}.inner.weight"][order]
         assert torch.equal(one.weights[f"{part}.inner.weight"], right)
 
 
 @pytest.mark.parametrize("family", SEARCHED)
-def test_heads_stand_in_the_order_of_what_they_add(
+def test_heads_that_others_make_up_for_stand_last(
     inherited: dict[str, Inherited], family: str
 ) -> None:
     """Heads that share keys stay where they are."""
@@ -174,16 +185,13 @@ def test_heads_stand_in_the_order_of_what_they_add(
     for number, layer in enumerate(layers):
         own = f"{one.stack}.blocks.{number}.{attention}.projections"
         theirs = one.teacher.network.state_dict()
-        weight_WD = theirs[f"{own}.shared.output.weight"]
-        energies = torch.zeros(4)
-        for inputs in one.batches:
-            x_TD = hidden_of(one.teacher, f"{own}.shared.output", inputs)
-            for head, (w, x) in enumerate(
-                zip(weight_WD.chunk(4, 1), x_TD.chunk(4, 1), strict=True)
-            ):
-                energies[head] += (x @ w.T).square().sum()
         grouped = getattr(layer, "num_kv_heads", None) or getattr(layer, "self_num_kv_heads", None)
-        order = range(4) if grouped else energies.argsort(descending=True).tolist()
+        order = list(range(4))
+        if not grouped:
+            gene = kinds_gene(one.checkpoint).replace("attention", "num_heads")
+            least = min(map(int, one.space.slot(f"{one.stack}.{number}.{gene}").choices))
+            moments, weight_DF, biased = moments_of(one, f"{own}.shared.output")
+            order = moments.order(weight_DF, biased, 4, least).tolist()
         queries = theirs[f"{own}.shared.query.weight"].chunk(4)
         kind = getattr(layer, kinds_gene(one.checkpoint))
         name = "window" if kind.startswith("window") else kind

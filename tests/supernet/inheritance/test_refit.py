@@ -117,6 +117,48 @@ def test_silent_inputs_are_no_trouble() -> None:
     assert torch.allclose(bias, torch.ones(3))
 
 
+def error_without(x_TF: Tensor, weight_DF: Tensor, gone: list[int], biased: bool) -> float:
+    """What the best weights for the other inputs miss, and what their change costs."""
+    spread_TF = x_TF - x_TF.mean(dim=0) if biased else x_TF
+    grams_FF = spread_TF.T @ spread_TF / len(x_TF)
+    grams_FF = grams_FF + refit.RIDGE * grams_FF.diagonal().mean() * torch.eye(len(grams_FF))
+    change_FD, kept = weight_DF.T.clone(), [n for n in range(len(grams_FF)) if n not in gone]
+    change_FD[kept] = -torch.linalg.solve(
+        grams_FF[kept][:, kept], grams_FF[kept][:, gone] @ weight_DF.T[gone]
+    )
+    return float((change_FD * (grams_FF @ change_FD)).sum())
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("width", [1, 2])
+def test_what_goes_is_what_the_rest_makes_up_for(biased: bool, width: int) -> None:
+    """One group after the other, each time the one with the least error by a fit of its own."""
+    x_TF = numbers(40, 8, seed=4) @ numbers(8, 8, seed=5) + 1.0
+    weight_DF = numbers(5, 8, seed=6)
+    left, removed = list(range(8 // width)), list[int]()
+
+    def inputs(groups: list[int]) -> list[int]:
+        return [group * width + n for group in groups for n in range(width)]
+
+    while len(left) > 2:
+        out = min(left, key=lambda g: error_without(x_TF, weight_DF, inputs([g, *removed]), biased))
+        left.remove(out)
+        removed.insert(0, out)
+    moments = moments_of(x_TF, x_TF @ weight_DF.T)
+    assert moments.order(weight_DF, biased, 8 // width, 2).tolist() == [*left, *removed]
+
+
+def test_inputs_in_another_order_are_fitted_alike() -> None:
+    x_TF, y_TD, order_F = numbers(40, 7, seed=2), numbers(40, 5, seed=3), torch.randperm(7)
+    linear = nn.Linear(7, 5, dtype=torch.float64)
+    moved = moments_of(x_TF, y_TD)
+    moved.reorder(order_F)
+    weight_DF = linear.weight[:, order_F]
+    there = moments_of(x_TF[:, order_F], y_TD).refit(weight_DF, linear.bias, 4)
+    found = moved.refit(weight_DF, linear.bias, 4)
+    assert all(torch.allclose(a, b) for a, b in zip(found, there, strict=True) if a is not None)
+
+
 def said_by_parts(supernet: Supernet, part: str, inputs: Tensor, network: Architecture) -> Tensor:
     """What a part of the supernet says in a network, at all positions."""
     seen: list[Tensor] = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from supernet.training.schedule import learning_rate, planned_updates
+from supernet.training.loop import learning_rate, planned_updates
 from supernet.training_settings import Schedule, TrainingSettings
 
 PLAIN = TrainingSettings(learning_rate=1.0, warmup_share=0.25)
