@@ -12,6 +12,10 @@ a tolerance, are trained from scratch, all with the same updates and several see
 networks, spread over all qualities in the search, are trained once, to see how well the search
 ranks them.
 
+With `--searches` a small space is evaluated whole, so that it is known which network is to be
+found, and searches with other seeds tell how often and how soon it is. A space for that is
+`experiments/recall_kinds.toml`, where only kinds and depth are open.
+
 The marks: a winner of the mixed space, of more than one kind, is no worse than the best of the pure
 spaces, beyond the deviation of the seeds, with at most 0.6 of its cache and 0.75 of its time; and
 Kendall's tau of the qualities in the search with those from scratch is 0.7 or more.
@@ -59,7 +63,7 @@ from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture, base_kind
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import distinct
+from search_spaces.operators import distinct, enumerate_all, sample_distinct
 from search_spaces.space import Genotypes, SearchSpace
 from supernet.data.recall import NAME as RECALL
 
@@ -75,23 +79,23 @@ TIMES = COSTS[1:]
 TOLERANCE = 0.02  # of a quality in the search: share of right answers, or nats
 MOST_CACHE, MOST_TIME, LEAST_TAU = 0.6, 0.75, 0.7
 LEAST_RANKED = 10
+MOST_LISTED = 1000  # networks of a space that is evaluated whole
 
 
 # -- the spaces -----------------------------------------------------------------------------------
 
 
-def space_at(name: str, length: int, context: int | None = None) -> SearchSpace:
-    """A shipped space whose texts have a length in tokens, and whose networks write behind it.
+def space_at(space: SearchSpace, length: int, context: int | None = None) -> SearchSpace:
+    """A space whose texts have a length in tokens, and whose networks write behind it.
 
     Args:
-        name: of the space.
+        space: as it is shipped.
         length: of the texts, which nothing but the data depends on.
         context: tokens behind which caches and times are taken; None for the length.
 
     Raises:
         UsageError: for a length or context below 1, or too short for the data.
     """
-    space = load_space(name)
     if length < 1:
         raise UsageError(f"the length of texts is at least 1 token; given {length}")
     if context is not None and context < 1:
@@ -106,18 +110,20 @@ def space_at(name: str, length: int, context: int | None = None) -> SearchSpace:
     )
 
 
-def numbers_at(space: SearchSpace, preset: str, given: Mapping[str, str]) -> dict[str, str]:
+def numbers_at(
+    space: SearchSpace, usual: int, preset: str, given: Mapping[str, str]
+) -> dict[str, str]:
     """Numbers of the budget of a space of `space_at` that are other ones than the preset's.
 
     An update reads as many sequences as it does at the shipped length, whatever their length.
 
     Args:
         space: with the length as its workload's source.
+        usual: the length as shipped.
         preset: of it.
         given: numbers by name that go before all others.
     """
-    budget, shipped = budget_for(space, preset, {}), load_space(space.name)
-    length, usual = int(space.workload["source"]), int(shipped.workload["source"])
+    budget, length = budget_for(space, preset, {}), int(space.workload["source"])
     numbers = {}
     for name, settings in (("supernet", budget.supernet), ("retrain", budget.retrain)):
         numbers[f"{name}.segment_length"] = str(length)
@@ -256,12 +262,13 @@ def measure(options: Options) -> dict[str, Any]:
     """
     _check(options)
     whole = load_space(options.space)
-    length = options.length or int(whole.workload["source"])
-    quality = options.quality or QUALITY_OF[options.space]
-    space = space_at(options.space, length, options.context)
+    usual = int(whole.workload["source"])
+    length = options.length or usual
+    quality = options.quality or QUALITY_OF[str(whole.data["dataset"])]
+    space = space_at(whole, length, options.context)
     work = Path(options.work) / _name(options, "-")
     given = dict(pair.split("=", 1) for pair in options.set)
-    numbers = numbers_at(space, options.preset, given)
+    numbers = numbers_at(space, usual, options.preset, given)
     train_supernet(space, numbers, work, options.preset, data=options.data, quality=quality)
     asked = oracle(str(work))
     names = list(dict.fromkeys(options.costs.split(",")))
@@ -272,13 +279,14 @@ def measure(options: Options) -> dict[str, Any]:
             rows = searched(asked, part, price, 0, options.budget, options.first)
             found.setdefault(cost, {})[name] = rows
             note(f"{cost}, {name}: {len(rows)} evaluations")
+    whole_space = again(asked, costs, options) if options.searches else None
     won = winners_of(asked, found, costs)
     ranked = ranked_rows(asked, won, found, options.ranked)
     asked.keep()
     scores = scratch_scores(asked, won, ranked, work, options.seeds, options.workers)
     budget = RunFolder.open(work / RUN).spec.budget
     return {
-        "space": options.space,
+        "space": space.name,
         "length": length,
         "context": options.context or length,
         "quality": quality,
@@ -291,9 +299,53 @@ def measure(options: Options) -> dict[str, Any]:
             "scratch": budget.retrain.max_updates,
         },
         "fronts": fronts_of(asked, found, costs),
+        "whole": whole_space,
         "winners": winner_rows(asked, won, scores, timed_of(options), work),
         "ranking": ranking(asked, ranked, scores, quality),
     }
+
+
+def again(asked: Oracle, costs: Mapping[str, Costs], options: Options) -> dict[str, Any]:
+    """What a search of the mixed space is worth: the same with other seeds, beside the truth.
+
+    All networks of the space are evaluated first. The network to be found under a cost is the
+    cheapest that is as good as the best one, within `TOLERANCE`.
+
+    Returns:
+        All networks with their qualities, from the best on; and a row for each cost: the network to
+        be found, and with which evaluation each search found it, None where it did not; the same of
+        as many networks in random order.
+    """
+    space = asked.space
+    rows = enumerate_all(space, MOST_LISTED)
+    for row in rows:
+        asked(row[None])
+        asked.keep()
+    qualities, table = asked(rows), []
+    for cost, price in costs.items():
+        alike = rows[qualities <= qualities.min() + TOLERANCE]
+        wanted = alike[int(np.argmin(price(alike)[:, 0]))]
+        found_at: list[int | None] = []
+        at_random: list[int | None] = []
+        for seed in range(1, options.searches + 1):
+            orders = (
+                searched(asked, space, price, seed, options.budget, options.first),
+                sample_distinct(space, np.random.default_rng([seed, 6]), options.budget),
+            )
+            for order, places in zip(orders, (found_at, at_random), strict=True):
+                place = np.flatnonzero((order == wanted).all(axis=1))
+                places.append(int(place[0]) + 1 if len(place) else None)
+        network = space.decode(wanted[None])[0]
+        table.append(
+            {"cost": cost, "kinds": kinds_of(network), "found_at": found_at, "at_random": at_random}
+        )
+        note(f"{cost}: {options.searches} searches")
+    everything = [
+        {"kinds": kinds_of(network), "in_search": quality}
+        for network, quality in zip(space.decode(rows), qualities.tolist(), strict=True)
+    ]
+    everything.sort(key=lambda one: one["in_search"])
+    return {"networks": everything, "searches": table}
 
 
 def timed_of(options: Options) -> list[str]:
@@ -303,12 +355,19 @@ def timed_of(options: Options) -> list[str]:
 
 
 def _name(options: Options, joint: str) -> str:
-    length = options.length or int(load_space(options.space).workload["source"])
+    space = load_space(options.space)
+    length = options.length or int(space.workload["source"])
     behind = [] if options.context is None else [str(options.context)]
-    return joint.join([options.space, str(length), *behind])
+    return joint.join([space.name, str(length), *behind])
 
 
 def _check(options: Options) -> None:
+    dataset = str(load_space(options.space).data["dataset"])
+    if dataset not in QUALITY_OF:
+        raise UsageError(
+            f"this study is of spaces whose data are {' or '.join(QUALITY_OF)}; those of "
+            f"{options.space} are {dataset}"
+        )
     for name in filter(None, (options.timed or "").split(",")):
         if name not in TIMES:
             allowed = ", ".join(TIMES)
@@ -472,7 +531,8 @@ def comparisons(content: Mapping[str, Any]) -> list[Comparison]:
     for cost in dict.fromkeys(row["cost"] for row in content["winners"]):
         rows = [row for row in content["winners"] if row["cost"] == cost]
         pure = min(
-            (row for row in rows if row["space"] != MIXED), key=lambda row: reached(row, metric)[0]
+            (row for row in rows if row["space"] != MIXED),
+            key=lambda row: (reached(row, metric)[0], row["costs"][CACHE]),
         )
         there, its_deviation = reached(pure, metric)
         for row in filter(is_mixed, rows):
@@ -529,7 +589,40 @@ def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
             for one in found
         ],
     )
+    if content["whole"]:
+        yield from _whole_space(content, title)
     yield from _sentences(content)
+
+
+def _whole_space(content: Mapping[str, Any], title: str) -> Iterator[Table | str]:
+    networks, searches = content["whole"]["networks"], content["whole"]["searches"]
+    yield table_of(
+        f"{title}: all {len(networks)} networks, as the search evaluates them",
+        ("layers", "quality"),
+        [(" ".join(one["kinds"]), f"{one['in_search']:.4f}") for one in networks],
+    )
+    yield table_of(
+        f"{title}: the cheapest network as good as the best within {TOLERANCE}, and with which of "
+        f"{content['budget']} evaluations searches with other seeds found it",
+        ("under", "layers", "found by", "median", "last", "at random: found by", "median"),
+        [
+            (
+                OBJECTIVES[row["cost"]].label,
+                " ".join(row["kinds"]),
+                *_found(row["found_at"]),
+                *_found(row["at_random"])[:2],
+            )
+            for row in searches
+        ],
+    )
+
+
+def _found(places: Sequence[int | None]) -> tuple[str, str, str]:
+    """How many found it, and with which evaluation: the median of all and the last."""
+    found = [place for place in places if place is not None]
+    middle = float(np.median([math.inf if place is None else place for place in places]))
+    last = str(max(found)) if found else "never"
+    return f"{len(found)} of {len(places)}", f"{middle:g}", last
 
 
 def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
@@ -614,7 +707,9 @@ def _layers(row: Mapping[str, Any]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
-    parser.add_argument("--space", choices=list(QUALITY_OF), default="recall")
+    parser.add_argument(
+        "--space", default="recall", help="of recall or python-source, or a file with one"
+    )
     parser.add_argument("--length", type=int, help="tokens of a text; the space's own if left out")
     parser.add_argument(
         "--context", type=int, help="caches and times behind so many tokens; the length if left out"
@@ -637,6 +732,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each winner")
     parser.add_argument("--ranked", type=int, default=16, help="networks that the ranking is of")
+    parser.add_argument(
+        "--searches",
+        type=int,
+        default=0,
+        help="evaluate a small space whole, and search it with so many more seeds",
+    )
     parser.add_argument("--work", default="runs/hybrid_study", help="supernet, evaluations, nets")
     parser.add_argument("--workers", type=int, default=1, help="trainings at a time")
 

@@ -32,7 +32,7 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
     """Prepare a file.
 
     Args:
-        order: ``task``, ``source``, ``out`` and, of pictures, ``image_size``.
+        order: ``task``, ``source``, ``out``, ``skip_bad`` and, of pictures, ``image_size``.
 
     Returns:
         ``found``: what is to be known of the data set, or ``problem``: what is wrong.
@@ -42,7 +42,13 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
 
     source, out = Path(order["source"]), Path(order["out"])
     try:
-        request = PrepareRequest(order["task"], (source,), out, image_size=order.get("image_size"))
+        request = PrepareRequest(
+            order["task"],
+            (source,),
+            out,
+            image_size=order.get("image_size"),
+            skip_bad=order.get("skip_bad", False),
+        )
         manifest = prepare(request, _Teller()).manifest
     except NasError as error:
         text = str(error)

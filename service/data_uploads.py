@@ -40,7 +40,7 @@ from service.uploads import (
 )
 
 MODULE = "service.data_preparing"
-ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".txt", ".gz")
+ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", ".txt", ".gz")
 REQUEST_FILE, LOCK_FILE, PROBLEM_FILE = "request.json", ".preparing", "problem.json"
 PREPARED = "prepared"
 AT_ONCE = 2  # that are prepared; others wait

@@ -52,6 +52,8 @@ class TrainingSettings:
             many epochs; 0 takes the weights with the lowest validation loss.
         stop_tau: ranking-stability stop: end when Kendall's tau between the probe networks'
             losses now and one check ago reaches this twice in a row; above 1 never stops.
+        stop_loss: end after the first epoch whose mean training loss is below this, where some
+            networks learn a task in a fraction of the updates that others take; 0 never stops.
         check_every: epochs between checks of the probe networks, and of checkpoints.
         checkpoint_updates: also keep a checkpoint after so many updates within an epoch, where
             epochs take long; 0 for none. Dropout draws anew there, so the number is a part of
@@ -90,6 +92,7 @@ class TrainingSettings:
     ema_decay: Annotated[float, Ge(0.0), Le(0.99999)] = 0.0
     average_last: Annotated[int, Ge(0), Le(1000)] = 0
     stop_tau: Annotated[float, Gt(0.0), Le(2.0)] = 2.0
+    stop_loss: Annotated[float, Ge(0.0), Le(1000.0)] = 0.0
     check_every: Count = 5
     checkpoint_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     num_probes: Count = 32

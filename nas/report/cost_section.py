@@ -40,10 +40,13 @@ def time_section(run: RunContents) -> Html:
 def training_section(run: RunContents) -> Html:
     """The supernet's learning curves, or why there are none."""
     if run.spec.trains_alone:
+        budget = run.spec.budget
+        once = budget.own_seeds == 1
+        seeds = "the seed" if once else f"{budget.own_seeds} seeds, one of them that"
         text = (
             "This run has no supernet: each network was trained alone for "
-            f"{words.plural(run.spec.budget.own_updates, 'update')} before it was observed, from "
-            "scratch, with the settings and the seed of the retraining. Its weights were not kept."
+            f"{words.plural(budget.own_updates, 'update')} before it was observed, from "
+            f"scratch, with the settings and {seeds} of the retraining. Its weights were not kept."
         )
         return section("training", "Training before observing", paragraph(text))
     title = "Training of the supernet"

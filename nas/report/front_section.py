@@ -79,7 +79,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
         *retrained_traces(run, cost, "retrained"),
-        *_baseline_traces(run, cost),
+        *baseline_traces(run, cost, "baseline, trained"),
     ]
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
@@ -203,7 +203,9 @@ def retrained_traces(
     return [*traces, _points(run, name, stars, cost, marker)]
 
 
-def _baseline_traces(run: RunContents, cost: str) -> list[Trace]:
+def baseline_traces(
+    run: RunContents, cost: str, name: str, colour: str = "var(--ink)"
+) -> list[Trace]:
     """A cross for each baseline that was trained, with the quality that it has then."""
     results = {one.id: one for one in run.retrained}
     trained = [
@@ -211,8 +213,8 @@ def _baseline_traces(run: RunContents, cost: str) -> list[Trace]:
         for entry in (one.baseline.entry for one in run.comparisons)
         if entry.id in results
     ]
-    marker = _dots("var(--ink)", 12, symbol="x", line={"width": 1, "color": "var(--ink)"})
-    return [_points(run, "baseline, trained", trained, cost, marker)] if trained else []
+    marker = _dots(colour, 12, symbol="x", line={"width": 1, "color": "var(--ink)"})
+    return [_points(run, name, trained, cost, marker)] if trained else []
 
 
 def checkpoint_traces(

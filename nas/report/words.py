@@ -322,4 +322,6 @@ def observed_how(run: RunContents) -> str:
         return f"by {run.spec.evaluator}"
     if not run.spec.trains_alone:
         return INHERITED
-    return f"after {plural(run.spec.budget.own_updates, 'update')} of training alone"
+    budget = run.spec.budget
+    alone = f"after {plural(budget.own_updates, 'update')} of training alone"
+    return alone if budget.own_seeds == 1 else f"{alone}, as the mean of {budget.own_seeds} seeds"

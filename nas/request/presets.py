@@ -73,6 +73,8 @@ class Budget(BaseModel):
         own_updates: 0 to observe networks with weights inherited from the supernet. Above 0 there
             is no supernet: each network is trained alone for so many updates before it is
             observed, otherwise with the numbers of `retrain`, whose schedule ends with them.
+        own_seeds: trainings of each network that is trained alone, each with first weights and an
+            order of examples of its own; what is observed is the mean of their scores.
         valid_examples: validation examples (images, pairs or lines) that networks are compared on
             while searching; 0 for all.
         observations: most networks whose quality is measured before the last ones are
@@ -92,6 +94,7 @@ class Budget(BaseModel):
     distil: DistilBudget = DistilBudget()
     supernet: TrainingSettings = TrainingSettings()
     own_updates: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    own_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
     rounds: RoundsBudget = RoundsBudget()

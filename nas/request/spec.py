@@ -541,6 +541,12 @@ class SearchSpec(SearchTerms):
                 "scratch, and a search that begins with a checkpoint inherits its weights: set "
                 "own_updates to 0, or search without the checkpoint"
             )
+        if self.budget.own_seeds > 1 and not self.trains_alone:
+            raise ValueError(
+                f"own_seeds is {self.budget.own_seeds:,}, but no network is trained alone before "
+                "it is observed: set own_updates to the updates of such a training, or own_seeds "
+                "to 1"
+            )
         return self
 
     @property
@@ -595,28 +601,24 @@ class SearchSpec(SearchTerms):
     def digest(self) -> str:
         """sha256 of the whole spec; fields that older versions had not are left out when unused."""
         values = self.model_dump(mode="json")
-        if not self.keep:
-            del values["keep"]
-        if self.evaluator is None:
-            del values["evaluator"]
-        if self.device_profile is None:
-            del values["device_profile"]
-        if self.baseline is None:
-            del values["baseline"]
+        for name in ("keep", "evaluator", "device_profile", "baseline"):
+            if not values[name]:
+                del values[name]
         if self.start is None:
             del values["start"], values["budget"]["distil"]
         for training in (values["budget"]["supernet"], values["budget"]["retrain"]):
             for name in LATER_SETTINGS:
                 if not training[name]:
                     del training[name]
-        if not self.trains_alone:
-            del values["budget"]["own_updates"]
+        for name, unused in (("own_updates", 0), ("own_seeds", 1)):
+            if values["budget"][name] == unused:
+                del values["budget"][name]
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Of a training, none of which older versions had; all are off where they are 0.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute")
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss")
 
 
 def build_spec(**values: Any) -> SearchSpec:

@@ -45,17 +45,19 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparedNetwork:
-    """A network of one of the fronts.
+    """A network of one of the fronts, or one that a winner is held against.
 
     Attributes:
         run: place of its run among those compared, from 0.
         entry: the network.
         result: of its training from scratch.
+        baseline: whether it is a baseline, of which the search itself knows no quality.
     """
 
     run: int
     entry: FrontEntry
     result: Retrained | None
+    baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Comparison:
     def networks(
         self, conditions: Sequence[Condition] = (), *, retrained: bool = False
     ) -> list[ComparedNetwork]:
-        """The networks of all fronts.
+        """The networks of all fronts, and behind those of each its baselines.
 
         Args:
             conditions: that they meet; a network of which a value is not known meets none on it.
@@ -88,11 +90,14 @@ class Comparison:
         found = []
         for place, run in enumerate(self.runs):
             results = {one.id: one for one in run.contents.retrained}
-            for entry in run.front.entries:
+            others = {one.entry.id: one.entry for one in run.front.baselines}
+            entries = {entry.id: entry for entry in run.front.entries}
+            for entry in (entries | {k: v for k, v in others.items() if k not in entries}).values():
                 known = entry.values
                 met = all(c.name in known and not c.missed_by(known) for c in conditions)
                 if met and (entry.id in results or not retrained):
-                    found.append(ComparedNetwork(place, entry, results.get(entry.id)))
+                    result, plain = results.get(entry.id), entry.id in others
+                    found.append(ComparedNetwork(place, entry, result, plain))
         return found
 
 
@@ -207,6 +212,7 @@ def rows(
                 "job": jobs[one.run],
                 "title": run.title,
                 "id": one.entry.id,
+                "baseline": one.baseline,
                 **{f"test_{name}": value for name, value in scores.items()},
                 **one.entry.measured,
                 **{f"predicted_{name}": value for name, value in one.entry.predicted.items()},

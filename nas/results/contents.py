@@ -116,8 +116,8 @@ class Epoch:
 
     epoch: int
     train_loss: float
-    probe_loss: float | None
-    tau: float | None
+    probe_loss: float | None = None
+    tau: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from nas.request.spec import SearchSpec
 from search_spaces.architecture import Architecture
 from supernet.building import build_network
 from supernet.extraction import StandAlone, Supernet
+from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
 from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import Trainer
@@ -59,13 +60,17 @@ def trainer_of(
     )
 
 
-def trained_alone(spec: SearchSpec, task: Task[Any, Any], architecture: Architecture) -> Supernet:
+def trained_alone(
+    spec: SearchSpec, task: Task[Any, Any], architecture: Architecture, number: int = 0
+) -> Supernet:
     """A network after `Budget.own_updates` updates of training alone.
 
     Args:
         spec: the request, with such updates.
         task: to learn from.
         architecture: the network.
+        number: which of its `Budget.own_seeds` trainings, from 0, which has the run's seed. That of
+            another is far from it, so that no retraining with one of the next seeds repeats it.
 
     Returns:
         The weights after the last update, or their running average where `retrain` has one; on the
@@ -74,6 +79,8 @@ def trained_alone(spec: SearchSpec, task: Task[Any, Any], architecture: Architec
     Raises:
         DivergedError: when a loss of the training is not finite.
     """
+    if number:
+        spec = spec.model_copy(update={"seed": mixed_seed(spec.seed, number)})
     settings = short_settings(spec)
     trainer = trainer_of(new_network(spec, architecture, settings), spec, task, settings)
     for _ in trainer.run():

@@ -10,8 +10,14 @@ from typing import Any
 from nas.objectives import QUALITY
 from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
-from nas.report.front_section import TICKS, checkpoint_traces, front_traces, retrained_traces
-from nas.report.markup import Html, cell, missing, table, tag
+from nas.report.front_section import (
+    TICKS,
+    baseline_traces,
+    checkpoint_traces,
+    front_traces,
+    retrained_traces,
+)
+from nas.report.markup import Html, cell, join, missing, table, tag
 from nas.results.comparison import ComparedNetwork, Comparison, gene_summaries
 from search_spaces.space import Choice
 from service.api.run_cache import MOST_IN_ALL
@@ -55,6 +61,7 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         name = f"{number}. {compared.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
         traces += retrained_traces(run, cost, f"{number}. retrained", colour)
+        traces += baseline_traces(run, cost, f"{number}. baseline", colour)
         begun = f"{number}. its checkpoint"
         traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
     shown = [trace for trace in traces if trace["x"]]
@@ -66,7 +73,8 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
     }
     caption = (
         f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
-        "lower is better. A star is a network when trained from scratch."
+        "lower is better. A star is a network when trained from scratch, a cross a plain one "
+        "that the winner is held against."
     )
     return chart(f"compare-{cost}", shown, layout, caption, 28)
 
@@ -91,6 +99,7 @@ def network_table(
     for one in networks[:MOST_LISTED]:
         entry = one.entry
         link = tag("a", entry.id, href=f"/jobs/{jobs[one.run]}/networks/{entry.id}")
+        link = join(link, " ", tag("span", "baseline", class_="small")) if one.baseline else link
         row = [cell(link), cell(f"{one.run + 1}. {made.runs[one.run].title}")]
         if one.result is None:
             row.append(cell("–", -1.0))
@@ -99,8 +108,9 @@ def network_table(
             text = f"{words.SCORES[one.result.headline]} {words.score(one.result.headline, score)}"
             row.append(cell(text, score))
         for name in made.objectives:
-            value, guess = entry.value(name), "" if name in entry.measured else " (predicted)"
-            row.append(cell(words.value(name, value) + guess, value))
+            value = entry.values.get(name)
+            guess = "" if name in entry.measured or value is None else " (predicted)"
+            row.append(cell(words.value(name, value) + guess, -1.0 if value is None else value))
         rows.append([*row, cell(words.outline(entry.network))])
     caption = f"{words.plural(len(networks), 'network')} of the fronts. A click on a head sorts."
     if len(networks) > MOST_LISTED:
@@ -147,6 +157,7 @@ class _Axis:
 
 def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     """Genes and objectives of networks as lines, a colour for each front."""
+    networks = [one for one in networks if one.entry.values.keys() >= set(made.objectives)]
     if len(networks) < 2:
         return missing("Parallel coordinates need at least two networks.")
     networks = networks[:: math.ceil(len(networks) / MOST_LINES)]

@@ -31,10 +31,11 @@ from service.auth import Role, Token
 from service.dashboard.static import address_of
 from service.jobs.states import Job, State
 
-# Scripts come from here only. Charts set styles of their own, so these are allowed inline.
+# Scripts come from here only. Charts set styles of their own, so these are allowed inline, and are
+# drawn as pictures by way of blobs.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
 # With the usual no-referrer a browser would not name the origin of a form, which we ask for.

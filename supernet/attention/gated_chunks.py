@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.attention.causal_linear import from_chunks, in_chunks
@@ -108,7 +107,7 @@ def _in_chunks(
     fallen_cLG = (log_gate * LOG2_E).cumsum(dim=1)
     total_c1G = fallen_cLG[:, -1:]
     fell_cLG = fallen_cLG.exp2()
-    keys_cLC = k * (total_c1G - fallen_cLG).exp2()
+    to_end_cLG = (total_c1G - fallen_cLG).exp2()
     keep_bnG1 = fell_cLG[:, -1, :, None].unflatten(0, (rows, -1))
     if past_BHCV is None:
         past_bCV = q.new_zeros(rows, features, columns)
@@ -119,22 +118,26 @@ def _in_chunks(
             weights_cLL = (q @ k.mT) * _decays(fallen_cLG)
         else:
             weights_cLL = _channel_products(q, k, fallen_cLG)
-        own_bnCV = (keys_cLC.mT @ v).unflatten(0, (rows, -1))
+        own_bnCV = ((k * to_end_cLG).mT @ v).unflatten(0, (rows, -1))
         before_cCV, state_bCV = _carried(own_bnCV, keep_bnG1, past_bCV)
+        out_cLV = (q * fell_cLG) @ before_cCV
     else:
         beta_cL1 = in_chunks(beta_BHN[..., None], length)
         decays_cLL = _decays(fallen_cLG)
-        weights_cLL = (q @ k.mT) * decays_cLL
-        seen_cLL = (k @ k.mT) * (decays_cLL * beta_cL1)
+        weights_cLL = times(q @ k.mT, decays_cLL)
+        seen_cLL = times(k @ k.mT, times(decays_cLL, beta_cL1))
         # What is written if each key first takes out what the chunk's earlier ones wrote there.
-        mixed_cLL = _unit_inverse(seen_cLL) * beta_cL1.mT
+        mixed_cLL = times(_unit_inverse(seen_cLL), beta_cL1.mT)
         own_bnLV, taken_bnLC, keys_bnLC = (
             part.unflatten(0, (rows, -1))
-            for part in (mixed_cLL @ v, (mixed_cLL * fell_cLG.mT) @ k, keys_cLC)
+            for part in (mixed_cLL @ v, times(mixed_cLL, fell_cLG.mT) @ k, k * to_end_cLG)
         )
-        v, before_cCV, state_bCV = _corrected(own_bnLV, taken_bnLC, keys_bnLC, keep_bnG1, past_bCV)
-    out_cLV = torch.baddbmm((q * fell_cLG) @ before_cCV, weights_cLL, v)
-    out_BHNV = from_chunks(out_cLV, batch, heads, states)
+        q_bnLC = q.unflatten(0, (rows, -1))
+        v, read_cLV, state_bCV = _corrected(
+            q_bnLC, own_bnLV, taken_bnLC, keys_bnLC, keep_bnG1, past_bCV
+        )
+        out_cLV = times(read_cLV, fell_cLG)
+    out_BHNV = from_chunks(plus_product(out_cLV, weights_cLL, v), batch, heads, states)
     return out_BHNV, state_bCV.unflatten(0, (batch, heads))
 
 
@@ -149,26 +152,47 @@ def _carried(own_bnCV: Tensor, keep_bnG1: Tensor, past_bCV: Tensor) -> tuple[Ten
 
 
 def _corrected(
-    own_bnLV: Tensor, taken_bnLC: Tensor, keys_bnLC: Tensor, keep_bn11: Tensor, past_bCV: Tensor
+    q_bnLC: Tensor,
+    own_bnLV: Tensor,
+    taken_bnLC: Tensor,
+    keys_bnLC: Tensor,
+    keep_bn11: Tensor,
+    past_bCV: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the delta rule writes, ``(c, L, V)``, the state before each chunk, and the last one.
+    """What the delta rule writes and what is read of states before chunks, and the last state.
 
     Args:
-        own_bnLV: what is written where the state before the chunk is zero.
+        q_bnLC: queries.
+        own_bnLV: what is written where the state before the chunk is zero; see `times`.
         taken_bnLC: what of that state is taken out.
         keys_bnLC: keys, decayed to the chunk's end.
         keep_bn11: gate of a whole chunk.
         past_bCV: the state before the first chunk.
+
+    Returns:
+        ``(c, L, V)`` twice, and ``(b, C, V)``.
     """
-    state_bCV, written, before = past_bCV, [], []
-    for own_bLV, taken_bLC, keys_bLC, keep_b11 in zip(
-        *(x.unbind(1) for x in (own_bnLV, taken_bnLC, keys_bnLC, keep_bn11)), strict=True
+    parts = [x.unbind(1) for x in (own_bnLV, taken_bnLC, keys_bnLC.mT, keep_bn11)]
+    if torch.is_grad_enabled():
+        state_bCV, written, before = past_bCV, [], []
+        for own_bLV, taken_bLC, keys_bCL, keep_b11 in zip(*parts, strict=True):
+            before.append(state_bCV)
+            written.append(plus_product(own_bLV, taken_bLC, state_bCV, -1))
+            state_bCV = plus_product(state_bCV * keep_b11, keys_bCL, written[-1])
+        written_cLV, before_cCV = (torch.stack(x, dim=1).flatten(0, 1) for x in (written, before))
+        return written_cLV, q_bnLC.flatten(0, 1) @ before_cCV, state_bCV
+    # The same where it stands, and without a copy of each state to be read later.
+    read_bnLV = torch.empty_like(own_bnLV)
+    state_bCV, next_bCV = past_bCV.clone(), torch.empty_like(past_bCV)
+    for q_bLC, read_bLV, own_bLV, taken_bLC, keys_bCL, keep_b11 in zip(
+        q_bnLC.unbind(1), read_bnLV.unbind(1), *parts, strict=True
     ):
-        before.append(state_bCV)
-        written.append(torch.baddbmm(own_bLV, taken_bLC, state_bCV, alpha=-1))
-        state_bCV = torch.baddbmm(state_bCV * keep_b11, keys_bLC.mT, written[-1])
-    written_cLV, before_cCV = (torch.stack(x, dim=1).flatten(0, 1) for x in (written, before))
-    return written_cLV, before_cCV, state_bCV
+        torch.bmm(q_bLC, state_bCV, out=read_bLV)
+        plus_product(own_bLV, taken_bLC, state_bCV, -1)
+        torch.mul(state_bCV, keep_b11, out=next_bCV)
+        plus_product(next_bCV, keys_bCL, own_bLV)
+        state_bCV, next_bCV = next_bCV, state_bCV
+    return own_bnLV.flatten(0, 1), read_bnLV.flatten(0, 1), state_bCV
 
 
 def _unit_inverse(lower_cLL: Tensor) -> Tensor:
@@ -183,13 +207,30 @@ def _unit_inverse(lower_cLL: Tensor) -> Tensor:
         half = length // 2
         diagonal = lower_cLL[:, :half, :half], lower_cLL[:, half:, half:]
         first, second = _unit_inverse(torch.cat(diagonal)).chunk(2)
-        corner = -second @ (lower_cLL[:, half:, :half] @ first)
-        return torch.cat((F.pad(first, (0, half)), torch.cat((corner, second), dim=2)), dim=1)
+        inverse_cLL = torch.zeros_like(lower_cLL)
+        inverse_cLL[:, :half, :half], inverse_cLL[:, half:, half:] = first, second
+        inverse_cLL[:, half:, :half] = -second @ (lower_cLL[:, half:, :half] @ first)
+        return inverse_cLL
     identity_LL = torch.eye(length, dtype=lower_cLL.dtype, device=lower_cLL.device)
     solved: Tensor = torch.linalg.solve_triangular(
         lower_cLL, identity_LL.expand_as(lower_cLL), upper=False, unitriangular=True
     )
     return solved
+
+
+def times(own: Tensor, factor: Tensor) -> Tensor:
+    """The product, in the memory of `own` where no gradient is asked for.
+
+    It is for what the caller has made itself and reads no more. On a CPU the time of such a product
+    is that of its memory, and memory that was just written is near.
+    """
+    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+
+
+def plus_product(own: Tensor, left: Tensor, right: Tensor, rate: int = 1) -> Tensor:
+    """``own + rate * left @ right``, each of three dimensions, in memory as `times`."""
+    out = None if torch.is_grad_enabled() else own
+    return torch.baddbmm(own, left, right, alpha=rate, out=out)
 
 
 def _decays(fallen_cL1: Tensor) -> Tensor:
@@ -201,7 +242,7 @@ def _decays(fallen_cL1: Tensor) -> Tensor:
     past_LL = torch.ones(length, length, dtype=fallen_cL1.dtype, device=fallen_cL1.device).tril()
     # Kept from rising before the power is taken, which would overflow there, and its gradient too.
     powers_cLL = (fallen_cL1 - fallen_cL1.mT).clamp(min=LEAST_POWER, max=0.0)
-    return powers_cLL.exp2() * past_LL
+    return times(powers_cLL.exp2(), past_LL)
 
 
 def _channel_products(q_cLC: Tensor, k_cLC: Tensor, fallen_cLC: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from supernet.attention.base import State, in_full_precision
 from supernet.attention.gated import GatedKernel, normed
+from supernet.attention.gated_chunks import times
 
 KEY_EPSILON = 1e-6
 """Of the squared length that queries and keys are divided by."""
@@ -70,10 +71,11 @@ class GatedDeltaKernel(GatedKernel):
     def gates(self, x_BNE: Tensor, heads: int, head_dim: int) -> tuple[Tensor, ...]:
         """``log α`` and ``β``, each ``(B, H, N, 1)``."""
         weight_FE = self.gates_2HE[:, :heads, : x_BNE.shape[-1]].flatten(0, 1)
-        step_BNH, write_BNH = F.linear(x_BNE, weight_FE).split(heads, dim=-1)
-        steps_BNH = F.softplus(step_BNH + self.step_bias_H[:heads])
-        gates = -self.log_rate_H[:heads].exp() * steps_BNH, write_BNH.sigmoid()
-        return tuple(gate.transpose(1, 2)[..., None] for gate in gates)
+        # Heads first, as they are needed: few rows take two thirds of the time of few columns.
+        step_BHN, write_BHN = (weight_FE @ x_BNE.mT).split(heads, dim=1)
+        steps_BHN = F.softplus(step_BHN + self.step_bias_H[:heads, None])
+        log_gate_BHN = steps_BHN * -self.log_rate_H[:heads, None].exp()
+        return log_gate_BHN[..., None], write_BHN.sigmoid()[..., None]
 
     def run(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
@@ -88,8 +90,8 @@ class GatedDeltaKernel(GatedKernel):
         q_rate, k_rate = (length_BFN1.square() + KEY_EPSILON).rsqrt().chunk(2, dim=1)
         q, k = qk_BFND.chunk(2, dim=1)
         out_BHND, past_BHCV = self.sums(
-            q * (q_rate * q.shape[-1] ** -0.5),
-            k * k_rate,
+            times(q, q_rate * q.shape[-1] ** -0.5),
+            times(k, k_rate),
             v,
             log_gate_BHN1,
             beta_BHN1[..., 0],
@@ -101,8 +103,8 @@ class GatedDeltaKernel(GatedKernel):
         """See `GatedKernel.finished`; times the output gate."""
         _, heads, _, head_dim = out_BHND.shape
         gate_BNW = F.linear(x_BNE, self.output_WE[: heads * head_dim, : x_BNE.shape[-1]])
-        gate_BNHD: Tensor = F.silu(gate_BNW).unflatten(-1, (heads, head_dim))
-        return normed(out_BHND, self.gain_D[:head_dim]) * gate_BNHD.transpose(1, 2)
+        gate_BNHD: Tensor = silu(gate_BNW).unflatten(-1, (heads, head_dim))
+        return times(normed(out_BHND, self.gain_D[:head_dim]), gate_BNHD.transpose(1, 2))
 
     def _convolved(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, past_BFTD: Tensor | None
@@ -126,4 +128,9 @@ class GatedDeltaKernel(GatedKernel):
             first = max(0, back - before)
             earlier_BFND = inputs_BFND[:, :, before + first - back : max(0, before + states - back)]
             sums_BFND[:, :, first:].addcmul_(earlier_BFND, taps_TF1D[-1 - back])
-        return F.silu(sums_BFND), last_BFTD
+        return silu(sums_BFND), last_BFTD
+
+
+def silu(own: Tensor) -> Tensor:
+    """SiLU, in the memory of `own` as `times`."""
+    return F.silu(own, inplace=not torch.is_grad_enabled())

@@ -126,6 +126,7 @@ class Trainer:
         self._within = 0  # updates of the epoch that is going on, and the sum of their losses
         self._loss_sum = 0.0
         self._stable = 0
+        self._reached = False  # whether the last epoch's loss was below `stop_loss`
         self._losses: tuple[float, ...] = ()
         self._best = math.inf
         self.history: list[dict[str, float | int | None]] = []
@@ -154,6 +155,7 @@ class Trainer:
         while not self._ended() and self._stable < STABLE_CHECKS:
             train_loss = self._train_epoch()
             self._epoch += 1
+            self._reached = train_loss < self._settings.stop_loss
             self._averages.after_epoch()
             if not self._ended() and self._epoch % self._settings.check_every:
                 self._remember(train_loss, None, math.nan)
@@ -180,7 +182,8 @@ class Trainer:
 
     def _ended(self) -> bool:
         most = self._settings.max_updates
-        return self._epoch >= self._settings.epochs or 0 < most <= self._updates
+        ended = self._epoch >= self._settings.epochs or 0 < most <= self._updates
+        return ended or self._reached
 
     def _epochs(self) -> int:
         """Epochs planned, as far as is known; the last one may be cut short."""
@@ -302,6 +305,7 @@ class Trainer:
             "loss_sum": self._loss_sum,
             "averages": self._averages.state(),
             "stable": self._stable,
+            "reached": self._reached,
             "losses": list(self._losses),
             "best": self._best,
             "history": self.history,
@@ -326,6 +330,7 @@ class Trainer:
         self._stable, self._best = state["stable"], state["best"]
         self._losses = tuple(state["losses"])
         self.history = list(state["history"])
+        self._reached = state.get("reached", False)
         for _ in range(state["updates"] - self._updates):
             self._sampler.draw()
         self._epoch, self._updates = state["epoch"], state["updates"]

@@ -17,6 +17,7 @@ from experiments.hybrid_study import (
     MIXED,
     STUDY,
     Winner,
+    again,
     comparisons,
     fronts_of,
     kinds_of,
@@ -41,7 +42,9 @@ from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes
 from tests.support.study_cases import printed
 
-SPACE = space_at("recall", 64)
+RECALL = load_space("recall")
+USUAL = int(RECALL.workload["source"])
+SPACE = space_at(RECALL, 64)
 ROWS = sample_distinct(SPACE, np.random.default_rng(0), 40)
 
 
@@ -50,21 +53,21 @@ ROWS = sample_distinct(SPACE, np.random.default_rng(0), 40)
 
 @pytest.mark.parametrize("name", ["recall", "python-source"])
 def test_a_space_at_a_length_reads_that_long_and_writes_one_token_more(name: str) -> None:
-    space = space_at(name, 256)
+    space = space_at(load_space(name), 256)
     assert space.workload["source"] == 256 and space.model.max_length == 257
     assert space.data.get("length") == (256 if name == "recall" else None)
-    assert space.slots == space_at(name, 512).slots
+    assert space.slots == space_at(load_space(name), 512).slots
 
 
 def test_a_space_at_no_length_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1 token; given 0"):
-        space_at("recall", 0)
+        space_at(RECALL, 0)
 
 
 def test_costs_are_taken_behind_a_context_and_texts_stay_as_long() -> None:
-    space = space_at("recall", 64, 2048)
+    space = space_at(RECALL, 64, 2048)
     assert space.data == SPACE.data and space.model.max_length == 2049
-    assert numbers_at(space, "quick", {}) == numbers_at(SPACE, "quick", {})
+    assert numbers_at(space, USUAL, "quick", {}) == numbers_at(SPACE, USUAL, "quick", {})
     rows = parts_of(SPACE)["softmax"].translate(
         sample_distinct(parts_of(SPACE)["softmax"], np.random.default_rng(2), 5), SPACE
     )
@@ -72,29 +75,28 @@ def test_costs_are_taken_behind_a_context_and_texts_stay_as_long() -> None:
     assert grown == pytest.approx(np.full(5, 2048 / 64), rel=1e-3)
     assert (network_costs(space, rows) == network_costs(SPACE, rows)).all()
     with pytest.raises(UsageError, match="behind at least 1 token; given 0"):
-        space_at("recall", 64, 0)
+        space_at(RECALL, 64, 0)
 
 
 def test_an_update_reads_as_many_sequences_at_any_length() -> None:
     for length in (64, 128, 512):
-        space = space_at("recall", length)
-        budget = budget_for(space, "quick", numbers_at(space, "quick", {}))
-        usual = load_space("recall").workload["source"]
+        space = space_at(RECALL, length)
+        budget = budget_for(space, "quick", numbers_at(space, USUAL, "quick", {}))
         shipped = budget_for(SPACE, "quick", {})
         for now, then in ((budget.supernet, shipped.supernet), (budget.retrain, shipped.retrain)):
             assert now.segment_length == length
-            assert now.max_tokens == then.max_tokens // usual * length
+            assert now.max_tokens == then.max_tokens // USUAL * length
 
 
 def test_numbers_that_are_given_go_before_all_others() -> None:
     given = {"retrain.max_tokens": "99", "retrain.max_updates": "5"}
-    numbers = numbers_at(SPACE, "quick", given)
+    numbers = numbers_at(SPACE, USUAL, "quick", given)
     assert numbers["retrain.max_tokens"] == "99" and numbers["retrain.max_updates"] == "5"
 
 
 @pytest.mark.parametrize("name", ["recall", "python-source"])
 def test_pure_spaces_have_one_kind_and_the_mixed_one_all(name: str) -> None:
-    parts = parts_of(space_at(name, 128))
+    parts = parts_of(space_at(load_space(name), 128))
     assert list(parts) == ["softmax", "window", "linear", MIXED]
     for kind, part in parts.items():
         networks = part.decode(sample_distinct(part, np.random.default_rng(1), 30))
@@ -174,6 +176,44 @@ def test_times_are_taken_once_and_all_anew_where_one_is_missing(
     assert timed == [1, 2]
 
 
+def test_a_small_space_is_known_whole_and_searched_again() -> None:
+    file = Path(hybrid_study.__file__).with_name("recall_kinds.toml")
+    space = space_at(load_space(str(file)), 16, 2048)
+    assert space.size == 3 + 9 + 27
+    asked_for: set[bytes] = set()
+
+    class Told:
+        """A window directly below softmax is all it takes."""
+
+        problem = SimpleNamespace(reference=np.array([1.0, 1.0]))
+
+        def __call__(self, rows: Genotypes) -> Floats:
+            asked_for.update(row.tobytes() for row in rows)
+            texts = [" ".join(kinds_of(network)) for network in space.decode(rows)]
+            return np.array([0.0 if "window softmax" in text else 0.5 for text in texts])
+
+        def keep(self) -> None:
+            pass
+
+    told = Told()
+    told.space = space  # type: ignore[attr-defined]
+
+    def price(rows: Genotypes) -> Floats:
+        return counted(space, rows, [CACHE])[CACHE][:, None]
+
+    options = SimpleNamespace(searches=1, budget=39, first=12)
+    whole = again(cast(Oracle, told), {CACHE: price}, cast(Any, options))
+    assert len(asked_for) == len(whole["networks"]) == 39
+    assert [one["in_search"] for one in whole["networks"]] == [0.0] * 7 + [0.5] * 32
+    (row,) = whole["searches"]
+    assert row["kinds"] == ["window", "softmax"]
+    # With as many evaluations as networks nobody can miss it.
+    for places in (row["found_at"], row["at_random"]):
+        assert len(places) == 1 and 1 <= places[0] <= 39
+    text = printed(show(content() | {"whole": whole}))
+    assert "all 39 networks" in text and "1 of 1" in text
+
+
 # -- what the numbers say -------------------------------------------------------------------------
 
 
@@ -206,6 +246,7 @@ def content(tau: float = 0.8) -> dict[str, Any]:
         "context": 2048,
         "quality": "accuracy",
         "budget": 8,
+        "whole": None,
         "seeds": 3,
         "updates": {"alone": 500, "supernet": 0, "scratch": 1000},
         "fronts": [
@@ -319,6 +360,6 @@ def test_a_study_begun_again_does_nothing_twice(
 
 
 def network_costs_of(row: dict[str, Any]) -> float:
-    space = space_at("recall", 48)
+    space = space_at(RECALL, 48)
     rows = space.encode([Architecture.from_json(row["architecture"])])
     return float(network_costs(space, rows)[0, 1])

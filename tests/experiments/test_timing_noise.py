@@ -57,6 +57,8 @@ def test_what_is_printed() -> None:
     first = ([WINNER], [Timing("odd", "first 0", 1.3, False, 1.0)])
     alone = printed(show(numbers_of("some device", (WINNER,), TIMINGS, 20.0, first)))
     assert "never quiet 1 of 1 winners are within their limit plus 3 %, and 100.0% of 1 " in alone
+    none = numbers_of("some device", (WINNER,), (), 20.0)
+    assert "0 timings were accepted" in printed(show(none)) and not met(none)
     error = replace(WINNER, error="none is sure")
     assert "no winner: none is sure" in printed(show(study(winner=error)))
 

@@ -98,7 +98,11 @@ def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) 
     assert "121" in found["note"] and str(server.settings.home) not in found["note"]
     problem(alice.post(f"{place}/finish"), 409)
     assert alice.delete(place).status_code == 204
-    problem(alice.get(place), 404)
+    place = begun(alice, bad, name="bad", skip_bad=True)
+    put(alice, place, bad)
+    alice.post(f"{place}/finish")
+    assert ended(alice, place) is None
+    alice.delete("/data/sets/bad")
     assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
 
 

@@ -286,6 +286,7 @@ def _amounts(budget: Budget) -> dict[str, str]:
     evolution = budget.evolution
     return {
         "training before observing": f"{budget.own_updates:,} updates each"
+        + (f", {budget.own_seeds} seeds" if budget.own_seeds > 1 else "")
         if budget.own_updates
         else _length(budget.supernet),
         "observed networks": f"{budget.observations:,}",

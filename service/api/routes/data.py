@@ -44,6 +44,7 @@ class DataRequest(BaseModel):
     image_size: Annotated[
         int | None, Field(ge=1, le=1024, description="Side that pictures are scaled to.")
     ] = None
+    skip_bad: Annotated[bool, Field(description="Leave out examples that cannot be used.")] = False
 
 
 class DataUploadOut(BaseModel):
@@ -102,7 +103,7 @@ def begin(given: DataRequest, token: Submitter, context: InContext) -> DataUploa
         raise ProblemError(
             409, f"the server has a data set named {given.name}: choose another name", "/name"
         )
-    request = given.model_dump(include={"task", "image_size"})
+    request = given.model_dump(include={"task", "image_size", "skip_bad"})
     made = context.data.announce(token.name, given.name, given.file, given.bytes, request)
     return _found(context, token, made.id)
 

@@ -223,7 +223,8 @@
     async function check() {
       const number = (asked += 1);
       const body = new URLSearchParams(new FormData(form));
-      const answer = await fetch(form.dataset.check, { method: "POST", body });
+      const path = form.getAttribute("data-check");  // a field hides the form's own .dataset
+      const answer = await fetch(path, { method: "POST", body });
       if (number !== asked || !answer.ok) return;  // something was typed meanwhile
       const found = await answer.json();
       if (number !== asked) return;
@@ -282,7 +283,8 @@
   function told(found) {
     const parts = [];
     if (found.warning) parts.push(element("p", found.warning, "warning"));
-    const chances = Object.entries(found.chances).slice(0, 5);
+    // An object's keys that are numbers come in their own order.
+    const chances = Object.entries(found.chances).sort((a, b) => b[1] - a[1]).slice(0, 5);
     if (!chances.length) parts.push(element("blockquote", found.answer));
     for (const [name, chance] of chances) {
       const line = element("p", "", "chance");
@@ -299,6 +301,7 @@
   if (trying) {
     const status = trying.querySelector("[role=status]");
     const button = trying.querySelector("button");
+    button.disabled = false;
     trying.addEventListener("submit", async (event) => {
       event.preventDefault();
       button.disabled = true;
@@ -404,11 +407,12 @@
   // Sends what the service has not got yet; a file that is on its way goes on there.
   async function uploadData(form, bar, say) {
     const [file] = form.elements.file.files;
-    const { name, task, image_size } = form.elements;
+    const { name, task, image_size, skip_bad } = form.elements;
     const known = await ask("GET", "/api/v1/data");
     const same = (one) => one.state === "coming" && one.file === file.name && one.bytes === file.size;
     const side = image_size.value ? { image_size: Number(image_size.value) } : {};
-    const wanted = { name: name.value, file: file.name, bytes: file.size, task: task.value, ...side };
+    const how = { task: task.value, skip_bad: skip_bad.checked, ...side };
+    const wanted = { name: name.value, file: file.name, bytes: file.size, ...how };
     let upload = known.uploads.find(same) ?? await ask("POST", "/api/v1/data", wanted);
     const place = `/api/v1/data/${upload.id}`;
     bar.max = file.size;
@@ -436,6 +440,7 @@
   if (bringing) {
     const bar = bringing.querySelector("progress");
     const button = bringing.querySelector("button");
+    button.disabled = false;
     const status = bringing.querySelector("[role=status]");
     const say = (text) => { status.textContent = text; };
     bringing.elements.file.addEventListener("change", (event) => {

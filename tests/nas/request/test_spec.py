@@ -251,7 +251,7 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
     assert values.pop("keep") == {} and values.pop("evaluator") is None
     assert values.pop("device_profile") is None and values.pop("baseline") is None
     assert values.pop("start") is None and values["budget"].pop("distil")
-    assert values["budget"].pop("own_updates") == 0
+    assert values["budget"].pop("own_updates") == 0 and values["budget"].pop("own_seeds") == 1
     for training in ("supernet", "retrain"):
         for name in LATER_SETTINGS:
             assert not values["budget"][training].pop(name)

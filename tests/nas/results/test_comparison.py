@@ -9,6 +9,7 @@ import pytest
 from nas.request.picks import read_conditions
 from nas.results.comparison import ComparedRun, compare_runs, gene_summaries, rows
 from nas.results.reader import read_contents
+from nas.search.front import Baseline
 from tests.support.run_fixture import finished_run, retrain
 
 
@@ -107,3 +108,16 @@ def test_genes_are_summed_up_over_the_layers(runs: list[ComparedRun]) -> None:
         assert found["encoder.ffn_dim (mean)"] == pytest.approx(mean)
         kinds = [value for name, value in found.items() if name.startswith("encoder.attention = ")]
         assert sum(map(int, kinds)) == len(layers)
+
+
+def test_baselines_stand_behind_the_front(runs: list[ComparedRun]) -> None:
+    run = runs[0]
+    plain = replace(runs[1].front.entries[0], measured={"params": 9.0}, predicted={})
+    on_front = run.front.entries[0]
+    baselines = tuple(Baseline(one, ("largest",)) for one in (plain, on_front))
+    front = replace(run.front, baselines=baselines)
+    made = compare_runs([replace(run, contents=replace(run.contents, front=front))])
+    found = made.networks()
+    assert [one.entry.id for one in found] == [*(e.id for e in front.entries), plain.id]
+    assert [one.baseline for one in found] == [True, *[False] * (len(front.entries) - 1), True]
+    assert plain.id not in {one.entry.id for one in made.networks(read_conditions("quality<=9"))}

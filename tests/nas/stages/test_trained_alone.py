@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from nas.console.app import app
 from nas.executors.base import ExecutorSettings
 from nas.report.page import render
+from nas.report.words import observed_how
 from nas.request.presets import Budget
 from nas.request.spec import SearchSpec, Start
 from nas.results.export import ExportRequest, export_network
 from nas.results.reader import read_contents
-from nas.run.evaluator import open_evaluator
+from nas.run.evaluator import Evaluator, open_evaluator
 from nas.run.folder import RunFolder
 from nas.run.network_training import new_network, short_settings, trained_alone, trainer_of
 from nas.run.opened import OpenedRun
@@ -60,6 +61,16 @@ def test_requests_without_it_have_the_digest_of_older_versions(tmp_path: Path) -
     values = old.model_dump(mode="json")
     del values["budget"]["own_updates"]
     assert type(old)(**values).digest == old.digest != new.digest
+
+
+def test_several_seeds_are_for_networks_trained_alone(tmp_path: Path) -> None:
+    twice = spec_of(tmp_path / "twice", numbers={**ALONE, "own_seeds": "2"})
+    once = spec_of(tmp_path / "once", numbers={**ALONE, "own_seeds": "1"})
+    values = once.model_dump(mode="json")
+    del values["budget"]["own_seeds"]
+    assert type(once)(**values).digest == once.digest != twice.digest
+    with pytest.raises(UsageError, match="own_seeds is 2, but no network is trained alone .* set"):
+        spec_of(tmp_path / "none", numbers={"own_seeds": "2"})
 
 
 def test_checkpoints_are_inherited(tmp_path: Path) -> None:
@@ -109,6 +120,23 @@ def test_what_is_observed_is_the_network_after_it(run: RunFolder) -> None:
     model = trained_alone(run.spec, opened.quick_task, network)
     found = evaluate(opened.quick_task, model, network, opened.quick_task.valid)
     assert (line["quality"], line["valid_accuracy"]) == (found.loss, found.accuracy)
+
+
+def test_what_is_observed_with_several_seeds_is_their_mean(run: RunFolder) -> None:
+    opened = OpenedRun(RunFolder.open(run.path))
+    task, network = opened.quick_task, networks(run)[0]
+    spec = with_budget(run.spec, own_seeds=3)
+    models = [trained_alone(spec, task, network, number) for number in range(3)]
+    losses = [evaluate(task, model, network, task.valid).loss for model in models]
+    assert losses[0] == run.read_journal(OBSERVED)[0]["quality"]
+    assert len(set(losses)) == 3
+    # Not a neighbour's seed, which a retraining may have.
+    near = trained_alone(spec.model_copy(update={"seed": spec.seed + 1}), task, network)
+    assert evaluate(task, near, network, task.valid).loss not in losses
+    found = Evaluator(spec, task, None).quality(network)
+    assert found["quality"] == pytest.approx(sum(losses) / 3, rel=1e-12)
+    told = observed_how(replace(read_contents(run), spec=spec))
+    assert told == f"after {UPDATES} updates of training alone, as the mean of 3 seeds"
 
 
 def test_more_updates_learn_more(run: RunFolder) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,13 @@ from nas.search.front import read_front
 from service.jobs.states import Job, Kind
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker
+from tests.nas.stages.test_prepared_search import IMAGE_SPACE, prepare_images
 from tests.support import run_fixture
 from tests.support.export_cases import hub_without_net
-from tests.support.service_cases import Server, do_job
+from tests.support.prepare_cases import pictures, png
+from tests.support.service_cases import Server, do_job, submission
 from tests.support.start_cases import write_llama
+from tests.support.trained_cases import trained
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 Page, expect = playwright.Page, playwright.expect
@@ -36,6 +41,7 @@ pytestmark = [
 ALL = -1  # a step that ends the job
 LATE = ("pareto.json", "verification.jsonl", "retrained", "stages")
 NARROW = {"width": 360, "height": 740}
+AXE = Path(os.environ.get("NAS_AXE", "node_modules/axe-core/axe.min.js"))
 
 
 class Stepwise:
@@ -236,15 +242,80 @@ def test_points_show_their_networks_side_by_side(page: Page, server: Server, don
     expect(cards).to_have_count(0)
 
 
-def test_fronts_of_two_searches_in_one_chart(page: Page, server: Server, done: str) -> None:
+def test_fronts_are_compared_and_the_address_is_sent(
+    page: Page, chromium: playwright.Browser, server: Server, done: str
+) -> None:
     other = server.finished(server.client("alice"), seed=5, title="later")
     page.goto(server.url)
     for job in (done, other):
         page.locator(f"#tick-{job}").check()
     page.get_by_role("button", name="Compare the fronts").click()
-    legend = page.locator(".legendtext")
-    expect(legend).to_have_count(2)
-    assert {text[3:] for text in legend.all_text_contents()} == {"earlier", "later"}
+    names = page.locator("#chart-compare-latency_ms .legendtext")
+    expect(names.filter(has_text=re.compile("earlier|later"))).to_have_count(2)
+    expect(page.locator("#chart-coordinates .legendtext")).to_have_count(2)
+    page.get_by_role("textbox", name="Conditions").fill("latency_ms<=1.12")
+    page.get_by_role("button", name="Show").click()
+    rows = page.locator("#networks tbody tr")
+    expect(page).to_have_url(re.compile("where="))
+    few = rows.count()
+    page.go_back()
+    expect(rows).not_to_have_count(few)
+    page.go_forward()
+    expect(rows).to_have_count(few)
+    page.reload()
+    expect(rows).to_have_count(few)
+    with page.expect_download() as picture:
+        page.get_by_role("button", name="PNG of compare-latency_ms").click()
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as file:
+        page.get_by_role("link", name="CSV").click()
+    assert len(file.value.path().read_text().splitlines()) == few + 1
+    with chromium.new_context() as context:  # whoever gets the address logs in and is there
+        opened = context.new_page()
+        opened.goto(page.url)
+        opened.get_by_label("Token").fill(server.token("alice"))
+        opened.get_by_role("button", name="Log in").click()
+        expect(opened).to_have_url(page.url.partition("#")[0])  # which no server is told
+        expect(opened.locator("#networks tbody tr")).to_have_count(few)
+
+
+def test_what_is_shown_of_a_job_is_in_its_address(page: Page, server: Server, done: str) -> None:
+    page.goto(f"{server.url}/jobs/{done}")
+    page.locator("a[data-network]").nth(1).click()
+    cards = page.locator("#chosen .network")
+    expect(cards).to_have_count(1)
+    page.reload()
+    expect(cards).to_have_count(1)
+    page.get_by_role("link", name="More of").click()
+    expect(page.locator("#parts")).to_contain_text("encoder.0.ffn")
+    page.go_back()
+    expect(cards).to_have_count(1)
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Retrain the ticked").click()
+    expect(page.locator("#none-ticked")).to_be_visible()
+
+
+def test_a_network_is_asked_with_a_picture(page: Page, server: Server, tmp_path: Path) -> None:
+    address = asked_about_pictures(server, tmp_path)
+    (tmp_path / "given.png").write_bytes(png(pictures(1)[0][0]))
+    page.goto(server.url + address)
+    page.locator("input[type=file]").set_input_files(tmp_path / "given.png")
+    page.get_by_role("button", name="Ask").click()
+    chances = page.locator(".answer meter")
+    expect(chances.first).to_be_attached()
+    values = chances.evaluate_all("all => all.map((one) => one.value)")
+    assert values == sorted(values, reverse=True) and sum(values) == pytest.approx(1.0)
+
+
+def asked_about_pictures(server: Server, tmp_path: Path) -> str:
+    """Where a network has its page that was trained on pictures."""
+    data = prepare_images(tmp_path)
+    job, _ = server.store.jobs.submit(submission())
+    run = trained(server.settings.runs / job.run, IMAGE_SPACE, dataset="pets", data=str(data))
+    (entry,) = (one for one in read_front(run).entries if run.has(f"retrained/{one.id}/weights.pt"))
+    run_fixture.retrain(run, replace(entry, measured={**entry.measured, "params": 1.0}))
+    server.client("alice").post(f"/jobs/{job.id}/cancel")
+    return f"/jobs/{job.id}/networks/{entry.id}"
 
 
 def test_a_search_is_cancelled_and_retried(page: Page, steps: queue.Queue[int]) -> None:
@@ -299,10 +370,84 @@ def test_a_folder_is_uploaded_as_a_checkpoint(
     assert not kept.exists()
 
 
-@pytest.mark.parametrize("path", ["/", "/new?space=multi30k", "/jobs/ID", "/compare?job=ID"])
+def test_data_are_uploaded_and_offered(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "mails.jsonl"
+    lines = [f'{{"text": "{word} {n}", "label": "{word}"}}\n' for n in range(60) for word in "ab"]
+    file.write_text("".join(lines))
+    page.get_by_role("link", name="Data").click()
+    page.get_by_label("File").set_input_files(file)
+    expect(page.get_by_label("Name")).to_have_value("mails")
+    page.get_by_role("button", name="Upload").click()
+    row = page.get_by_role("row").filter(has_text="mails").filter(has_text="yours")
+    expect(row).to_contain_text("classification")
+    page.get_by_role("link", name="New search").click()
+    page.get_by_label("Data set").select_option("mails")
+    file.write_text("".join([*lines, "{}\n"]))
+    page.goto(page.url.replace("/new", "/data"))
+    page.get_by_label("File").set_input_files(file)
+    page.get_by_label("Name").fill("wrong")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator(".problem")).to_contain_text("121")
+    page.get_by_role("button", name="Dismiss").click()
+    expect(page.locator(".problem")).to_have_count(0)
+
+
+def test_a_search_is_sent_again_with_changes(page: Page, server: Server, done: str) -> None:
+    page.goto(f"{server.url}/jobs/{done}")
+    page.get_by_role("link", name="Again with changes").click()
+    expect(page.get_by_label("Title")).to_have_value("earlier")
+    limit = page.locator('[name="limit:params"]')
+    limit.fill("1")
+    expect(page.locator("#problem")).to_contain_text("smallest it can reach")
+    expect(limit).to_have_attribute("aria-invalid", "true")
+    limit.fill("30000")
+    expect(page.locator("#problem")).to_be_hidden()
+    page.get_by_label("Title").fill("changed")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="changed")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install axe-core")
+def test_axe_finds_nothing_serious(
+    chromium: playwright.Browser, server: Server, done: str, tmp_path: Path
+) -> None:
+    network = read_front(RunFolder.open(server.settings.runs / done)).entries[0].id
+    paths = ["/", "/new", "/data", "/checkpoints", "/webhook", f"/compare?job={done}&job={done}"]
+    paths += [
+        f"/jobs/{done}",
+        f"/jobs/{done}/networks/{network}",
+        f"/jobs/{done}?network={network}",
+    ]
+    paths += [asked_about_pictures(server, tmp_path), "/jobs/nonsense"]
+    found = []
+    for scheme in ("light", "dark"):
+        with chromium.new_context(color_scheme=scheme, bypass_csp=True) as context:
+            page = context.new_page()
+            for path in ("/jobs/without-a-login", f"/?token={server.token('alice')}", *paths):
+                page.goto(server.url + path)
+                page.wait_for_load_state("networkidle")
+                page.evaluate(AXE.read_text())
+                violations = page.evaluate("axe.run()")["violations"]
+                found += [
+                    (scheme, path, one["id"], one["nodes"][0]["html"])
+                    for one in violations
+                    if one["impact"] in ("serious", "critical")
+                ]
+    assert found == []
+
+
+PAGES = (
+    *("/", "/new?space=multi30k", "/data", "/checkpoints", "/jobs/ID"),
+    *("/compare?job=ID", "/jobs/ID/networks/NETWORK"),
+)
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_pages_fit_a_phone(page: Page, server: Server, done: str, path: str) -> None:
     page.set_viewport_size(NARROW)
-    page.goto(server.url + path.replace("ID", done))
+    network = read_front(RunFolder.open(server.settings.runs / done)).entries[0].id
+    page.goto(server.url + path.replace("ID", done).replace("NETWORK", network))
     page.wait_for_load_state("networkidle")
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 

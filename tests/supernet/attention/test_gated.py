@@ -150,6 +150,32 @@ def test_equals_the_naive_twin(case: GatedCase, way: Way, padding: str) -> None:
     assert_near(fast, slow, 2e-5)
 
 
+def all_ways(kernel: GatedKernel, given: Sequence[Tensor], past: State) -> list[Tensor]:
+    """All outputs and states: from the start, behind a state, and in both directions."""
+    q, k, v, x = given
+    first, state = kernel.causal(q, k, v, x_BND=x[:, 0])
+    later, end = kernel.causal(q, k, v, state=past, x_BND=x[:, 0])
+    return [first, *state, later, *end, kernel(q, k, v, key_mask_BM=None, x_BND=x[:, 0])]
+
+
+@pytest.mark.parametrize("chunk", [7, 32])
+def test_without_gradients_numbers_are_the_same_and_nothing_given_is_written_to(
+    case: GatedCase, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gated_chunks, "CHUNK_STATES", chunk)
+    kernel = case.build()
+    for states in (1, 3, chunk, 70):
+        given = inputs(states, seed=states)
+        q, k, v, x = (part.flip(2) for part in given)
+        past = tuple(part.detach() for part in kernel.causal(q, k, v, x_BND=x[:, 0])[1])
+        kept = [part.clone() for part in (*given, *past)]
+        expected = [one.detach() for one in all_ways(kernel, given, past)]
+        for off in (torch.no_grad, torch.inference_mode):
+            with at(chunk, states, off.__name__), off():
+                assert_near(all_ways(kernel, given, past), expected, 1e-12)
+                assert_near([*given, *past], kept, 0)
+
+
 class TestState:
     def test_pieces_are_the_whole(self, case: GatedCase) -> None:
         for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):

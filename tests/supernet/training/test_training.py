@@ -74,6 +74,18 @@ def test_a_stable_ranking_twice_in_a_row_ends_the_training() -> None:
     assert len(finished(trainer(replace(settings, stop_tau=1.5)))) == 8
 
 
+def test_a_loss_that_has_fallen_ends_the_training_and_it_stays_ended(tmp_path: Path) -> None:
+    whole = finished(trainer(replace(SHORT, epochs=6)))
+    losses = [report.train_loss for report in whole]
+    assert losses[1] == min(losses[:2]) < losses[0]
+    settings = replace(SHORT, epochs=6, stop_loss=(losses[0] + losses[1]) / 2)
+    folder = CheckpointFolder(tmp_path, "d")
+    reports = finished(trainer(settings, folder=folder))
+    assert [report.train_loss for report in reports] == losses[:2]
+    assert reports[-1].probe_losses and not reports[-1].stopped  # its end is checked as any
+    assert finished(trainer(settings, folder=folder)) == []
+
+
 def test_a_training_stopped_as_stable_stays_stopped(tmp_path: Path) -> None:
     settings = replace(SHORT, epochs=20, stop_tau=-1.0)
     folder = CheckpointFolder(tmp_path, "d")
