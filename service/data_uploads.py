@@ -215,7 +215,7 @@ class DataUploads(Uploads):
                         raise self._taken(upload.name)
                     write_json(folder / PREPARED / FACTS_FILE, found)
                     (folder / PREPARED).rename(target)
-            shutil.rmtree(folder, ignore_errors=True)
+            self._discard(folder)  # in one step, so that it looks broken off to nobody
         except (UploadError, OSError) as error:
             _tell(folder, str(error))
         finally:
