@@ -161,15 +161,14 @@ class DataUploads(Uploads):
     def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str]:
         if folder == coming:
             return "coming", ""
-        problem = read_facts(folder / PROBLEM_FILE).get("problem")
-        if problem is not None:
-            return "failed", str(problem)
-        lock = FileLock(folder / LOCK_FILE, timeout=0)
         try:
-            with lock:
-                return "lost", "the service ended while it was checked: finish it again"
+            with FileLock(folder / LOCK_FILE, timeout=0):
+                problem = read_facts(folder / PROBLEM_FILE).get("problem")
         except (Timeout, OSError):
             return "checking", self._notes.get(upload.id, "it is being checked")
+        if problem is not None:
+            return "failed", str(problem)
+        return "lost", "the service ended while it was checked: finish it again"
 
     def _aside(self, upload: Upload) -> Path:
         return self._root / upload.owner / f"{ASIDE}{upload.id}"
