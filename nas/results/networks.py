@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,13 +27,14 @@ from nas.run.layout import (
     result_file,
     weights_file,
 )
-from nas.search.front import read_front
+from nas.search.front import pick, read_front
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import (
     ArchitectureError,
     DamagedRunError,
     DataError,
     DivergedError,
+    NasError,
     UsageError,
 )
 
@@ -80,10 +82,10 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
 
     Args:
         folder: the run.
-        given: an id or how one begins; None where there is only one.
+        given: an id or how one begins; None for the only one, or of several the run's winner.
 
     Raises:
-        UsageError: when there is none or more than one, with what to type.
+        UsageError: when there is none, or several without the winner, with what to type.
     """
     trained = [Path(name).parent.name for name in folder.found(result_file("*"))]
     run = shlex.quote(str(folder.path))
@@ -93,6 +95,10 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
         read_front(folder)  # refused without one: there is nothing to train yet
         raise UsageError(f"no network of {run} is trained from scratch yet; nas retrain {run}")
     if len(trained) > 1:
+        with suppress(NasError):  # there is no front yet, or nothing on it meets the conditions
+            winner = pick(read_front(folder), folder.spec.pick).id
+            if winner in trained:
+                return winner
         raise UsageError(
             f"{len(trained)} networks are trained from scratch; give one with --arch: "
             f"{', '.join(trained)}"

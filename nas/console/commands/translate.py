@@ -27,7 +27,7 @@ ARCH: Any = typer.Option(
     "--arch",
     metavar="ID",
     help="A network that was trained from scratch; the first letters of its id are enough.",
-    show_default="the only one there is",
+    show_default="the winner, or the only one there is",
 )
 BEAM: Any = typer.Option(
     None, "--beam", min=1, help="Translations followed at once; 1 is greedy.", show_default="4"

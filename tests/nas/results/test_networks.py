@@ -20,6 +20,7 @@ from nas.results.networks import (
     translate_text,
 )
 from nas.run.folder import RunFolder
+from nas.search.front import pick, read_front
 from search_spaces.errors import DamagedRunError, DataError, UsageError
 from supernet.beam_search import BeamSettings
 from supernet.tasks.base import DECODING_TOKENS, Task
@@ -68,11 +69,18 @@ def test_the_only_one_is_chosen(run: RunFolder) -> None:
     assert choose_trained(run, first[:2]) == first
 
 
-def test_of_several_one_has_to_be_named(run: RunFolder) -> None:
+def test_of_several_without_a_winner_one_has_to_be_named(run: RunFolder) -> None:
     ids = sorted([choose_trained(run, None), train(run, 1)])
+    (run.path / "pareto.json").unlink()
     with pytest.raises(UsageError, match=f"2 networks .* --arch: {', '.join(ids)}"):
         choose_trained(run, None)
     assert [choose_trained(run, one[:6]) for one in ids] == ids
+
+
+def test_of_several_the_winner_is_chosen(run: RunFolder) -> None:
+    ids = [choose_trained(run, None), train(run, 1)]
+    winner = pick(read_front(run), run.spec.pick).id
+    assert winner in ids and choose_trained(run, None) == winner
 
 
 def test_a_beginning_that_several_share(run: RunFolder) -> None:
