@@ -31,7 +31,7 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
-from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions
+from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions, read_winner
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -103,6 +103,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         views=_views(folder),
         seconds=_seconds(folder),
         origin=None if origin is None else _with_known_times(origin, verified),
+        halving_winner=read_winner(folder),
     )
 
 
