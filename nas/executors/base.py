@@ -212,10 +212,18 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
+    def retrain(
+        self, run: OpenedRun, ids: Sequence[str], share: float | None = None
+    ) -> Iterator[Event]:
         """Train networks of the front from scratch, or go on with it; see `retraining.stage`.
 
         The events are in the run's log when they come.
+
+        Args:
+            run: the run.
+            ids: of the networks.
+            share: of the training, from which on each stops at its next check and tells its loss,
+                see `retraining.stage.train_part`; None for all of it.
 
         Raises:
             NasError: the first that ended one of them; the others are finished before.

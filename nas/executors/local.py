@@ -66,11 +66,19 @@ class LocalExecutor(Executor):
 
         yield from supernet_trainer(run).run()
 
-    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
+    def retrain(
+        self, run: OpenedRun, ids: Sequence[str], share: float | None = None
+    ) -> Iterator[Event]:
         """See `Executor.retrain`."""
-        from nas.executors.retraining.stage import without_tuner  # imports torch
+        from nas.executors.retraining.stage import train_part, without_tuner  # imports torch
 
-        yield from without_tuner(run, ids)
+        if share is None:
+            yield from without_tuner(run, ids)
+            return
+        for network_id in ids:
+            for event in train_part(run, network_id, share):
+                run.folder.log(event)
+                yield event
 
     def check(self, spec: SearchSpec) -> None:
         """See `Executor.check`."""

@@ -168,14 +168,16 @@ class RayExecutor(Executor):
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
         yield from _others_work(train_together(run, room, self._board))
 
-    def retrain(self, run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
+    def retrain(
+        self, run: OpenedRun, ids: Sequence[str], share: float | None = None
+    ) -> Iterator[Event]:
         """See `Executor.retrain`: side by side."""
         from nas.executors.ray_retrain import JobRoom, retrain_side_by_side  # imports torch
 
         self.release()
         self.cluster.connect()
         room = JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
-        yield from _others_work(retrain_side_by_side(run, ids, room, self._board))
+        yield from _others_work(retrain_side_by_side(run, ids, room, self._board, share))
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -37,7 +37,11 @@ class JobRoom:
 
 
 def retrain_side_by_side(
-    run: OpenedRun, ids: Sequence[str], room: JobRoom, board: Board
+    run: OpenedRun,
+    ids: Sequence[str],
+    room: JobRoom,
+    board: Board,
+    share: float | None = None,
 ) -> Generator[Event, None, None]:
     """Retrain networks, as many at once as there is room for; Ray has to be connected.
 
@@ -46,12 +50,13 @@ def retrain_side_by_side(
         ids: of the networks.
         room: for how many.
         board: where it is told what they do.
+        share: of the training, see `nas.executors.base.Executor.retrain`.
 
     Raises:
         NasError, OSError: the first that ended one of them; the others are finished before.
     """
     mailbox = Mailbox()
-    jobs = _Jobs(run, list(ids), room, board, mailbox)
+    jobs = _Jobs(run, list(ids), room, board, mailbox, share)
     try:
         for item in mailbox.items(jobs.ended):
             if isinstance(item, _Began):
@@ -80,8 +85,15 @@ class _Jobs:
     """Tasks that wait for their turn, and those that work."""
 
     def __init__(
-        self, run: OpenedRun, ids: list[str], room: JobRoom, board: Board, mailbox: Mailbox
+        self,
+        run: OpenedRun,
+        ids: list[str],
+        room: JobRoom,
+        board: Board,
+        mailbox: Mailbox,
+        share: float | None,
     ) -> None:
+        self._share = share
         self._run, self._waiting, self._room = run, ids, room
         self._board, self._mailbox = board, mailbox
         self._working: dict[Any, str] = {}
@@ -107,13 +119,13 @@ class _Jobs:
         return not (self._working or self._waiting)
 
     def _start(self, network_id: str) -> Any:
-        tuned = asked_trials(self._run.folder, network_id) > 0
+        tuned = self._share is None and asked_trials(self._run.folder, network_id) > 0
         task: Any = ray.remote(_job)
         # A task that tunes only waits for its trials.
         cpus, gpus = (0, 0) if tuned else (self._room.cpus, self._room.gpus)
         path = str(self._run.folder.path.resolve())
         return task.options(max_retries=RESTARTS, num_cpus=cpus, num_gpus=gpus).remote(
-            path, network_id, self._mailbox, self._room
+            path, network_id, self._mailbox, self._room, self._share
         )
 
     def _see(self, job: Any) -> None:
@@ -141,10 +153,10 @@ def _explained(error: Exception) -> Exception:
     )
 
 
-def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
+def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom, share: float | None) -> None:
     """The stage of one network, in a worker."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    from nas.executors.retraining.stage import retrain_stage, retrain_work
+    from nas.executors.retraining.stage import retrain_stage, retrain_work, train_part
     from nas.executors.retraining.tuning import RayTuner
     from nas.run.stage_runner import stage_events
 
@@ -152,6 +164,10 @@ def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom) -> None:
     tuner = RayTuner(mailbox.put, room.cpus, room.gpus, room.workers)
     try:
         run = shared_run(path)
+        if share is not None:
+            for event in train_part(run, network_id, share):
+                mailbox.put(event)
+            return
         work = retrain_work(run, network_id, tuner)
         for event in stage_events(run, retrain_stage(network_id), work):
             mailbox.put(event)

@@ -35,7 +35,8 @@ def front_section(run: RunContents) -> Html:
         "legend to hide it, drag to look closer, double-click to go back."
     )
     charts = [cost_chart(run, cost) for cost in run.costs]
-    return section("front", title, intro, tag("div", charts, class_="charts"), front_table(run))
+    parts = [tag("div", charts, class_="charts"), front_table(run), order_chart(run)]
+    return section("front", title, intro, *parts)
 
 
 def _right_of(run: RunContents) -> str:
@@ -289,6 +290,33 @@ def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
                 guess = f" (doubtful: {entry.doubtful[name]})"
             lines.append(f"{words.axis_label(run, name)}: {words.value(name, number)}{guess}")
     return Html("<br>".join(map(escape, lines)))
+
+
+def order_chart(run: RunContents) -> Html:
+    """Qualities in the search and once trained; nothing before enough networks are trained."""
+    found = run.retrained_order
+    if found is None:
+        return Html("")
+    names = [
+        f"{one}: {words.value(QUALITY, seen)}, trained {words.value(QUALITY, now)}"
+        for one, seen, now in zip(found.ids, found.before, found.after, strict=True)
+    ]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(found.before),
+        "y": list(found.after),
+        "text": names,
+        "hovertemplate": hover("%{text}"),
+        "marker": _dots("var(--retrained)", 10),
+        "showlegend": False,
+    }
+    label = words.axis_label(run, QUALITY)
+    layout = {
+        "xaxis": axis(f"{label}, in the search", found.before, tickformat="~g"),
+        "yaxis": axis(f"{label}, trained", found.after, tickformat="~g"),
+    }
+    return chart("retrained-order", [points], layout, found.sentence, height_rem=20)
 
 
 # -- table --------------------------------------------------------------------------------------

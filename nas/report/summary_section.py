@@ -31,7 +31,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UnknownNameError
 from search_spaces.loading import dump_space, load_space, space_names
 
-UNSAID = ("evaluator", "quality", "limits", "searcher")  # where they are what they usually are
+UNSAID = ("evaluator", "quality", "limits", "searcher", "retrain")
 
 # What is in a run folder beside the files of the stages.
 FILES = {

@@ -16,9 +16,10 @@ from nas.objectives import MORE_IS_BETTER, OBJECTIVES, SCORES, Quality, QualityM
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 
-BEST, KNEE, CHEAPEST = "best", "knee", "cheapest"
+SENSIBLE, BEST, KNEE, CHEAPEST = "sensible", "best", "knee", "cheapest"
 # Word → the network that it names, for people.
 WORDS: Mapping[str, str] = {
+    SENSIBLE: "the lowest cost within 1 % of the best",
     BEST: "the lowest loss",
     KNEE: "the knee of the front, a compromise",
     CHEAPEST: "the lowest cost",
@@ -26,9 +27,10 @@ WORDS: Mapping[str, str] = {
 SAVING = "1.5x"  # where a search begins with a checkpoint, whose own loss nothing beats
 METAVAR = f"{'|'.join(WORDS)}|{SAVING}|CONDITIONS|ID"
 HELP = (
-    "The network to train after the search: the lowest loss, the best compromise, the lowest cost, "
-    "the best that is so many times cheaper than the one with the lowest loss (1.5x), the best "
-    "that meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
+    "The network to train after the search: the cheapest whose quality is within 1 % of the best "
+    "(sensible), the lowest loss, the best compromise, the lowest cost, the best that is so many "
+    "times cheaper than the one with the lowest loss (1.5x), the best that meets "
+    "conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
 )
 SHORTEST_ID, LONGEST_ID = 4, 12
 

@@ -172,7 +172,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         start=None if begun is None else begun.start,
         baseline=_baseline(request, space, site),
         **_terms(request),
-        pick=request.pick or (picks.BEST if begun is None else picks.SAVING),
+        pick=request.pick or (picks.SENSIBLE if begun is None else picks.SAVING),
     )
     with blaming("objectives"):
         for name in (*spec.objectives, *spec.limits):
@@ -201,6 +201,7 @@ OWN_NETWORKS = (
     "quality",
     "device",
     "baseline",
+    "retrain",
 )
 
 
@@ -251,7 +252,7 @@ def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> S
         space_toml=text,
         dataset="",
         budget=budget,
-        pick=request.pick or picks.BEST,
+        pick=request.pick or picks.SENSIBLE,
     )
 
 

@@ -13,9 +13,10 @@ from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork
+from nas.results.retrained_order import RetrainedOrder, retrained_order
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, stages_of_run
-from nas.search.front import Front, FrontEntry, pick
+from nas.search.front import Front, FrontEntry, winner
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
 from nas.search.ranking.report_card import ReportCard
@@ -116,8 +117,8 @@ class Epoch:
 
     epoch: int
     train_loss: float
-    probe_loss: float | None
-    tau: float | None
+    probe_loss: float | None = None
+    tau: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,8 @@ class RunContents:
         views: networks whose omni layers were looked into.
         seconds: stage → its time.
         origin: the checkpoint that it began with; None without one, and until it is taken over.
+        halving_winner: id of the candidate that successive halving left, see
+            `nas.search.front.read_winner`.
     """
 
     name: str
@@ -182,6 +185,7 @@ class RunContents:
     views: tuple[OmniViews, ...]
     seconds: Mapping[str, float]
     origin: Origin | None
+    halving_winner: str | None = None
 
     @property
     def space(self) -> SearchSpace:
@@ -215,7 +219,7 @@ class RunContents:
         if self.front is None or not self.front.entries:
             return None
         try:
-            return pick(self.front, self.spec.pick)
+            return winner(self.front, self.spec.pick, self.halving_winner)
         except UsageError:
             return None
 
@@ -237,6 +241,14 @@ class RunContents:
             one.id: MainScore(one.headline, one.test_scores[one.headline]) for one in self.retrained
         }
         return comparisons(self.front, self.picked, scores, bool(self.spec.limits))
+
+    @property
+    def retrained_order(self) -> RetrainedOrder | None:
+        """The order of the front's networks in the search and once trained, if enough are."""
+        if self.front is None or self.spec.evaluator is not None:
+            return None
+        scores = {one.id: one.valid_scores for one in self.retrained}
+        return retrained_order(self.front, self.quality, scores)
 
     @property
     def unfinished(self) -> list[str]:

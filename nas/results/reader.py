@@ -31,7 +31,7 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
-from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions
+from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions, read_winner
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -77,7 +77,7 @@ def read_contents(folder: RunFolder) -> RunContents:
     )
     asked = (*folder.spec.objectives, *folder.spec.limits)
     held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
-    exchanges = reader.journal(layout.EXCHANGES_FILE, _exchange)
+    exchanges = reader.journal(layout.EXCHANGES_FILE, lambda line: read_as(Exchange, line))
     origin = _origin(folder.spec, reader, (*times, *measured))
     return RunContents(
         name=folder.path.resolve().name,
@@ -86,7 +86,8 @@ def read_contents(folder: RunFolder) -> RunContents:
         profiles=profiles,
         device_profile=reader.file(layout.DEVICE_PROFILE_FILE, read_device_profile),
         predictors={name: one.report for name, one in fitted.items()},
-        history=reader.json(layout.HISTORY_FILE, _history) or (),
+        history=reader.json(layout.HISTORY_FILE, lambda lines: read_as(tuple[Epoch, ...], lines))
+        or (),
         observed=tuple(in_sessions(observed, held, asked, space)),
         population=_population(folder.spec, reader),
         verified=tuple(in_sessions(verified, held, asked, space)),
@@ -102,6 +103,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         views=_views(folder),
         seconds=_seconds(folder),
         origin=None if origin is None else _with_known_times(origin, verified),
+        halving_winner=read_winner(folder),
     )
 
 
@@ -144,10 +146,6 @@ class _Reader:
 # -- one file each ------------------------------------------------------------------------------
 
 
-def _maybe(value: Any) -> float | None:
-    return None if value is None else finite_number(value)
-
-
 def _numbers(data: Any) -> dict[str, float]:
     return {str(name): finite_number(value) for name, value in data.items()}
 
@@ -156,22 +154,6 @@ def _sizes(data: Any) -> dict[str, int]:
     if "evaluator" in data:  # who needs no data
         return {}
     return {split: int(data[f"num_{split}"]) for split in ("train", "valid")}
-
-
-def _history(data: Any) -> tuple[Epoch, ...]:
-    return tuple(
-        Epoch(
-            int(line["epoch"]),
-            finite_number(line["train_loss"]),
-            _maybe(line.get("probe_loss")),
-            _maybe(line.get("tau")),
-        )
-        for line in data
-    )
-
-
-def _exchange(data: Any) -> Exchange:
-    return Exchange(str(data["of"]), str(data["slot"]), str(data["kind"]), _numbers(data["values"]))
 
 
 def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Origin | None:

@@ -14,7 +14,7 @@ from nas.results.failures import FailedNetwork, read_failed
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
-from nas.search.front import Front, pick, read_front
+from nas.search.front import Front, read_front, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
 RUNS = Path("runs")
@@ -66,6 +66,23 @@ class RunState:
         scores = {str(one.get("id")): MainScore.of(one) for one in self.retrained}
         known = {name: score for name, score in scores.items() if score is not None}
         return comparisons(self.front, winner, known, bool(spec.limits))
+
+    def order_sentence(self, spec: SearchSpec) -> str | None:
+        """How well the search ordered the networks that were trained since, if they are enough."""
+        if self.front is None or spec.evaluator is not None or len(self.retrained) < 2:
+            return None
+        from nas.results.retrained_order import retrained_order  # imports scipy
+
+        scores = {
+            str(one.get("id")): {
+                name.removeprefix("valid_"): value
+                for name, value in one.items()
+                if name.startswith("valid_") and isinstance(value, int | float)
+            }
+            for one in self.retrained
+        }
+        found = retrained_order(self.front, spec.judged, scores)
+        return None if found is None else found.sentence
 
     @property
     def summary(self) -> str:
@@ -122,7 +139,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     """
     problems: list[str] = []
     front = _front(folder, problems)
-    picked = None if front is None else _picked(front, folder.spec.pick, problems)
+    picked = None if front is None else _picked(folder, front, problems)
     beside = () if front is None else [one.entry.id for one in front.baselines]
     stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
@@ -189,9 +206,12 @@ def _front(folder: RunFolder, problems: list[str]) -> Front | None:
     return None
 
 
-def _picked(front: Front, how: str, problems: list[str]) -> str | None:
+def _picked(folder: RunFolder, front: Front, problems: list[str]) -> str | None:
     try:
-        return pick(front, how).id
+        return winner(front, folder.spec.pick, read_winner(folder)).id
+    except DamagedRunError as error:
+        problems.append(str(error))
+        return None
     except UsageError as error:
         problems.append(f"{error}; nas retrain with another --pick trains another network")
     return None

@@ -31,6 +31,7 @@ HOLDING_FILE = "holding.jsonl"
 BASELINES_FILE = "baselines.json"
 FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
+HALVING_FILE = "halving.jsonl"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
 REPORT_FILE = "report.html"
 EVENTS_FILE = "events.jsonl"

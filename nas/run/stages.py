@@ -22,6 +22,7 @@ from nas.run.layout import (
     DISTILLED_FILE,
     EXCHANGES_FILE,
     FRONT_FILE,
+    HALVING_FILE,
     HISTORY_FILE,
     HOLDING_FILE,
     IMPORTANCES_FILE,
@@ -235,6 +236,13 @@ SEARCH_STAGES = (
         ("front", "verify", "observe", "supernet"),
         {EXCHANGES_FILE: "the picked network with one layer of another kind, layer by layer"},
         lambda spec: bool(kinds_to_exchange(spec.space)),
+    ),
+    Stage(
+        "halve",
+        "Train candidates side by side",
+        ("front",),
+        {HALVING_FILE: "losses of the candidates at every stop, and the winner"},
+        lambda spec: spec.retrain > 1,
     ),
 )
 # Written anew after a search and after whatever is done with its networks; `needs` follows then.

@@ -21,11 +21,13 @@ from nas.objectives import (
     rates,
 )
 from nas.objectives.latency_limits import ConfirmedLatency, keeps
+from nas.objectives.quality import NOISE
 from nas.request.picks import (
     BEST,
     CHEAPEST,
     KNEE,
     NAMES,
+    SENSIBLE,
     SHORTEST_ID,
     WORDS,
     Condition,
@@ -34,7 +36,7 @@ from nas.request.picks import (
     saving_of,
 )
 from nas.run.folder import RunFolder
-from nas.run.layout import FRONT_FILE
+from nas.run.layout import FRONT_FILE, HALVING_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -462,12 +464,35 @@ def read_front(folder: RunFolder) -> Front:
     return Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network)
 
 
+def read_winner(folder: RunFolder) -> str | None:
+    """The id of the candidate that successive halving left; None where none was asked for, or yet.
+
+    Raises:
+        DamagedRunError: when it cannot be read.
+    """
+    lines = folder.read_journal(HALVING_FILE) if folder.has(HALVING_FILE) else []
+    return str(lines[-1]["winner"]) if lines and "winner" in lines[-1] else None
+
+
+def winner(front: Front, how: str, left: str | None) -> FrontEntry:
+    """The network that a search has chosen.
+
+    Args:
+        front: where from.
+        how: what it picks, see `pick`; raises as that does.
+        left: see `read_winner`.
+    """
+    halved = next((entry for entry in front.entries if entry.id == left), None)
+    return halved or pick(front, how)
+
+
 def pick(front: Front, how: str) -> FrontEntry:
     """Choose one network.
 
     Args:
         front: where from.
-        how: ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
+        how: ``sensible`` (lowest first cost of those within the noise of the best, see `NOISE`),
+            ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), ``1.5x`` (the best of those whose first cost is at most
             1 / 1.5 of that of the network with the lowest loss; the cheapest where there is none),
@@ -483,6 +508,8 @@ def pick(front: Front, how: str) -> FrontEntry:
     """
     if how == BEST:
         return _lowest(front.entries, QUALITY)
+    if how == SENSIBLE:
+        return _sensible(front)
     if how == CHEAPEST:
         name = front.objectives[1].name
         return _lowest(_believed(front, [name]), name)
@@ -503,6 +530,23 @@ def _believed(front: Front, names: Iterable[str]) -> list[FrontEntry]:
     names = set(names)
     sure = [entry for entry in front.entries if not names & entry.doubtful.keys()]
     return sure or list(front.entries)
+
+
+def _sensible(front: Front) -> FrontEntry:
+    """The cheapest network whose quality is within the noise of the best.
+
+    Noise is `NOISE` of the best value, and of the best score there can be where more is better: a
+    point of accuracy or BLEU. The ranker's out-of-fold error would be too much of it: qualities of
+    a front are measured, and on digits it is 43 % of the lowest loss (experiments/LOG.md,
+    2026-11-24).
+    """
+    best = _lowest(front.entries, QUALITY).value(QUALITY)
+    metric = front.objectives[0].metric
+    score = next((one.best for one in QUALITIES.values() if one.objective.metric == metric), None)
+    most = best + NOISE * (abs(best) if score is None else score)
+    cost = front.objectives[1].name
+    good = [entry for entry in _believed(front, [cost]) if entry.value(QUALITY) <= most]
+    return _lowest(good, cost) if good else _lowest(front.entries, QUALITY)
 
 
 def _saving(front: Front, times: float) -> FrontEntry:

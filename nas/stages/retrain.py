@@ -15,7 +15,7 @@ from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file, record_file
 from nas.run.stages import RETRAIN
-from nas.search.front import pick, read_front
+from nas.search.front import pick, read_front, read_winner, winner
 from nas.stages.base import Run
 from search_spaces.errors import DamagedRunError
 
@@ -58,7 +58,8 @@ def search_ids(run: Run) -> list[str]:
     A record that cannot be read, of a network that is no longer on the front, is dropped.
     """
     front = read_front(run.folder)
-    first = [pick(front, run.spec.pick).id, *(one.entry.id for one in front.baselines)]
+    chosen = winner(front, run.spec.pick, read_winner(run.folder)).id
+    first = [chosen, *(one.entry.id for one in front.baselines)]
     known = {entry.id for entry in front.networks}
     names = [file(f"{RETRAIN}*") for file in (record_file, begun_file)]
     begun = {Path(one).stem for name in names for one in run.folder.found(name)}

@@ -22,10 +22,8 @@ from search_spaces.errors import DataError, UsageError
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 VOCAB_SIZE = len(SYMBOLS)
-NUM_CLASSES = 10
 PAD = 0
 FIRST_DIGIT, FIRST_OPERATOR, CLOSE = 1, 11, 15
-NUM_OPERATORS = CLOSE - FIRST_OPERATOR
 
 OPERATOR_PROBABILITY = 0.25
 MAX_DEPTH = 10
@@ -63,20 +61,6 @@ class _Level(NamedTuple):
 
     parent: NDArray[np.intp]  # index into the level above; at the root the tree's own number
     token: Tokens
-
-
-def tokenise(text: str) -> list[int]:
-    """Token numbers of a list written as ``[MAX 2 9 [MIN 4 7 ] 0 ]``; parentheses are dropped.
-
-    Raises:
-        DataError: on a symbol that ListOps does not have.
-    """
-    words = text.replace("(", " ").replace(")", " ").replace("]", " ] ").split()
-    numbers = {symbol: number for number, symbol in enumerate(SYMBOLS) if number != PAD}
-    unknown = [word for word in words if word not in numbers]
-    if unknown:
-        raise DataError(f"{unknown[0]!r} is no ListOps symbol; those are {' '.join(SYMBOLS[1:])}")
-    return [numbers[word] for word in words]
 
 
 def evaluate(tokens: Sequence[int]) -> int:

@@ -83,14 +83,6 @@ def stock_problem(
     return None if described == architecture else f"{family} has other layers"
 
 
-def stock_family(
-    task: TaskName | None, settings: ModelSettings, architecture: Architecture
-) -> str | None:
-    """The first family that has such a network; None when none has."""
-    fits = (name for name in FAMILIES if not stock_problem(name, task, settings, architecture))
-    return next(fits, None)
-
-
 def write_checkpoint(
     folder: str | Path, network: StandAlone, family: str, origin: Checkpoint | None = None
 ) -> None:

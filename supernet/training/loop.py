@@ -167,6 +167,28 @@ class Trainer:
             self._save()
             yield EpochReport(self._epoch, self._epochs(), train_loss, self._losses, tau, stopped)
 
+    def loss_at(self, share: float) -> float | None:
+        """The probes' mean validation loss at the first check from a share of the training on.
+
+        Of a training that was begun earlier as of one that is going on.
+
+        Args:
+            share: of the epochs, above 0 and at most 1.
+
+        Returns:
+            None as long as there was no such check.
+        """
+        if not self._updates:
+            self._resume()
+        if not self.history:
+            return None
+        least = share * self._epochs()
+        for line in self.history:
+            loss, epoch = line["probe_loss"], line["epoch"]
+            if loss is not None and epoch is not None and epoch >= least:
+                return float(loss)
+        return None
+
     def final_weights(self) -> dict[str, Tensor]:
         """The weights a single network ends with: see `TrainingSettings.average_last`.
 
@@ -189,7 +211,7 @@ class Trainer:
         """Epochs planned, as far as is known; the last one may be cut short."""
         if self._ended():
             return self._epoch
-        per_epoch = self._updates / self._epoch
+        per_epoch = (self._updates - self._within) / self._epoch
         return max(self._epoch + 1, min(self._settings.epochs, math.ceil(self._total / per_epoch)))
 
     def _remember(self, train_loss: float, probe_loss: float | None, tau: float) -> None:

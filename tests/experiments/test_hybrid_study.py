@@ -17,6 +17,7 @@ from experiments.hybrid_study import (
     MIXED,
     STUDY,
     Winner,
+    again,
     comparisons,
     fronts_of,
     kinds_of,
@@ -173,6 +174,44 @@ def test_times_are_taken_once_and_all_anew_where_one_is_missing(
     assert timed == [1]
     assert timed_ms(SPACE, networks, "decode_ms", tmp_path) == [2.0, 2.0]
     assert timed == [1, 2]
+
+
+def test_a_small_space_is_known_whole_and_searched_again() -> None:
+    file = Path(hybrid_study.__file__).with_name("recall_kinds.toml")
+    space = space_at(load_space(str(file)), 16, 2048)
+    assert space.size == 3 + 9 + 27
+    asked_for: set[bytes] = set()
+
+    class Told:
+        """A window directly below softmax is all it takes."""
+
+        problem = SimpleNamespace(reference=np.array([1.0, 1.0]))
+
+        def __call__(self, rows: Genotypes) -> Floats:
+            asked_for.update(row.tobytes() for row in rows)
+            texts = [" ".join(kinds_of(network)) for network in space.decode(rows)]
+            return np.array([0.0 if "window softmax" in text else 0.5 for text in texts])
+
+        def keep(self) -> None:
+            pass
+
+    told = Told()
+    told.space = space  # type: ignore[attr-defined]
+
+    def price(rows: Genotypes) -> Floats:
+        return counted(space, rows, [CACHE])[CACHE][:, None]
+
+    options = SimpleNamespace(searches=1, budget=39, first=12)
+    whole = again(cast(Oracle, told), {CACHE: price}, cast(Any, options))
+    assert len(asked_for) == len(whole["networks"]) == 39
+    assert [one["in_search"] for one in whole["networks"]] == [0.0] * 7 + [0.5] * 32
+    (row,) = whole["searches"]
+    assert row["kinds"] == ["window", "softmax"]
+    # With as many evaluations as networks nobody can miss it.
+    for places in (row["found_at"], row["at_random"]):
+        assert len(places) == 1 and 1 <= places[0] <= 39
+    text = printed(show(content() | {"whole": whole}))
+    assert "all 39 networks" in text and "1 of 1" in text
 
 
 # -- what the numbers say -------------------------------------------------------------------------

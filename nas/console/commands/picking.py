@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from nas.console.formatting import NOTHING, compact
 from nas.console.tables import PICKED, front_cells, table
 from nas.objectives import OBJECTIVES, QUALITY
-from nas.request.picks import BEST, CHEAPEST, KNEE
+from nas.request.picks import WORDS
 from nas.search.front import Front, FrontEntry, pick
 from search_spaces.errors import UsageError
 
@@ -62,7 +62,7 @@ def steps(front: Front) -> list[Step]:
 
 def named_picks(front: Front) -> dict[str, str]:
     """The words of a pick → id of the network that each names."""
-    return {how: pick(front, how).id for how in (CHEAPEST, KNEE, BEST)}
+    return {how: pick(front, how).id for how in WORDS}
 
 
 def steps_json(front: Front) -> list[dict[str, Any]]:

@@ -79,7 +79,9 @@ def compared_lines(state: RunState, folder: RunFolder) -> list[str]:
         return []
     none = why_none(folder.spec, state.front)
     found = [one.sentence for one in state.comparisons(folder.spec)]
-    return [f"{'':<7} {line}" for line in ([none] if none is not None else found)]
+    order = state.order_sentence(folder.spec)
+    lines = ([none] if none is not None else found) + ([] if order is None else [order])
+    return [f"{'':<7} {line}" for line in lines]
 
 
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:

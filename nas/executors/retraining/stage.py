@@ -22,14 +22,16 @@ from nas.run.supernet_training import training_losses
 from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
-from search_spaces.errors import UsageError
+from search_spaces.errors import DivergedError, UsageError
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
 from supernet.tasks.evaluation import by_distance, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
+from supernet.training.loop import EpochReport
 
 SCHEMA = 2
 TUNED_SCHEMA = 3  # with settings and tuning
+REACHED = "reached_loss"
 
 
 class Tuner(Protocol):
@@ -110,18 +112,52 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
 
 def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
-    path = run.folder.path / checkpoints_folder(entry.id)
-    checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
+    checkpoints = _checkpoints(run, entry)
     network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
-    for report in trainer.run():
-        message = f"loss {report.train_loss:.3f}"
-        if report.probe_losses:
-            message += f", validation {report.probe_losses[0]:.3f}"
-        yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
+    yield from (_progress(stage, report) for report in trainer.run())
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
     finish(run, entry, network, len(trainer.history))
     shutil.rmtree(checkpoints.path)
+
+
+def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
+    path = run.folder.path / checkpoints_folder(entry.id)
+    return CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
+
+
+def _progress(stage: str, report: EpochReport) -> Progress:
+    message = f"loss {report.train_loss:.3f}"
+    if report.probe_losses:
+        message += f", validation {report.probe_losses[0]:.3f}"
+    return Progress(stage, report.epoch, report.epochs, message, training_losses(report))
+
+
+def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]:
+    """Begin a retraining, or go on with it, up to its first check from a share of it on.
+
+    What is reached is in its checkpoint, from which the retraining goes on later. A network that is
+    trained already has the loss that it ended with.
+
+    Yields:
+        Its progress; the last one tells the validation loss there under `REACHED`, and nothing
+        where the training diverged.
+    """
+    entry = pick(read_front(run.folder), network_id)
+    stage = RETRAIN + entry.id
+    if run.folder.has(result_file(entry.id)):
+        loss = run.folder.read_json(result_file(entry.id))["valid_loss"]
+        yield Progress(stage, 1, 1, "is trained", {REACHED: loss})
+        return
+    _, trainer = network_trainer(run, entry, run.spec.budget.retrain, _checkpoints(run, entry))
+    try:
+        running = trainer.run()
+        while (loss := trainer.loss_at(share)) is None:
+            yield _progress(stage, next(running))
+    except DivergedError as error:
+        yield Progress(stage, 0, 0, str(error))
+        return
+    yield Progress(stage, 0, 0, f"validation {loss:.3f}", {REACHED: loss})
 
 
 def finish_tuned(

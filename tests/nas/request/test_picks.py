@@ -70,14 +70,14 @@ def test_words_and_ids_have_no_conditions(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "Knee", "abc", "0123456789abc", "front", "zzzz"])
 def test_other_words_are_refused_and_all_ways_named(text: str) -> None:
-    with pytest.raises(UsageError, match="takes best, knee, cheapest, a saving such as"):
+    with pytest.raises(UsageError, match="takes sensible, best, knee, cheapest, a saving such as"):
         read_pick(text)
 
 
 @pytest.mark.parametrize("text", [*WORDS, "latency_ms<=12,params<=2e5", "0a1b2c"])
 def test_requests_take_every_form_that_the_command_takes(text: str) -> None:
     assert JobRequest(space="digits", pick=text).pick == NetworkRequest(pick=text).pick == text
-    with pytest.raises(ValueError, match="takes best, knee"):
+    with pytest.raises(ValueError, match="takes sensible, best, knee"):
         NetworkRequest(pick=text[:2])
 
 

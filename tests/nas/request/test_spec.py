@@ -233,6 +233,7 @@ def test_every_field_is_in_the_digest() -> None:
         "start": Start(folder="/models/mine", digest="0" * 64),
         "evaluator": "package.module:Name",
         "baseline": "plain",
+        "retrain": 3,
     }
     assert set(changed) == set(SearchSpec.model_fields)
     digests = {spec(**{name: value}).digest for name, value in changed.items()}
@@ -250,6 +251,7 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
     values = spec().model_dump(mode="json")
     assert values.pop("keep") == {} and values.pop("evaluator") is None
     assert values.pop("device_profile") is None and values.pop("baseline") is None
+    assert values.pop("retrain") == 1
     assert values.pop("start") is None and values["budget"].pop("distil")
     assert values["budget"].pop("own_updates") == 0 and values["budget"].pop("own_seeds") == 1
     for training in ("supernet", "retrain"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from nas.objectives import OBJECTIVES
+from nas.objectives import OBJECTIVES, QUALITIES
 from nas.search.front import Front, FrontEntry, build_front, pick, read_front
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -128,6 +129,16 @@ def test_picking() -> None:
     assert pick(made, "knee").id == THREE[1].id
     assert pick(made, THREE[2].id).id == THREE[2].id
     assert pick(made, THREE[2].id[:6]).id == THREE[2].id
+
+
+def test_the_sensible_pick_pays_for_no_noise() -> None:
+    close, far = entry(0.1009, 20), entry(0.102, 10)
+    assert pick(front(*THREE, close, far), "sensible").id == close.id  # within 1 % of the loss
+    of_accuracy = [QUALITIES["accuracy"].objective, OBJECTIVES["flops"]]
+    made = build_front([*THREE, entry(0.109, 20), far], of_accuracy, (1.0, 100.0), {})
+    assert pick(made, "sensible").id == far.id  # a point of accuracy is none
+    unsure = replace(close, doubtful={"flops": "other work"})
+    assert pick(front(*THREE, unsure), "sensible").id == THREE[0].id
 
 
 @pytest.mark.parametrize("how", ["", "Knee", "abc", "zzzzzzzzzzzz"])

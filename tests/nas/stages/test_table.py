@@ -32,7 +32,10 @@ REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
     ),
     ({"limits": {"peak_memory_mb": 99.0}, "searcher": "nsga2"}, {"latency", "memory"}),
     ({"searcher": "random"}, {"latency"}),
-    ({"searcher": "random", "baseline": "plain"}, {"latency", "baseline"}),
+    (
+        {"searcher": "random", "baseline": "plain", "retrain": 3},
+        {"latency", "baseline", "halve"},
+    ),
 ]
 
 

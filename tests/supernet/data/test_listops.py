@@ -7,7 +7,7 @@ import pytest
 
 from search_spaces.errors import DataError, UsageError
 from supernet.data import listops
-from supernet.data.listops import LengthBounds, evaluate, generate, pad, tokenise
+from supernet.data.listops import LengthBounds, evaluate, generate, pad
 
 SHORT = LengthBounds(8, 32)
 
@@ -26,6 +26,12 @@ def slow_value(words: list[str]) -> int:
         }[words[start]]
         words = [*words[:start], str(int(value)), *words[end + 1 :]]
     return int(words[0])
+
+
+def tokenise(text: str) -> list[int]:
+    """Token numbers of a list as people write it; parentheses are dropped."""
+    words = text.replace("(", " ").replace(")", " ").replace("]", " ] ").split()
+    return [listops.SYMBOLS.index(word) for word in words]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +57,7 @@ def test_malformed_lists_are_refused(text: str) -> None:
         evaluate(tokenise(text))
 
 
-def test_unknown_symbol_and_token_are_refused() -> None:
-    with pytest.raises(DataError, match=r"'\[AVG'.*\[MIN"):
-        tokenise("[AVG 1 2 ]")
-    with pytest.raises(DataError, match="'<pad>'"):
-        tokenise("<pad> 1")
+def test_an_unknown_token_is_refused() -> None:
     with pytest.raises(DataError, match="not a ListOps list"):
         evaluate([listops.FIRST_OPERATOR, 1, listops.VOCAB_SIZE])
 

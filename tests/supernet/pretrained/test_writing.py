@@ -17,7 +17,7 @@ from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.models import FixedEmbedder
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
-from supernet.pretrained.writing import stock_family, stock_problem, write_checkpoint
+from supernet.pretrained.writing import stock_problem, write_checkpoint
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     CLASSES,
@@ -132,7 +132,6 @@ def test_networks_without_an_origin_are_written(hub: Any, family: str, tmp_path:
     found = read_checkpoint(write_model(hub, tmp_path / "in", family))
     network = built(found, smaller(found))
     assert stock_problem(family, found.task, found.settings, network.architecture) is None
-    assert stock_family(found.task, found.settings, network.architecture) is not None
     write_checkpoint(tmp_path / "out", network, family)
     model = load(hub, tmp_path / "out", family)
     assert (outputs(model, family) - own_outputs(network, family)).abs().max() < TOLERANCE

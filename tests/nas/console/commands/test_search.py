@@ -170,7 +170,7 @@ def test_another_search_in_the_same_folder_is_refused() -> None:
         (["--set", "supernet.epoch=3"], "did you mean 'supernet.epochs'"),
         (["--set", "supernet=3"], "there is no setting 'supernet'"),
         (["--set", "supernet.epochs=0"], "supernet.epochs is '0'"),
-        (["--pick", "kneee"], "--pick takes best, knee, cheapest, a saving"),
+        (["--pick", "kneee"], "--pick takes sensible, best, knee, cheapest, a saving"),
         (["--device", "tpu"], "tpu"),
         (["--data", "nowhere"], "nowhere"),
         (["--seed", "-1"], "'--seed'"),
@@ -328,7 +328,7 @@ def test_retrain_trains_another_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes best")]
+    ("pick", "message"), [("0000", "the nearest id is"), ("kne", "--pick takes sensible")]
 )
 def test_retrain_refuses_an_unknown_network(pick: str, message: str) -> None:
     search("--out", "here")

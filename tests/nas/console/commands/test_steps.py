@@ -25,6 +25,7 @@ def test_one_network_has_no_step_and_is_every_landmark() -> None:
 
 def test_landmarks() -> None:
     names = {"cheapest": THREE[2].id, "knee": THREE[1].id, "best": THREE[0].id}
+    names |= {"sensible": THREE[0].id}
     assert named_picks(front(*THREE)) == names
 
 

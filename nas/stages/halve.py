@@ -1,0 +1,84 @@
+"""The stage that begins the training of several candidates and goes on with the better ones.
+
+Successive halving: at every stop the better half stays, and the last one left is the winner, whose
+training then goes on to its end. With the shares below three candidates cost
+3 · 0.2 + 2 · 0.3 + 0.5 = 1.7 trainings.
+
+Source: Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter
+Optimization, 2016. The schedule of the learning rate is that of the whole training, so that the
+winner's goes on as if it had been alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from nas.objectives import QUALITY
+from nas.run.events import Event, Note, Progress
+from nas.run.layout import HALVING_FILE, checkpoints_folder
+from nas.run.stages import RETRAIN
+from nas.search.front import Front, pick, read_front, read_winner
+from nas.stages.base import Run
+
+STAGE = "halve"
+LAST_STOP, EARLIER = 0.5, 0.4  # share of the training at the last stop, and of it at the one before
+
+
+def work(run: Run) -> Iterator[Event]:
+    """Train until one candidate is left; what was reached before a kill is not trained again."""
+    from nas.executors.retraining.stage import REACHED  # imports torch
+
+    left = candidates(read_front(run.folder), run.spec.pick, run.spec.retrain)
+    everyone, settings = list(left), run.spec.budget.retrain
+    if read_winner(run.folder) is not None:  # killed when all was done
+        return
+    lines = run.folder.read_journal(HALVING_FILE)
+    if settings.check_every >= settings.epochs and len(left) > 1:
+        yield Note(STAGE, "no check comes before the end of a training: the picked network wins")
+        left = left[:1]
+    for share in stops(len(left)):
+        known = {one["id"]: one["loss"] for one in lines if one.get("share") == share}
+        missing = [one for one in left if one not in known]
+        for event in run.executor.retrain(run, missing, share) if missing else ():
+            if isinstance(event, Progress) and REACHED in event.values:
+                name = event.stage.removeprefix(RETRAIN)
+                known[name] = event.values[REACHED]
+                line = {"share": share, "id": name, "loss": known[name]}
+                run.folder.append(HALVING_FILE, [line])
+                yield Progress(STAGE, len(known), len(left), f"{name}: {known[name]:.4g}")
+        # One without a loss has diverged.
+        left.sort(key=lambda one: (one not in known, known.get(one, 0.0), everyone.index(one)))
+        left = left[: (len(left) + 1) // 2]
+    for one in everyone:
+        if one not in left:
+            shutil.rmtree(run.folder.path / checkpoints_folder(one), ignore_errors=True)
+    run.folder.append(HALVING_FILE, [{"winner": left[0]}])
+    yield Progress(STAGE, len(everyone), len(everyone), f"{left[0]} is left of {len(everyone)}")
+
+
+def candidates(front: Front, how: str, number: int) -> list[str]:
+    """The ids of the picked network and of those whose quality is nearest to its own.
+
+    Args:
+        front: where from.
+        how: what is picked, see `nas.search.front.pick`; raises as that does.
+        number: most of them.
+    """
+    picked = pick(front, how)
+
+    def distance(quality: float) -> float:
+        return abs(quality - picked.value(QUALITY))
+
+    others = [entry for entry in front.entries if entry.id != picked.id]
+    others.sort(key=lambda entry: (distance(entry.value(QUALITY)), entry.id))
+    return [picked.id, *(entry.id for entry in others[: number - 1])]
+
+
+def stops(number: int) -> list[float]:
+    """The shares of the training at which the better half of so many candidates goes on."""
+    shares: list[float] = []
+    while number > 1:
+        shares.insert(0, round(LAST_STOP * EARLIER ** len(shares), 6))
+        number = (number + 1) // 2
+    return shares

@@ -1,0 +1,66 @@
+"""Candidates that train side by side: the better half goes on, and ends as if it had been alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nas.results.reader import read_contents
+from nas.results.state import read_state
+from nas.run.events import Progress
+from nas.run.folder import RunFolder
+from nas.search.front import read_front, read_winner
+from nas.stages.halve import candidates, stops
+from nas.stages.pipeline import run_search
+from tests.nas.search.test_front import THREE, entry, front
+from tests.support.pipeline_cases import finished, spec_of, work
+
+LONG = {"retrain.epochs": "10"}
+
+
+@pytest.mark.parametrize(
+    ("number", "shares", "cost"),
+    [(1, [], 1.0), (2, [0.5], 1.5), (3, [0.2, 0.5], 1.7), (5, [0.08, 0.2, 0.5], 1.86)],
+)
+def test_three_cost_1_7_trainings(number: int, shares: list[float], cost: float) -> None:
+    assert stops(number) == shares
+    spent, before = 0.0, 0.0
+    for share in shares:
+        spent, before, number = spent + number * (share - before), share, (number + 1) // 2
+    assert spent + (1 - before) == pytest.approx(cost)
+
+
+def test_the_candidates_are_the_picked_one_and_its_neighbours() -> None:
+    made = front(*THREE, entry(0.12, 80), entry(0.19, 40))
+    ids = [one.id for one in made.entries]
+    assert candidates(made, "best", 3) == ids[:3]
+    assert candidates(made, ids[3], 2) == [ids[3], ids[2]]
+    assert len(candidates(made, "best", 16)) == len(ids)
+
+
+def test_the_winner_ends_as_if_it_had_been_alone_also_after_kills(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "spec", numbers=LONG, retrain=3)
+    folder = RunFolder.create(tmp_path / "run", spec)
+    for _ in range(2):  # stopped when a candidate has just told its loss
+        running = run_search(folder)
+        next(one for one in running if isinstance(one, Progress) and one.stage == "halve")
+        running.close()  # type: ignore[attr-defined]
+        assert read_winner(folder) is None
+    work(folder)
+    lines = folder.read_journal("halving.jsonl")
+    assert [line.get("share") for line in lines] == [0.2, 0.2, 0.2, 0.5, 0.5, None]
+    first = {line["id"]: line["loss"] for line in lines[:3]}
+    assert {line["id"] for line in lines[3:5]} == set(sorted(first, key=first.__getitem__)[:2])
+    won = read_winner(folder)
+    state = read_state(folder, thorough=True)
+    assert (state.picked, state.summary) == (won, "finished")
+    assert [one["id"] for one in state.retrained] == [won]
+    picked = read_contents(folder).picked
+    assert picked is not None and picked.id == won
+    left = [path.parent.name for path in folder.path.glob("retrained/*/checkpoints")]
+    assert left == []
+    alone = finished(tmp_path / "alone", numbers=LONG, pick=won)
+    name = f"retrained/{won}/result.json"
+    assert alone.read_json(name) == folder.read_json(name)
+    assert read_front(alone).entries == read_front(folder).entries
