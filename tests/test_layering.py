@@ -68,8 +68,8 @@ def test_the_service_and_the_console_know_nothing_of_the_commands(
 
 
 def test_one_screen_lists_the_rooms_of_the_search() -> None:
-    tracked = {path.name for path in (ROOT / "nas").iterdir()} - {"__pycache__"}
-    assert len(tracked) <= 14, sorted(tracked)
+    listed = {path.name for path in (ROOT / "nas").iterdir()} - {"__pycache__"}
+    assert len(listed) <= 14, sorted(listed)
 
 
 def test_heavy_libraries_stay_in_their_modules(found: list[Import]) -> None:

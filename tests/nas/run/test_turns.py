@@ -63,6 +63,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Log, 
     os.close(write)
 
 
+@pytest.mark.slow  # three processes with torch
 def test_no_update_is_made_while_another_search_times(tmp_path: Path, log: tuple[Log, int]) -> None:
     told, pipe = log
     with search("train", tmp_path / "one", pipe) as training:
