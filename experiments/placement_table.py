@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -20,6 +21,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import torch
 from rich.table import Table
+from scipy.stats import kendalltau
 
 from experiments.harness import RESULTS, Options, Study, done_jobs, note, table_of
 from experiments.placement_selectors import (
@@ -39,22 +41,26 @@ from nas.console.commands.search import Here
 from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.run.evaluator import trained_supernet, validation_quality
 from nas.run.folder import RunFolder
 from nas.run.layout import DISTILLED_ERRORS_FILE
+from nas.run.network_training import trainer_of
 from nas.run.stage_runner import run_stage
 from nas.run.stages import search_stages
 from nas.stages.base import Run
 from nas.stages.pipeline import work_of
+from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.files import append_lines, write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.operators import largest
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
+from supernet.extraction import extract
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 
-JOURNAL = "placements.jsonl"
+JOURNAL, TUNED_JOURNAL = "placements.jsonl", "tuned.jsonl"
 MARK = 0.01
 FOLD = 25
 
@@ -109,23 +115,80 @@ def evaluate_all(run: Run, kinds: list[str], journal: Path) -> dict[Placement, d
     supernet.load_state_dict(run.first_weights())
     run.__dict__["supernet"] = supernet.to(run.spec.device).eval()
     done = {tuple(line["placement"]): line["values"] for line in done_jobs(journal).values()}
-    top = largest(run.space)
-    columns = [n for n, slot in enumerate(run.space.slots) if slot.gene.endswith("attention")]
-    every = sorted(all_placements(len(columns), len(kinds)))
+    layers = sum(slot.gene.endswith("attention") for slot in run.space.slots)
+    every = sorted(all_placements(layers, len(kinds)))
     with shared_prefixes(list(getattr(supernet, run.space.stacks[0]).blocks)):
         for number, placement in enumerate(every):
             if placement in done:
                 continue
-            row = top.copy()
-            for column, kind in zip(columns, placement, strict=True):
-                row[0, column] = run.space.slots[column].choices.index(kinds[kind])
-            values = run.quality(run.space.decode(row)[0])
+            values = run.quality(placed(run.space, kinds, placement))
             line = {"key": str(placement), "placement": placement, "values": values}
             append_lines(journal, [json.dumps(line)])
             done[placement] = values
             if number % FOLD == 0:
                 note(f"{number} of {len(every)} placements")
     return done
+
+
+def placed(space: SearchSpace, kinds: list[str], placement: Placement) -> Architecture:
+    """The largest network of a space with these kinds of attention."""
+    row, left = largest(space), iter(placement)
+    for column, slot in enumerate(space.slots):
+        if slot.gene.endswith("attention"):
+            row[0, column] = slot.choices.index(kinds[next(left)])
+    return space.decode(row)[0]
+
+
+def tune(run: Run, kinds: list[str], placements: list[Placement], options: Options) -> list[float]:
+    """The qualities of placements after a short training of each from the checkpoint's targets."""
+    journal = options.work / TUNED_JOURNAL
+    done = {tuple(line["placement"]): line["quality"] for line in done_jobs(journal).values()}
+    supernet = trained_supernet(run.spec, run.first_weights())
+    updates = options.tuned_updates
+    settings = replace(
+        run.spec.budget.retrain,
+        epochs=1,
+        epoch_updates=updates,
+        batch_size=options.tuned_batch,
+        learning_rate=options.tuned_rate,
+    )
+    for placement in placements:
+        if placement in done:
+            continue
+        network = extract(supernet, placed(run.space, kinds, placement))
+        trainer = trainer_of(network, run.spec, run.quick_task, settings, teacher=run.teacher)
+        for _ in trainer.run():
+            pass
+        values = validation_quality(
+            run.quick_task,
+            network.network.eval(),
+            network.architecture,
+            run.spec.quality,
+            run.spec.device,
+        )
+        line = {"key": str(placement), "placement": placement, "quality": values[QUALITY]}
+        append_lines(journal, [json.dumps(line)])
+        done[placement] = values[QUALITY]
+        note(f"{len(done)} of {len(placements)} placements tuned")
+    return [done[placement] for placement in placements]
+
+
+def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -> dict[str, Any]:
+    """Whether fine-tuning changes the order of placements that convert half of the layers."""
+    among = np.flatnonzero(table.converted == table.num_layers // 2)
+    drawn = np.random.default_rng(0).permutation(among)[: options.tuned]
+    chosen = [tuple(row) for row in table.placements[drawn].tolist()]
+    before = [table.known[one] for one in chosen]
+    after = tune(run, kinds, chosen, options)
+    return {
+        "updates": options.tuned_updates,
+        "learning_rate": options.tuned_rate,
+        "batch_size": options.tuned_batch,
+        "placements": chosen,
+        "before": before,
+        "after": after,
+        "tau": float(kendalltau(before, after).statistic),
+    }
 
 
 def measure(options: Options) -> dict[str, Any]:
@@ -166,6 +229,7 @@ def measure(options: Options) -> dict[str, Any]:
         "chosen": {name: _judged(table, choose) for name, choose in SELECTORS.items()},
         "additive": [_judged(table, partial(additive, seed=seed)) for seed in seeds],
         "search": [_judged(table, partial(ranked, space=space, seed=seed)) for seed in seeds],
+        "tuned": tuned(run, kinds, table, options) if options.tuned > 1 else None,
         "r2": additive_fit(table),
         "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
     }
@@ -211,6 +275,18 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
         ["chosen by", "evaluated", *counts],
         lines,
     )
+    if of := numbers.get("tuned"):
+        yield table_of(
+            f"after {of['updates']} updates of {of['batch_size']} examples at a rate of "
+            f"{of['learning_rate']:g}: Kendall's τ with before is {of['tau']:.2f}",
+            ["placement", "before", "after"],
+            [
+                [" ".join(kinds[kind] for kind in one), f"{before:.4g}", f"{after:.4g}"]
+                for one, before, after in zip(
+                    of["placements"], of["before"], of["after"], strict=True
+                )
+            ],
+        )
     fits = ", ".join(f"{n}: {value:.2f}" for n, value in numbers["r2_by_count"].items())
     yield f"R² of a sum of scores by layer: {numbers['r2']:.3f} over all; by count {fits or 'none'}"
 
@@ -235,6 +311,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quality", default="loss", choices=get_args(QualityMetric))
     parser.add_argument("--updates", type=int, default=100, help="of the local distillation")
     parser.add_argument("--examples", type=int, default=500, help="validation examples")
+    parser.add_argument("--tuned", type=int, default=0, help="placements that are fine-tuned")
+    parser.add_argument("--tuned-updates", type=int, default=200, help="of each of them")
+    parser.add_argument("--tuned-rate", type=float, default=3e-5, help="at the peak of a cosine")
+    parser.add_argument("--tuned-batch", type=int, default=32, help="examples of an update")
     parser.add_argument("--seeds", type=int, default=10, help="of the searches")
     parser.add_argument("--name", default="placement_table", help="of the results' files")
     parser.add_argument("--work", type=Path, default=Path("runs/placement_table"))

@@ -161,15 +161,14 @@ class DataUploads(Uploads):
     def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str]:
         if folder == coming:
             return "coming", ""
-        problem = read_facts(folder / PROBLEM_FILE).get("problem")
-        if problem is not None:
-            return "failed", str(problem)
-        lock = FileLock(folder / LOCK_FILE, timeout=0)
         try:
-            with lock:
-                return "lost", "the service ended while it was checked: finish it again"
+            with FileLock(folder / LOCK_FILE, timeout=0):
+                problem = read_facts(folder / PROBLEM_FILE).get("problem")
         except (Timeout, OSError):
             return "checking", self._notes.get(upload.id, "it is being checked")
+        if problem is not None:
+            return "failed", str(problem)
+        return "lost", "the service ended while it was checked: finish it again"
 
     def _aside(self, upload: Upload) -> Path:
         return self._root / upload.owner / f"{ASIDE}{upload.id}"
@@ -215,7 +214,7 @@ class DataUploads(Uploads):
                         raise self._taken(upload.name)
                     write_json(folder / PREPARED / FACTS_FILE, found)
                     (folder / PREPARED).rename(target)
-            shutil.rmtree(folder, ignore_errors=True)
+            self._discard(folder)  # in one step, so that it looks broken off to nobody
         except (UploadError, OSError) as error:
             _tell(folder, str(error))
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,12 @@ def test_a_table_of_all_placements(
     monkeypatch.setattr("experiments.harness.RESULTS", tmp_path)
     given = ["--checkpoint", str(llama), "--data", str(tmp_path / "data"), "--updates", "2"]
     given += ["--work", str(tmp_path / "work"), "--seeds", "2", "--name", "tiny", "--json"]
+    given += ["--tuned", "2", "--tuned-updates", "1"]
     assert placement_table.STUDY.main(given) in (0, 1)
+    numbers = json.loads((tmp_path / "tiny.json").read_text())["tuned"]
+    assert len(numbers["after"]) == 2 and numbers["tau"] in (-1.0, 1.0)
+    assert [sum(one) for one in numbers["placements"]] == [1, 1]
+    assert len((tmp_path / "tiny.jsonl").read_text().splitlines()) == 8
     kept = np.load(tmp_path / "tiny.npz", allow_pickle=False)
     assert kept["placements"].shape == (8, 3) and np.isfinite(kept["qualities"]).all()
     journal = tmp_path / "work" / placement_table.JOURNAL

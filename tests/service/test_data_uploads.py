@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,10 @@ from service.data_preparing import prepare_file
 from service.data_uploads import DataUploads
 from service.settings import Settings
 from service.uploads import UploadError
+from tests.support import service_api_cases
 from tests.support.service_cases import Server, problem
+
+server, alice = service_api_cases.server, service_api_cases.alice
 
 LINES = b"".join(
     json.dumps({"text": f"{word} {number}", "label": word}).encode() + b"\n"
@@ -24,17 +26,6 @@ LINES = b"".join(
     for word in ("yes", "no")
 )
 MAILS: dict[str, Any] = {"name": "mails", "file": "mails.jsonl", "task": "classification"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("home"), requests_per_minute=100_000) as running:
-        yield running
-
-
-@pytest.fixture
-def alice(server: Server) -> httpx.Client:
-    return server.client("alice")
 
 
 def begun(client: httpx.Client, content: bytes = LINES, **values: Any) -> str:

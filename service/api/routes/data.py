@@ -5,21 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import ClientDisconnect
 
 from nas.request.fields import LINE
 from service.api.dependencies import AnyRole, Context, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.routes.uploads import PIECE, place_to_send
+from service.api.routes.uploads import OCTETS, UploadPath, place_to_send, write_pieces
 from service.api.schemas import Word
 from service.api.thread_pools import Route
 from service.auth import Token
 from service.data_uploads import DataUpload
 from service.uploads import Uploaded
 
-UploadPath = Annotated[str, Path(pattern="^[0-9a-f]{20}$", description="Id of an upload.")]
 Task = Literal["classification", "language_modelling", "translation"]
 
 router = APIRouter(prefix="/data", tags=["datasets"], route_class=Route)
@@ -125,14 +123,7 @@ def _found(context: Context, token: Token, upload: str) -> DataUploadOut:
 @router.put(
     "/{upload}/content",
     response_model=DataUploadOut,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            },
-        }
-    },
+    openapi_extra=OCTETS,
 )
 async def receive(
     request: Request,
@@ -142,18 +133,11 @@ async def receive(
     offset: Annotated[int, Query(ge=0, description="Of the first byte: `received`.")] = 0,
 ) -> DataUploadOut:
     """Send a part of the file, or all of it; what has come of a part that breaks off is kept."""
-    run, held = context.thread_pools.uploads.run, bytearray()
+    run = context.thread_pools.uploads.run
     async with place_to_send(context, token):
         part = await run(partial(context.data.part, token.name, upload, offset))
         try:
-            async for piece in request.stream():
-                held += piece
-                if len(held) >= PIECE:
-                    await run(partial(part.write, bytes(held)))
-                    held.clear()
-            await run(partial(part.write, bytes(held)))
-        except ClientDisconnect:
-            raise ProblemError(400, "the connection ended; go on behind what has come") from None
+            await write_pieces(request, part.write, context)
         finally:
             await run(part.close)
     return await run(partial(_found, context, token, upload))

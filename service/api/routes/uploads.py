@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Annotated
 
@@ -26,6 +26,12 @@ from service.uploads import Part, Uploaded
 PIECE = 2**20  # bytes that are written at once
 RECEIVING = 32  # files of all owners at once
 AGAIN = {"Retry-After": "5"}
+OCTETS = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 
 UploadPath = Annotated[str, Path(pattern="^[0-9a-f]{20}$", description="Id of an upload.")]
 
@@ -93,14 +99,7 @@ def begin(given: UploadRequest, token: Submitter, context: InContext) -> UploadO
 @router.put(
     "/uploads/{upload}/files/{file:path}",
     response_model=UploadedFileOut,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            },
-        }
-    },
+    openapi_extra=OCTETS,
 )
 async def receive(
     request: Request, upload: UploadPath, file: str, token: Submitter, context: InContext
@@ -116,18 +115,32 @@ async def receive(
 
 
 async def _write(request: Request, part: Part, name: str, context: Context) -> UploadedFileOut:
+    await write_pieces(request, part.write, context)
+    sha256 = await context.thread_pools.uploads.run(part.keep)
+    return UploadedFileOut(name=name, bytes=part.written, sha256=sha256)
+
+
+async def write_pieces(request: Request, write: Callable[[bytes], None], context: Context) -> None:
+    """Write the body of a request as it comes.
+
+    Args:
+        request: that brings a file, or a part of one.
+        write: bytes at the end of what came before.
+        context: of the application.
+
+    Raises:
+        ProblemError: 400 when its client leaves.
+    """
     run, held = context.thread_pools.uploads.run, bytearray()
     try:
         async for piece in request.stream():
             held += piece
             if len(held) >= PIECE:
-                await run(partial(part.write, bytes(held)))
+                await run(partial(write, bytes(held)))
                 held.clear()
     except ClientDisconnect:
-        raise ProblemError(400, f"the connection ended before {name} was whole") from None
-    await run(partial(part.write, bytes(held)))
-    sha256 = await run(part.keep)
-    return UploadedFileOut(name=name, bytes=part.written, sha256=sha256)
+        raise ProblemError(400, "the connection ended before the file was whole") from None
+    await run(partial(write, bytes(held)))
 
 
 @router.post("/uploads/{upload}/finish", status_code=201, response_model=CheckpointOut)
