@@ -224,9 +224,10 @@ class RunContents:
             return None
 
     def network(self, identity: str) -> FrontEntry | None:
-        """A network by its id: from the front, else verified, observed or evolved."""
-        front = () if self.front is None else self.front.networks
-        for entries in (front, self.verified, self.observed, self.population):
+        """A network by its id: from the front, else verified, observed, evolved or a baseline."""
+        front = () if self.front is None else self.front.entries
+        beside = [one.baseline.entry for one in self.comparisons]  # whose quality is not measured
+        for entries in (front, self.verified, self.observed, self.population, beside):
             for entry in entries:
                 if entry.id == identity:
                     return entry

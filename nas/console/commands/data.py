@@ -185,8 +185,8 @@ def notes_of(prepared: Prepared) -> list[str]:
 
 
 def _first(what: str, found: Sequence[str]) -> list[str]:
-    more = [f"{what:<8}and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
-    return [f"{what:<8}{line}" for line in found[:SHOWN]] + more
+    more = [f"{what:<9}and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
+    return [f"{what:<9}{line}" for line in found[:SHOWN]] + more
 
 
 def shared_examples(manifest: Manifest) -> list[str]:

@@ -363,7 +363,10 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
     """
     tables = all(has_columns(path) or path.is_dir() for path in request.source)
     if not request.target and not tables:
-        raise UsageError("translation needs --target: the translations of --source, line by line")
+        raise UsageError(
+            "translation needs --target: the translations of --source, line by line; or a table "
+            "with both (.csv, .tsv, .jsonl, .parquet, .arrow) as --source alone"
+        )
     if request.target and len(request.source) != len(request.target):
         raise UsageError(
             f"--source names {len(request.source)} files and --target {len(request.target)}; "

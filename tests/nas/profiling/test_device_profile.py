@@ -45,7 +45,7 @@ def test_a_file_is_read_back(profile: DeviceProfile, tmp_path: Path) -> None:
 CHANGES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "has schema 99; this version reads 1": (("schema",), 99),
     "no device profile made by nas profile": (("kind",), None),
-    "missing field 'threads'": (("device", "threads"), None),
+    "threads: field required": (("device", "threads"), None),
     "holds no workload": (("workloads",), []),
     "no measured network": (("workloads", 0, "measured"), []),
     "is not that of its architecture": (("workloads", 0, "measured", 0, "id"), "0" * 12),

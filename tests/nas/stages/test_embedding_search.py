@@ -12,12 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.console.app import app
+from nas.results.networks import choose_trained
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
 from search_spaces.architecture import Architecture
+from tests.nas.results.test_card_lines import answers_of
 from tests.nas.stages.test_pipeline_texts import valid
-from tests.support.export_cases import hub_without_net
+from tests.support.export_cases import export_to, hub_without_net
 from tests.support.pretrained_cases import sentence_encoder
 
 pytestmark = pytest.mark.export
@@ -145,3 +147,14 @@ def test_of_pairs_the_checkpoint_is_scored_on_the_same(paired: RunFolder) -> Non
     assert "validation recall at 10" in text
     done = CliRunner().invoke(app, ["evaluate", str(paired.path), "--split", "valid"])
     assert done.exit_code == 0 and "the checkpoint's" in done.stdout, done.output
+
+
+@pytest.mark.slow
+def test_lines_of_cards_give_the_same_vector(run: RunFolder, tmp_path: Path) -> None:
+    forms = ("torch", "onnx", "huggingface")
+    for form in forms:
+        export_to(run, form, tmp_path / form, arch=choose_trained(run, None))
+    found = [json.loads(text) for text in answers_of([tmp_path / form for form in forms], tmp_path)]
+    assert len({len(vector) for vector in found}) == 1 and any(found[0])
+    for vector in found[1:]:
+        assert vector == pytest.approx(found[0], abs=1e-4)
