@@ -16,9 +16,8 @@ from search_spaces.architecture import (
     variant_of,
 )
 from search_spaces.counts import exponent
-from search_spaces.genes import GeneNetwork
+from search_spaces.genes import GeneNetwork, Value
 from search_spaces.genotypes import Network
-from search_spaces.space import Choice
 from search_spaces.tasks import TASKS, TaskName
 
 # How networks were evaluated while they were compared, see `observed_how`.
@@ -262,7 +261,7 @@ _AGGREGATE = re.compile(r"(?P<how>sum|mean|count|place)\.(?P<rest>.+)")
 _SUFFIX = {"sum": ", all layers together", "mean": ", mean over the layers"}
 
 
-def choice(name: str, value: Choice, both_stacks: bool) -> str:
+def choice(name: str, value: Value, both_stacks: bool) -> str:
     """A choice of a gene or slot: ``FFN size 8 in layer 3``."""
     place = _PLACE.fullmatch(name)
     if place is None:

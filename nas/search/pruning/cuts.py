@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nas.search.pareto import hypervolume, non_dominated
 from nas.search.pruning.evidence import Candidate, Evidence, ScoredSample
+from search_spaces.genes import Value
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.space import Choice, SearchSpace
 
@@ -36,7 +37,7 @@ class Cut:
     """
 
     name: str
-    choice: Choice
+    choice: Value
     evidence: Evidence
     hypervolume_ratio: float
     size: int

@@ -13,9 +13,9 @@ from scipy import stats
 
 from nas.search.evolution import Evaluate, Scores
 from nas.search.pareto import constrained_ranks, crowding_distance
+from search_spaces.genes import Value
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.operators import sample
-from search_spaces.space import Choice
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ class Candidate:
     """
 
     name: str
-    choice: Choice
+    choice: Value
     places: tuple[tuple[int, int], ...]
 
     @property
@@ -100,7 +100,7 @@ class ScoredSample:
 
 def candidates(space: GenotypeSpace) -> list[Candidate]:
     """All choices that can be cut: of genes over all layers first, then of single slots."""
-    found: dict[tuple[str, Choice], list[tuple[int, int]]] = {}
+    found: dict[tuple[str, Value], list[tuple[int, int]]] = {}
     by_slot = []
     for column, slot in enumerate(space.slots):
         for index, choice in enumerate(slot.choices):
@@ -217,7 +217,7 @@ def _predicted_effects(
     return tuple(change.tolist())
 
 
-def _alternatives(space: GenotypeSpace, candidate: Candidate) -> list[Choice]:
+def _alternatives(space: GenotypeSpace, candidate: Candidate) -> list[Value]:
     choices = [choice for column in candidate.columns for choice in space.slots[column].choices]
     return list(dict.fromkeys(choices))
 

@@ -56,6 +56,7 @@ from nas.search.pruning.evidence import (
 )
 from nas.search.ranking.report_card import ReportCard
 from search_spaces.errors import UsageError
+from search_spaces.genes import Value
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.space import Choice, SearchSpace
 
@@ -109,7 +110,7 @@ class Kept:
     """A choice that the lift spoke against and that stays all the same; `reason` says why."""
 
     name: str
-    choice: Choice
+    choice: Value
     evidence: Evidence
     reason: str
 
