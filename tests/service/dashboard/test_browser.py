@@ -363,7 +363,7 @@ def test_a_folder_is_uploaded_as_a_checkpoint(
     )
     page.get_by_role("link", name="Search", exact=True).click()
     expect(page.get_by_label("Checkpoint")).to_have_value("my-llama")
-    page.get_by_role("link", name="upload it").click()
+    page.get_by_role("link", name="a checkpoint").click()
     page.get_by_text("Delete …").click()
     page.get_by_role("button", name="Delete my-llama").click()
     expect(page.get_by_text("There are none yet.")).to_be_visible()
