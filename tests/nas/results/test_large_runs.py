@@ -264,7 +264,7 @@ def test_pages_of_a_large_job_are_read_once(
     said(alice.get(f"/jobs/{large}"))
     said(alice.get("/compare", params={"job": large}))
     assert alice.get(f"/jobs/{large}/curve.svg").status_code == 200
-    clicked = re.findall(r"/networks\?id=([0-9a-f]{12})", text)
+    clicked = re.findall(r"/networks/([0-9a-f]{12})", text)
     said(alice.get(f"/jobs/{large}/networks", params={"id": clicked[:2]}))
     client = server.client("alice")
     assert client.get(f"/jobs/{large}/architectures/{clicked[0]}").json()["on_front"]

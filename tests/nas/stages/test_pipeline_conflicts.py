@@ -48,6 +48,7 @@ def space(tmp_path: Path) -> Path:
 def search(space: Path, out: Path, *more: str) -> list[str]:
     numbers = [part for item in NUMBERS.items() for part in ("--set", "=".join(item))]
     costs = ["--objectives", "quality,flops", "--preset", "smoke", "--pick", "knee", "--quiet"]
+    costs.append("--no-baseline")  # as in `tiny`
     return ["search", "--space", str(space), "--out", str(out), *numbers, *costs, *more]
 
 

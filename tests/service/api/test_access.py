@@ -135,7 +135,7 @@ def test_an_origin_that_is_no_address_is_another_site(alice: httpx.Client, origi
     ("path", "methods"),
     [
         ("/api/v1/jobs", "GET, POST"),
-        (f"/api/v1/jobs/{'0' * 20}", "GET, DELETE"),
+        (f"/api/v1/jobs/{'0' * 20}", "GET, PATCH, DELETE"),
         ("/new", "GET, POST"),
         ("/healthz", "GET"),
         ("/api/v1/spaces/check", "GET, POST"),  # GET would be of a space with that name

@@ -172,6 +172,6 @@ def test_the_home_that_was_there_keeps_its_mode_and_closes_what_is_private(tmp_p
     make_home(Settings(home=tmp_path))
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-    names = "runs", "logs", "cache", "trash", "data", "uploads"
+    names = "runs", "logs", "cache", "trash", "data", "uploads", "uploaded-data"
     private = dict.fromkeys(names, 0o700)
     assert modes == {**private, "spaces": 0o755}

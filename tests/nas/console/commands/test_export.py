@@ -103,9 +103,12 @@ def test_nothing_is_trained_yet(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "has no trained supernet yet" in done.stderr
 
 
-def test_of_two_networks_one_is_named(tmp_path: Path) -> None:
+def test_of_two_networks_the_winner_is_exported_or_one_is_named(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
-    second = train(folder, 1)
+    first, second = arch_of(folder), train(folder, 1)
+    done = nas("export", folder.path, "--format", "safetensors")
+    assert done.exit_code == 0 and first in done.output and second not in done.output
+    (folder.path / "pareto.json").unlink()
     done = nas("export", folder.path, "--format", "safetensors")
     assert done.exit_code == 2 and second in done.stderr
 
