@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import pick, points_of
 from nas.search.pareto import hypervolume, non_dominated
+from search_spaces.errors import DataError
 from service.api import run_cache
 from service.api.run_cache import MOST_DRAWN, Kept, RunView, cached_networks, cached_run, sample
 from service.dashboard import run_views
@@ -243,6 +245,17 @@ def test_what_is_kept_stays_within_its_weight() -> None:
     assert (kept.weight, made[-1]) == (1000, "d0")
     get("e")
     assert kept.weight == 4
+
+
+def test_the_collector_rests_until_the_last_reader_is_done():
+    with run_cache.uncollected:
+        with run_cache.uncollected:
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(DataError), run_cache.uncollected:
+        raise DataError("a file that cannot be read")
+    assert gc.isenabled()
 
 
 # -- over the wire ------------------------------------------------------------------------------
