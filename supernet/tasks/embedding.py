@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
@@ -224,6 +223,8 @@ def similarity(found_PD: Tensor, right_PD: Tensor) -> float:
         return float("nan")
     if any(np.ptp(one) == 0.0 for one in cosines):
         return 0.0
+    from scipy.stats import spearmanr  # late: it takes long to load
+
     found = float(spearmanr(cosines[0], cosines[1]).statistic)
     return min(1.0, max(-1.0, found))  # which rounding may pass
 

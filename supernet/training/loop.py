@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import kendalltau
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
@@ -299,6 +298,8 @@ class Trainer:
         _check_finite(self._losses, self._probes, what)
         tau = math.nan
         if len(before) > 1:
+            from scipy.stats import kendalltau  # late: it takes long to load
+
             tau = float(kendalltau(before, self._losses).statistic)
         self._stable = self._stable + 1 if tau >= self._settings.stop_tau else 0
         mean = float(np.mean(self._losses))
