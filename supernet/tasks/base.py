@@ -145,6 +145,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
         kind: the task's name in a space file.
         teachable: whether networks also learn from what another network says of a batch.
         compares: whether predictions are compared with each other, see `compared`.
+        one_each: whether each prediction is an example of its own, and no token of a text.
         name: of the data, for people.
         digest: of the data that a search sees.
         num_outcomes: classes, tokens of the networks' vocabulary, or numbers of an embedding.
@@ -155,6 +156,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
     kind: ClassVar[TaskName]
     teachable: ClassVar[bool] = True
     compares: ClassVar[bool] = False
+    one_each: ClassVar[bool] = False
     name: str
     digest: str
     num_outcomes: int

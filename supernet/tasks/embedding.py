@@ -61,6 +61,7 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
     kind = "embedding"
     teachable = False
     compares = True
+    one_each = True
 
     def __init__(
         self, data: PreparedData[EmbeddingSplit], open_test: Callable[[], EmbeddingSplit]

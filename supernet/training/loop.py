@@ -33,7 +33,7 @@ from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Group
 from supernet.training.sampling import ArchitectureSampler
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import TrainingSettings, planned_updates
 
 STABLE_CHECKS = 2
 
@@ -384,18 +384,6 @@ def _groups(stream: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
     parts = iter(stream)
     while group := tuple(itertools.islice(parts, size)):
         yield group
-
-
-def planned_updates(settings: TrainingSettings, num_batches: int) -> int:
-    """Updates of a whole training.
-
-    Args:
-        settings: the numbers.
-        num_batches: batches of one pass over the training split.
-    """
-    updates = math.ceil(num_batches / settings.accumulate)
-    total = settings.epochs * min(updates, settings.epoch_updates or updates)
-    return min(total, settings.max_updates) if settings.max_updates else total
 
 
 def learning_rate(settings: TrainingSettings, update: int, total: int) -> float:
