@@ -3,10 +3,12 @@
 ``python -m experiments.own_data --data data/pets data/mails --hours 1``
 
 Each folder of `nas data prepare` is searched by ``nas search --data DIR --hours H`` as it stands.
-Its winner's scores stand beside those of a plain transformer: the winner with softmax attention in
+Its winner's scores stand beside those of the better of its baselines, which the search trained
+with the same steps, and of a plain transformer that had more: the winner with softmax attention in
 every place, trained from scratch for the time of the whole search, as somebody would who had not
-searched. Told is how long the search was to take and how long it took. What was searched or trained
-before under ``--work`` is not done again; the test split is read when a training has ended.
+searched. Beside the time that was asked for stand that which the search told before it began and
+that which it took. What was searched or trained before under ``--work`` is not done again; the test
+split is read when a training has ended.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from rich.table import Table
 
 from experiments.harness import Options, Study, note, table_of
 from experiments.retrained_twins import Job, score_test, train, twin
+from nas.console.formatting import NOTHING
 from nas.request.fitted_space import MOST_PASSES, RETRAIN
+from nas.results.state import read_state
+from nas.run.duration import read_duration
 from nas.run.folder import RunFolder
-from nas.run.layout import result_file
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import NasError, UsageError
@@ -65,34 +69,41 @@ def measure(options: Options) -> dict[str, Any]:
 def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str, Any]:
     """A search, its winner's scores, and those of the plain network."""
     run = RunFolder.open(_searched(folder, hours, work / f"{folder.name}-{hours:g}h"))
-    (result_path,) = run.path.glob(result_file("*"))
-    result = json.loads(result_path.read_text("utf-8"))
-    winner = Architecture.from_json(result["architecture"])
+    state = read_state(run, thorough=False)
+    results = {str(one["id"]): one for one in state.retrained}
+    winner = Architecture.from_json(results[str(state.picked)]["architecture"])
+    name, more = KNOWN_BY[manifest.task]
+    beside = [results[one.baseline.entry.id] for one in state.comparisons(run.spec)]
+    beside.sort(key=lambda one: one[f"test_{name}"], reverse=more)
     settings = _longer(run.spec.budget.retrain, manifest)
     job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
     space = run.spec.space
     seconds = json.loads((run.path / TOOK).read_text("utf-8"))
+    told = read_duration(run)
     return {
         "data": folder.name,
         "task": manifest.task,
-        "winner": {
-            "id": winner.id,
-            "params": params(space.model, space.task, winner),
-            "valid": _scores(result, "valid"),
-            "test": _scores(result, "test"),
-        },
+        "winner": _network(results[winner.id]),
+        "baseline": _network(beside[0]) if beside else None,
         "plain": {
             "id": plain["id"],
             "params": params(space.model, space.task, job.architecture),
             "valid": plain["valid"],
             "test": plain["test"],
         },
-        "minutes_told": hours * 60,
+        "minutes_asked": hours * 60,
+        "minutes_told": round(told.seconds / 60, 1) if told is not None else None,
         "minutes_taken": round(seconds / 60, 1),
         "minutes_plain": plain["minutes"],
     }
+
+
+def _network(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A network that the search trained."""
+    scores = {split: _scores(result, split) for split in ("valid", "test")}
+    return {"id": result["id"], "params": result["params"], **scores}
 
 
 def _scores(result: Mapping[str, Any], split: str) -> dict[str, float]:
@@ -140,10 +151,12 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
                 name,
                 f"{winner:.4g}",
                 f"{row['winner']['params']:,}",
+                *_cells(row["baseline"], name),
                 f"{plain:.4g}",
                 f"{row['plain']['params']:,}",
                 better,
-                f"{row['minutes_told']:g}",
+                f"{row['minutes_asked']:g}",
+                NOTHING if row["minutes_told"] is None else f"{row['minutes_told']:g}",
                 f"{row['minutes_taken']:g}",
             )
         )
@@ -152,13 +165,23 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
         "test",
         "winner",
         "params",
+        "baseline",
+        "params",
         "plain, as long",
         "params",
         "as good",
+        "min asked",
         "min told",
         "min taken",
     )
     yield table_of(f"searches of own data for {numbers['hours']:g} h", heads, rows)
+
+
+def _cells(network: Mapping[str, Any] | None, name: str) -> tuple[str, str]:
+    """A network's score and size, or that there is none."""
+    if network is None:
+        return NOTHING, NOTHING
+    return f"{network['test'][name]:.4g}", f"{network['params']:,}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +198,7 @@ STUDY = Study(
     measure,
     show,
     example="--data data/pets data/mails --hours 1",
-    width=140,
+    width=160,
 )
 
 if __name__ == "__main__":

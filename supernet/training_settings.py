@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -99,3 +100,20 @@ class TrainingSettings:
     bfloat16: bool = False
     loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
     recompute: bool = False
+
+
+def planned_updates(settings: TrainingSettings, num_batches: int) -> int:
+    """Updates of a whole training.
+
+    Args:
+        settings: the numbers.
+        num_batches: batches of one pass over the training split.
+    """
+    total = settings.epochs * epoch_updates(settings, num_batches)
+    return min(total, settings.max_updates) if settings.max_updates else total
+
+
+def epoch_updates(settings: TrainingSettings, num_batches: int) -> int:
+    """Updates of an epoch; arguments as of `planned_updates`."""
+    updates = math.ceil(num_batches / settings.accumulate)
+    return min(updates, settings.epoch_updates or updates)

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from nas.console.formatting import duration
 from nas.console.output import err, tell
+from nas.console.tables import duration_table
 from nas.run import events
 from nas.run.events import Event, event_to_json
 
@@ -81,6 +82,8 @@ class LineReporter(ProgressReporter):
                 self._line(f"{label:<28} {duration(seconds):>9}  {message}".rstrip())
             case events.StageSkipped(_, label):
                 self._line(f"{label:<28} {'done':>9}  in an earlier session")
+            case events.DurationTold():
+                self._console.print(duration_table(event))
             case events.Note(message=message, loud=loud):
                 self._line(f"{'WARNING' if loud else 'note'}: {message}")
             case events.EvaluationFailed():
@@ -140,10 +143,10 @@ class BarReporter(ProgressReporter):
                 self._start(stage, label, 1)
                 self._bars.update(self._task(stage), message="done in an earlier session")
                 self._finish(self._task(stage))
-            case events.Note(message=message, loud=True):
-                self._console.print(Text(f"WARNING: {message}", "bold red"), soft_wrap=True)
-            case events.Note(message=message):
-                self.warn(message)
+            case events.DurationTold():
+                self._console.print(duration_table(event))
+            case events.Note(message=message, loud=loud):
+                self._note(message, loud)
             case events.EvaluationFailed():
                 self.warn(failure_text(event))
             case _:
@@ -152,6 +155,12 @@ class BarReporter(ProgressReporter):
     def warn(self, message: str) -> None:
         """Print a line above the bars."""
         self._console.print(Text(f"note: {message}", "yellow"), soft_wrap=True)
+
+    def _note(self, message: str, loud: bool) -> None:
+        if loud:
+            self._console.print(Text(f"WARNING: {message}", "bold red"), soft_wrap=True)
+        else:
+            self.warn(message)
 
     def _start(self, stage: str, label: str, total: int | None) -> None:
         if stage in self._tasks:  # a stage that is done anew keeps its line

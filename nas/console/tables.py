@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from nas.console.formatting import (
 )
 from nas.console.output import out, say
 from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, Objective
+from nas.run.events import DurationTold
 from nas.search.doubtful import key, marked
 from nas.search.front import Front, FrontEntry
 from search_spaces.costs import Cost
@@ -203,11 +205,28 @@ def _or_predicted(entry: FrontEntry, name: str) -> str:
     return f"{milliseconds(entry.predicted[name])} ± {deviation}"
 
 
-def stage_table(stages: Iterable[tuple[str, str, float | None]]) -> Table:
-    """Stages of a run: name, state, seconds."""
-    made = table("Stages", ["stage", "state", "time"], right=["time"], whole=["stage"])
-    for name, state, seconds in stages:
-        made.add_row(name, state, duration(seconds))
+def duration_table(told: DurationTold) -> Table | Text:
+    """How long a search will take, stage by stage; or why that is not told."""
+    if told.reason:
+        return Text(f"no duration is told: {told.reason}")
+    left = sum(one["seconds"] or 0.0 for one in told.stages)
+    title = "How long it will take"
+    made = table(title, ["stage", "what", "time"], right=["time"], spare=["what"])
+    for one in told.stages:
+        made.add_row(one["label"], one["what"], duration(one["seconds"]))
+    made.add_section()
+    whole = "" if math.isclose(left, told.seconds) else f"of {duration(told.seconds)} told; "
+    made.add_row("in all", f"{whole}{told.about}", duration(left), style="bold")
+    return made
+
+
+def stage_table(stages: Iterable[tuple[str, str, float | None, float | None]]) -> Table:
+    """Stages of a run: name, state, seconds told where any were, and taken."""
+    rows = list(stages)
+    told = ["told"] * any(one[2] is not None for one in rows)
+    made = table("Stages", ["stage", "state", *told, "time"], [*told, "time"], whole=["stage"])
+    for name, state, before, seconds in rows:
+        made.add_row(name, state, *([duration(before)] if told else []), duration(seconds))
     return made
 
 

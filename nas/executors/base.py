@@ -241,6 +241,11 @@ class Executor(ABC):
     def device(self, spec: SearchSpec) -> DeviceFingerprint | None:
         """What networks of the run are timed on; None where nothing can be timed."""
 
+    @property
+    def width(self) -> int:
+        """How many networks are worked on at once."""
+        return 1
+
     def computes_on(self, spec: SearchSpec) -> str:
         """The device that the process which works on the run computes on itself."""
         return spec.device

@@ -81,7 +81,7 @@ class RayExecutor(Executor):
         pool = self._pool = self._pool or self._new_pool(source)
         done: dict[int, Outcome] = {}
         next_one = 0
-        for index, outcome in _others_work(pool.run(networks, self._width())):
+        for index, outcome in _others_work(pool.run(networks, self.width)):
             done[index] = outcome
             while next_one in done:
                 yield done.pop(next_one)
@@ -105,10 +105,12 @@ class RayExecutor(Executor):
         spec = self._spec.model_dump(mode="json")
         return WorkOrder(spec, data_digest, torch.get_num_threads(), environment)
 
-    def _width(self) -> int:
+    @property
+    def width(self) -> int:
         """How many workers there may be; at least one, for which the cluster may have to grow."""
         if self.settings.workers is not None:
             return self.settings.workers
+        self.cluster.connect()
         offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return max(1, sum(self._room(offer) for offer in offers))
 
@@ -164,7 +166,7 @@ class RayExecutor(Executor):
         from nas.executors.ray_group import GroupRoom  # imports Ray Train
         from nas.executors.ray_train import train_together
 
-        workers = self.settings.train_workers or self._width()
+        workers = self.settings.train_workers or self.width
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
         yield from _others_work(train_together(run, room, self._board))
 

@@ -19,14 +19,20 @@ def time_section(run: RunContents) -> Html:
     if not run.seconds:
         return section("time", title, missing("No stage has ended yet."))
     total = sum(run.seconds.values())
+    told = run.told
+    sentence = told.sentence(words.duration)
     intro = paragraph(
         f"All stages together took {words.duration(total)}"
-        f"{'' if not run.unfinished else ' so far'}. Time that an interrupted run "
-        "spent before it was stopped is not counted."
+        f"{'' if not run.unfinished else ' so far'}. Time for which the run was stopped is not "
+        f"counted.{f' Duration: {sentence}.' if sentence else ''}"
     )
     names = [stage_label(stage) for stage in run.seconds]
     seconds = list(run.seconds.values())
-    texts = [words.duration(number) for number in seconds]
+    texts = [
+        words.duration(number)
+        + (f" (told {words.duration(told.told[stage])})" if stage in told.told else "")
+        for stage, number in run.seconds.items()
+    ]
     trace = bars(names, seconds, texts, "var(--omni)")
     layout = {
         "xaxis": axis("seconds", range=[0, 1.2 * max(*seconds, 0.1)]),

@@ -14,6 +14,7 @@ from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork
 from nas.results.retrained_order import RetrainedOrder, retrained_order
+from nas.run.duration import Duration, ToldAndTaken, compare
 from nas.run.omni_views import OmniViews
 from nas.run.stages import RETRAIN, stages_of_run
 from nas.search.front import Front, FrontEntry, winner
@@ -62,6 +63,8 @@ class Retrained:
         epochs: passes over the training split.
         seed: of the training.
         by_distance: its loss by distance, where the search began with a checkpoint.
+        loss_error: standard error of its validation loss, examples being what is drawn at random;
+            None where that is not known.
     """
 
     id: str
@@ -72,6 +75,7 @@ class Retrained:
     epochs: int
     seed: int
     by_distance: ByDistance = field(default_factory=dict)
+    loss_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ class RunContents:
         origin: the checkpoint that it began with; None without one, and until it is taken over.
         halving_winner: id of the candidate that successive halving left, see
             `nas.search.front.read_winner`.
+        duration: what was told of it before it began; None where nothing was.
     """
 
     name: str
@@ -186,6 +191,7 @@ class RunContents:
     seconds: Mapping[str, float]
     origin: Origin | None
     halving_winner: str | None = None
+    duration: Duration | None = None
 
     @property
     def space(self) -> SearchSpace:
@@ -250,6 +256,13 @@ class RunContents:
             return None
         scores = {one.id: one.valid_scores for one in self.retrained}
         return retrained_order(self.front, self.quality, scores)
+
+    @property
+    def told(self) -> ToldAndTaken:
+        """How long it was to take, beside how long it took."""
+        beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
+        trained = [] if self.picked is None else [self.picked.id, *beside]
+        return compare(self.duration or Duration(), self.seconds, list(dict.fromkeys(trained)))
 
     @property
     def unfinished(self) -> list[str]:

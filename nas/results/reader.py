@@ -27,6 +27,7 @@ from nas.results.contents import (
 )
 from nas.results.failures import failed, read_failed
 from nas.run import layout
+from nas.run.duration import read_duration
 from nas.run.folder import RunFolder
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
@@ -104,6 +105,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         seconds=_seconds(folder),
         origin=None if origin is None else _with_known_times(origin, verified),
         halving_winner=read_winner(folder),
+        duration=read_duration(folder),
     )
 
 
@@ -342,6 +344,7 @@ def _result(data: Any) -> Retrained:
         epochs=int(data["epochs"]),
         seed=int(data["seed"]),
         by_distance=_by_distance(data.get("by_distance", {})),
+        loss_error=finite_number(data["loss_error"]) if "loss_error" in data else None,
     )
 
 

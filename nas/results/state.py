@@ -11,6 +11,7 @@ from nas.executors.board import WorkerState, read_workers
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork, read_failed
+from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
@@ -47,6 +48,7 @@ class RunState:
         problems: what is wrong with its files, one sentence each.
         failed: networks that could not be evaluated.
         workers: what each worker does now, where there are several.
+        duration: what was told of it before it began; None where nothing was.
     """
 
     stages: tuple[StageState, ...]
@@ -57,6 +59,15 @@ class RunState:
     problems: tuple[str, ...]
     failed: tuple[FailedNetwork, ...] = ()
     workers: tuple[WorkerState, ...] = ()
+    duration: Duration | None = None
+
+    @property
+    def told(self) -> ToldAndTaken:
+        """How long it was to take, beside how long it took."""
+        beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
+        trained = [] if self.picked is None else [self.picked, *beside]
+        took = {one.name: one.seconds for one in self.stages if one.seconds is not None}
+        return compare(self.duration or Duration(), took, list(dict.fromkeys(trained)))
 
     def comparisons(self, spec: SearchSpec) -> list[Comparison]:
         """The winner beside the baselines, as far as both are known."""
@@ -144,6 +155,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
     retrained = tuple(_retrained(folder, problems))
+    duration = _duration(folder, problems)
     running = is_locked(folder.path)
     return RunState(
         stages,
@@ -154,6 +166,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
         tuple(dict.fromkeys(problems)),
         read_failed(folder),
         tuple(read_workers(folder.path)) if running else (),
+        duration,
     )
 
 
@@ -202,6 +215,14 @@ def _front(folder: RunFolder, problems: list[str]) -> Front | None:
     try:
         return read_front(folder)
     except NasError as error:
+        problems.append(str(error))
+    return None
+
+
+def _duration(folder: RunFolder, problems: list[str]) -> Duration | None:
+    try:
+        return read_duration(folder)
+    except DamagedRunError as error:
         problems.append(str(error))
     return None
 

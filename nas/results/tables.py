@@ -109,7 +109,8 @@ class RunResults:
     def timeline(self) -> DataFrame:
         """The stages of the run, in order, those to come included, by name.
 
-        ``state`` is ``done`` or ``to do``; ``started`` and ``ended`` are of the last time.
+        ``state`` is ``done`` or ``to do``; ``told`` are the seconds that were told before it began;
+        ``started`` and ``ended`` are of the last time.
         """
         run = self.contents
         wanted = [stage.name for stage in stages_of_run(run.spec, run.seconds)]
@@ -119,11 +120,12 @@ class RunResults:
                 "label": stage_label(stage),
                 "state": "done" if stage in run.seconds else "to do",
                 "seconds": run.seconds.get(stage),
+                "told": run.told.told.get(stage),
                 **self._times.get(stage, {}),
             }
             for stage in dict.fromkeys([*wanted, *run.seconds])
         ]
-        return _frame(rows, ("stage", "label", "state", "seconds", "started", "ended"))
+        return _frame(rows, ("stage", "label", "state", "seconds", "told", "started", "ended"))
 
     def _networks(self, groups: Mapping[str, Sequence[FrontEntry]]) -> DataFrame:
         """Each network once, from the first group that has it."""

@@ -29,6 +29,8 @@ from supernet.tasks.teacher import Teacher
 from supernet.tasks.translation import TranslationTask, split_bleu
 from supernet.training.checkpoint import read
 
+GREEDY = BeamSettings(beam_size=1)
+
 
 def use_threads(spec: SearchSpec) -> None:
     """Let torch use as many CPU threads as the run is specified with."""
@@ -42,6 +44,7 @@ def validation_quality(
     architecture: Architecture,
     metric: QualityMetric,
     device: str,
+    beam: BeamSettings = GREEDY,
 ) -> dict[str, float]:
     """What a network is worth on the validation split.
 
@@ -52,6 +55,7 @@ def validation_quality(
         metric: what quality is; ``bleu`` translates greedily, which is several times faster than
             with a beam and ranks networks alike.
         device: where to compute.
+        beam: how ``bleu`` translates.
 
     Returns:
         ``quality``, of which less is better, and the scores of the validation split that quality is
@@ -61,8 +65,7 @@ def validation_quality(
     scores = result.scores
     if metric == "bleu":
         assert isinstance(task, TranslationTask)
-        greedy = BeamSettings(beam_size=1)
-        scores["bleu"] = split_bleu(task, model, architecture, task.valid, device, greedy).score
+        scores["bleu"] = split_bleu(task, model, architecture, task.valid, device, beam).score
     measured = {f"valid_{name}": score for name, score in scores.items()}
     if metric == "loss":
         del measured["valid_loss"]

@@ -80,6 +80,21 @@ class FrontUpdated:
 
 
 @dataclass(frozen=True, slots=True)
+class DurationTold:
+    """How long a search will take, before it works; or why that cannot be told.
+
+    `stages` are those that are left, as in `nas.run.duration.StageDuration`, `seconds` of all that
+    were told first, and `about` says what from.
+    """
+
+    stage: str
+    stages: tuple[Mapping[str, Any], ...]
+    seconds: float
+    about: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something the user should know, for example that pruning was refused and why.
 
@@ -100,6 +115,7 @@ Event = (
     | ArchitectureMeasured
     | EvaluationFailed
     | FrontUpdated
+    | DurationTold
     | Note
 )
 

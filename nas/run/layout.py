@@ -35,6 +35,7 @@ HALVING_FILE = "halving.jsonl"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
 REPORT_FILE = "report.html"
 EVENTS_FILE = "events.jsonl"
+DURATION_FILE = "duration.json"
 CRASH_FILE = "crash.log"
 LOCK_FILE = ".lock"
 ATTEMPTS_FOLDER = ".attempts"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from supernet.training.loop import Trainer
 from supernet.training.sampling import ArchitectureSampler, SingleNetwork, build_sampler
 from supernet.training_settings import TrainingSettings
 
-ENOUGH_S, MOST_UPDATES = 3.0, 100  # of training
+Clock = Callable[[], float]
+
+ENOUGH_S, LEAST_UPDATES, MOST_UPDATES = 0.5, 3, 12  # of training
 EXAMPLES = 16  # that are evaluated
 GAIN = 0.9  # more threads have to be faster by this
 
@@ -73,8 +76,8 @@ def _pace(
 ) -> Pace:
     torch.set_num_threads(threads)
     model = build_supernet(space, settings.dropout)
-    update_s = _update_s(model, build_sampler(space, settings, 0), few, settings, device)
-    largest_s = _update_s(model, SingleNetwork(most), few, settings, device)
+    update_s = update_seconds(model, build_sampler(space, settings, 0), few, settings, device)
+    largest_s = update_seconds(model, SingleNetwork(most), few, settings, device)
     begun = time.perf_counter()
     evaluate(few, model, most, few.valid, device=device)
     example_s = (time.perf_counter() - begun) / EXAMPLES
@@ -83,23 +86,73 @@ def _pace(
     return Pace(update_s, largest_s, share * example_s, task.num_batches(settings), threads)
 
 
-def _update_s(
+class _EnoughError(Exception):
+    """So many updates were timed; the training ends."""
+
+
+class Stopwatch:
+    """Draws as another sampler does and takes the time; then it ends the training.
+
+    Args:
+        sampler: that draws.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, sampler: ArchitectureSampler, clock: Clock) -> None:
+        self._sampler, self._clock = sampler, clock
+        self._times: list[float] = []
+
+    def draw(self) -> list[Architecture]:
+        """The networks of the next update.
+
+        Raises:
+            _EnoughError: when no more have to be timed.
+        """
+        self._times.append(self._clock())
+        spent = self._times[1:]  # the first update warms up
+        if len(spent) > LEAST_UPDATES and (
+            len(spent) > MOST_UPDATES or spent[-1] - spent[0] >= ENOUGH_S
+        ):
+            raise _EnoughError
+        return self._sampler.draw()
+
+    @property
+    def update_s(self) -> float:
+        """Seconds of an update, the mean of those that were timed."""
+        return (self._times[-1] - self._times[1]) / (len(self._times) - 2)
+
+
+def update_seconds(
     model: Supernet,
     sampler: ArchitectureSampler,
-    task: Task[Any, Any],
+    task: Any,
     settings: TrainingSettings,
     device: str,
+    clock: Clock = time.perf_counter,
+    **options: Any,
 ) -> float:
-    """Seconds of an update, the median of some."""
-    single = replace(
-        settings, epochs=MOST_UPDATES, epoch_updates=1, max_updates=0, check_every=MOST_UPDATES
+    """Seconds of an update of a training, its batches included.
+
+    Args:
+        model: that is trained; its weights change.
+        sampler: of its networks.
+        task: to learn from.
+        settings: the numbers.
+        device: where.
+        clock: seconds that only grow.
+        **options: further arguments of `Trainer`.
+    """
+    watch = Stopwatch(sampler, clock)
+    endless = replace(
+        settings,
+        epochs=MOST_UPDATES + 2,
+        max_updates=0,
+        check_every=MOST_UPDATES + 3,
+        checkpoint_updates=0,
+        stop_loss=0.0,
     )
-    trainer = Trainer(model, sampler, sampler.draw()[:1], task, single, seed=0, device=device)
-    running = trainer.run()
-    next(running)  # warms up
-    spent: list[float] = []
-    while len(spent) < MOST_UPDATES - 2 and sum(spent) < ENOUGH_S:
-        begun = time.perf_counter()
-        next(running)
-        spent.append(time.perf_counter() - begun)
-    return statistics.median(spent)
+    trainer = Trainer(model, watch, [], task, endless, seed=0, device=device, **options)
+    with suppress(_EnoughError):
+        for _ in trainer.run():
+            pass
+    return watch.update_s

@@ -15,12 +15,16 @@ from typing import TypeVar
 from latency.turns import computing, give_way
 from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
 from nas.run.folder import RunFolder, checksum
+from nas.run.layout import EVENTS_FILE, begun_file
 from nas.run.opened import OpenedRun
-from nas.run.stages import Stage
+from nas.run.stages import SEARCH_STAGES, Stage
 from search_spaces.errors import DamagedRunError
+from search_spaces.files import read_lines
+from search_spaces.json_text import UNREADABLE, parse_json
 
 RunT = TypeVar("RunT", bound=OpenedRun)
 Work = Callable[[RunT], Iterator[Event]]
+FIRST = SEARCH_STAGES[0].name  # with which every session of a search begins
 
 
 def run_stage(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
@@ -54,6 +58,7 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
     except DamagedRunError as error:
         problem = str(error)
         run.folder.forget(stage.name, stage.files)
+    before = seconds_before(run.folder, stage.name)
     if stage.needs:  # without, there is nothing it could have been begun with but the spec
         run.folder.begin(stage.name, digest)
     if problem is not None:
@@ -68,8 +73,32 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
         run.folder.forget(stage.name, stage.files)
         yield from work(run)
     seconds = time.perf_counter() - started
-    run.folder.finish(stage.name, digest, stage.outputs, seconds)
+    run.folder.finish(stage.name, digest, stage.outputs, before + seconds)
     yield StageFinished(stage.name, round(seconds, 3))
+
+
+def seconds_before(folder: RunFolder, stage: str) -> float:
+    """Seconds that sessions worked on a stage which were stopped in the midst of it.
+
+    Each counts up to the last thing that it told; what came after is lost. Time for which nobody
+    worked does not count.
+    """
+    if not folder.has(begun_file(stage)):
+        return 0.0
+    spent, begun, last = 0.0, 0.0, 0.0  # 0 where no session works on it
+    for line in read_lines(folder.path / EVENTS_FILE):
+        try:
+            event = parse_json(line.decode())
+            kind, name, now = event["event"], event["stage"], float(event["time"])
+        except UNREADABLE:
+            continue  # a line that was cut
+        opens = kind in ("StageStarted", "StageSkipped") and name in (FIRST, stage)
+        if opens or (kind == "StageFinished" and name == stage):
+            spent = spent + last - begun if opens else 0.0
+            begun = last = now if kind == "StageStarted" and name == stage else 0.0
+        elif begun:
+            last = now
+    return spent + last - begun
 
 
 def stage_digest(folder: RunFolder, stage: Stage) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import keeps
 from nas.objectives.size import network_costs
+from nas.run.duration import Asked, Part, Plan, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import BASELINES_FILE
 from nas.search.doubtful import disturbances
@@ -20,8 +21,8 @@ from nas.search.front import Baseline, FrontEntry, Role, pick
 from nas.stages.base import Run
 from nas.stages.front import found_front
 from nas.stages.measured import exact_costs, predicted_values
-from nas.stages.measured_cost import measured_cost
-from nas.stages.timing import run_meter
+from nas.stages.measured_cost import measured_cost, measuring
+from nas.stages.timing import run_meter, timing_parts
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Genotypes
@@ -110,3 +111,22 @@ def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, Front
     predicted = predicted_values(run, rows)[0] if inside else {}
     entry = FrontEntry(network.id, network, measured, predicted, doubtful)
     return entry.with_rates((*run.spec.objectives, *run.spec.limits), run.domain)
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    number = num_baselines(asked)
+    parts: list[Part] = []
+    for name in asked.timed:
+        for _ in range(number):  # one after the other
+            parts += timing_parts(asked, OBJECTIVES[name], 1)
+    parts += [measuring(name, number) for name in asked.measured]
+    return Plan(f"{counted(number, 'network')} to compare with", tuple(parts))
+
+
+def num_baselines(asked: Asked) -> int:
+    """How many networks there are at most to compare with."""
+    given = asked.spec.baseline
+    if given is None:
+        return 0
+    return 1 if isinstance(given, dict) else min(2, len(plain_rows(asked.spec.space)))

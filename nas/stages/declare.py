@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.run.duration import Asked, Plan
 from nas.run.evaluator import check_data
 from nas.run.evaluators.offered import OfferedCosts
 from nas.run.events import Event, Note, Progress
@@ -79,3 +80,8 @@ def _check_size(space: GenotypeSpace) -> None:
             f"search needs at least {MIN_OBSERVATIONS} to learn what matters: give a gene more "
             "choices"
         )
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    return Plan("is done before anything is told")

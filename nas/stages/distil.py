@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from nas.run.duration import Asked, Plan, counted
 from nas.run.events import Event, Progress
 from nas.run.layout import (
     DISTIL_CHECKPOINTS,
@@ -68,3 +69,9 @@ def _inputs(run: Run) -> Callable[[int], Tensor]:
         return next(stream)
 
     return inputs
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    updates = counted(asked.spec.budget.distil.updates, "update")
+    return Plan(f"{updates} of every kind in every layer, whose time is not told", told=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.run.duration import GENERATION, Asked, Part, Plan, counted
 from nas.run.events import Event, Progress
 from nas.run.layout import POPULATION_FILE
 from nas.search.evolution import EvolutionSettings, Generation, evolve
@@ -33,3 +34,10 @@ def work(run: Run) -> Iterator[Event]:
         scored += len(generation.genotypes)
         message = f"{scored:,} networks scored"
         yield Progress("evolve", generation.number, settings.generations, message)
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    budget = asked.spec.budget.evolution
+    what = f"{counted(budget.generations, 'generation')} of {budget.population:,}"
+    return Plan(what, (Part(GENERATION, budget.generations + 1),))

@@ -17,12 +17,15 @@ import numpy as np
 from nas.executors.base import Failure
 from nas.objectives import QUALITY
 from nas.results.failures import failed
+from nas.run.duration import EVALUATION, Asked, Part, Plan
 from nas.run.evaluator import validation_quality
 from nas.run.events import Event, Progress
 from nas.run.layout import EXCHANGES_FILE, NOTHING, SUPERNET_FILE, VERIFICATION_FILE
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import pick, read_front
+from nas.search.uniform_networks import middle
 from nas.stages.base import Run
+from nas.stages.observe import evaluating
 from nas.stages.outcomes import to_event
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -151,3 +154,17 @@ def _known(run: Run) -> dict[str, float | None]:
 
 def _label(network: Architecture | None) -> str:
     return "there is no picked network" if network is None else f"of {network.id}"
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do for a network of middle sizes."""
+    space, spec = asked.spec.space, asked.spec
+    row = middle(space)
+    (network,) = space.decode(row)
+    number = min(len(exchanged(space, network)), max(LEAST, spec.budget.observations))
+    parts, what = evaluating(asked, number)
+    if not spec.trains_alone:
+        active = space.active(row)[0]
+        layers = sum(bool(active[space.slot_index[one.name]]) for one in kinds_to_exchange(space))
+        parts.append(Part(EVALUATION, layers))
+    return Plan(f"about {what}", tuple(parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from nas.run.duration import Asked, Plan
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import BASELINES_FILE, FRONT_FILE
 from nas.search.front import Baseline, Front, FrontEntry, build_front
@@ -40,3 +41,8 @@ def _baselines(run: Run) -> Iterator[Baseline]:
 
 def _shown(entry: FrontEntry, names: Sequence[str]) -> dict[str, float]:
     return dict(entry.measured) | {name: entry.value(name) for name in names}
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    return Plan("sorts what is known")

@@ -11,10 +11,12 @@ winner's goes on as if it had been alone.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 
 from nas.objectives import QUALITY
+from nas.run.duration import CHECK, OWN_UPDATE, Asked, Part, Plan, Training, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HALVING_FILE, checkpoints_folder
 from nas.run.stages import RETRAIN
@@ -82,3 +84,38 @@ def stops(number: int) -> list[float]:
         shares.insert(0, round(LAST_STOP * EARLIER ** len(shares), 6))
         number = (number + 1) // 2
     return shares
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do: every candidate up to the stop at which it is left."""
+    number, settings = asked.spec.retrain, asked.spec.budget.retrain
+    training = asked.training(settings)
+    parts, before, trained = [], 0.0, 0.0
+    for share in stops_of(asked):
+        trained += number * (share - before)
+        parts += training_parts(training, number * (share - before), number)
+        number, before = (number + 1) // 2, share
+    return Plan(
+        f"{counted(asked.spec.retrain, 'candidate')}, {trained:.2g} trainings", tuple(parts)
+    )
+
+
+def stops_of(asked: Asked) -> list[float]:
+    """The shares at which candidates of a request stop; none where no check comes before the end.
+
+    A training stops at its next check.
+    """
+    every, epochs = asked.spec.budget.retrain.check_every, asked.spec.budget.retrain.epochs
+    if every >= epochs:
+        return []
+    planned = asked.training(asked.spec.budget.retrain).epochs
+    checks = [math.ceil(share * planned / every) * every for share in stops(asked.spec.retrain)]
+    return [min(1.0, check / planned) for check in checks]
+
+
+def training_parts(training: Training, times: float, pieces: int) -> list[Part]:
+    """What so many trainings of a drawn network take; workers share the pieces."""
+    return [
+        Part(OWN_UPDATE, times * training.updates, pieces),
+        Part(CHECK, times * training.checks, pieces),
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nas.objectives import Objective, base_workload
 from nas.profiling.fitting import fit_predictor
+from nas.run.duration import MEASUREMENT, Part
 from nas.run.events import ArchitectureMeasured, Event, Progress
 from nas.run.layout import measured_file, predictor_file
 from nas.stages.base import Run
@@ -47,3 +48,8 @@ def measured_cost(run: Run, name: str, network: Architecture) -> float:
 
 def _line(network: Architecture, name: str, value: float) -> dict[str, object]:
     return {"id": network.id, "architecture": network.to_json(), name: value}
+
+
+def measuring(name: str, number: float) -> Part:
+    """What measuring a cost of so many networks takes."""
+    return Part(f"{MEASUREMENT}: {name}", number)

@@ -9,6 +9,17 @@ import numpy as np
 
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.results.failures import failed
+from nas.run.duration import (
+    CHECK,
+    EVALUATION,
+    FIT,
+    GENERATION,
+    OWN_UPDATE,
+    Asked,
+    Part,
+    Plan,
+    counted,
+)
 from nas.run.events import Event, FrontUpdated, Progress
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings, Scores
@@ -171,3 +182,34 @@ def _front(run: Run, searcher: Searcher) -> FrontUpdated:
     )
     volume = searcher.problem.hypervolume(searcher.rows, searcher.qualities)
     return FrontUpdated("observe", rows, round(volume, 9))
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do at most: a searcher may have had enough earlier."""
+    budget = asked.spec.budget
+    parts, what = evaluating(asked, budget.observations)
+    if asked.spec.searcher == "rank-evolve":
+        first, batch = budget.rounds.first, budget.rounds.batch
+        known = list(range(min(first, budget.observations), budget.observations, batch))
+        generations = max(1, budget.evolution.generations // 2) + 1
+        parts += [
+            Part(FIT, sum(known) / budget.observations),
+            Part(GENERATION, len(known) * generations),
+        ]
+    return Plan(f"up to {what}", tuple(parts))
+
+
+def evaluating(asked: Asked, number: int) -> tuple[list[Part], str]:
+    """What evaluating networks takes, also in words; workers share the networks."""
+    spec, what, pieces = asked.spec, counted(number, "network"), max(1, number)
+    if not spec.trains_alone:
+        return [Part(EVALUATION, number, pieces)], f"{what} with inherited weights"
+    seeds, updates = spec.budget.own_seeds, spec.budget.own_updates
+    trained = number * seeds
+    parts = [
+        Part(OWN_UPDATE, trained * updates, pieces),
+        Part(CHECK, trained, pieces),
+        Part(EVALUATION, trained, pieces),
+    ]
+    several = "" if seeds == 1 else f" from {seeds} seeds"
+    return parts, f"{what}, {counted(updates, 'update')} each{several}"

@@ -33,6 +33,7 @@ def run_search(
     settings: ExecutorSettings | None = None,
     retime: bool = False,
     evaluator: Evaluator | None = None,
+    tells: bool = False,
 ) -> Iterator[Event]:
     """Do everything that is left to do of a run, from the space to the report.
 
@@ -41,6 +42,7 @@ def run_search(
         settings: where it is worked on; in this process if not given.
         retime: whether to forget first what was timed for it.
         evaluator: who knows the networks, where that is an object at hand.
+        tells: whether to tell how long it will take, for which a new run calibrates some seconds.
 
     Yields:
         What happens; the same events are appended to ``events.jsonl``.
@@ -53,6 +55,7 @@ def run_search(
     from nas.stages.base import Run
     from nas.stages.report import report
     from nas.stages.retrain import search_ids
+    from nas.stages.telling import CHECKED, tell
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
         run = Run(folder, executor, evaluator)
@@ -60,6 +63,8 @@ def run_search(
             yield from _forget_times(run)
         for stage in search_stages(run.spec):
             yield from run_stage(run, stage, work_of(stage))
+            if tells and stage.name == CHECKED:
+                yield from tell(run)
         if run.spec.evaluator is None:
             yield from executor.retrain(run, search_ids(run))
         yield from report(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nas.run.duration import GENERATION, Asked, Part, Plan
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import PRUNED_SPACE_FILE, PRUNING_FILE, REPORT_CARD_FILE
 from nas.run.opened import PRUNE
@@ -39,3 +40,11 @@ def work(run: Run) -> Iterator[Event]:
     cuts = "1 choice" if len(result.cuts) == 1 else f"{len(result.cuts)} choices"
     message = f"{cuts} cut, {size_text(result.space)} of {size_text(run.domain)} networks remain"
     yield Progress("prune", 1, 1, message)
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do where the ranker can be trusted; nothing where not."""
+    settings = PruningSettings()
+    scored = settings.sample + settings.population * (settings.generations + 1)
+    generations = scored / asked.spec.budget.evolution.population
+    return Plan(f"{scored:,} networks scored", (Part(GENERATION, generations),))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nas.report import write_report
+from nas.run.duration import FIT, Asked, Part, Plan
 from nas.run.events import Event, Progress
 from nas.run.stage_runner import run_stage
 from nas.run.stages import REPORT, STUDY_FILE
@@ -39,3 +40,8 @@ def work(run: Run) -> Iterator[Event]:
     )
     path = write_report(run.folder)
     yield Progress("report", 1, 1, str(path))
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do."""
+    return Plan("writes the page", (Part(FIT, 1),))

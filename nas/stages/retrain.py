@@ -11,12 +11,15 @@ from pathlib import Path
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.executors.retraining.tuning_record import ask_for_trials
+from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file, record_file
 from nas.run.stages import RETRAIN
 from nas.search.front import pick, read_front, read_winner, winner
 from nas.stages.base import Run
+from nas.stages.baseline import num_baselines
+from nas.stages.halve import stops_of, training_parts
 from search_spaces.errors import DamagedRunError
 
 
@@ -77,3 +80,24 @@ def _check_front(folder: RunFolder) -> None:
     damage = None if record is None else folder.damage(record)
     if damage is not None:
         raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do: the rest of the winner's training, and those of the baselines.
+
+    Each network is scored on the validation and on the test split, which counts as large as the
+    whole validation split.
+    """
+    training, beside = asked.training(asked.spec.budget.retrain), num_baselines(asked)
+    stopped = stops_of(asked)[-1:] if asked.spec.retrain > 1 else []
+    rest, networks = 1.0 - sum(stopped), 1 + beside
+    # One of the baselines is the largest plain network, the other one is of the winner's cost.
+    parts = training_parts(training, rest + max(0, beside - 1), networks)
+    if beside:
+        parts += [
+            Part(PLAIN_UPDATE, training.updates, networks),
+            Part(CHECK, training.checks, networks),
+        ]
+    parts.append(Part(SCORE, networks * (1 + asked.test_share), networks))
+    what = f"the winner and {counted(beside, 'baseline')}" if beside else "the winner"
+    return Plan(f"{what}, {training.text} each", tuple(parts))

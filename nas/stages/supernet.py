@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nas.run.duration import CHECK, UPDATE, Asked, Part, Plan
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HISTORY_FILE
 from nas.run.supernet_training import supernet_checkpoints, training_losses
@@ -34,3 +35,14 @@ def _training_message(report: EpochReport) -> str:
     if report.stopped:
         message += f", ranking stable (τ {report.tau:.3f})"
     return message
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do; a training that is stopped early takes less."""
+    settings = asked.spec.budget.supernet
+    training = asked.training(settings)
+    checks = training.checks * settings.num_probes
+    return Plan(
+        training.text,
+        (Part(UPDATE, training.updates, training.updates), Part(CHECK, checks, checks)),
+    )

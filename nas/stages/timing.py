@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from latency.acceptance import LEAST_SESSIONS, UNIT_SESSIONS, UNIT_SPACING_S
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor, believed
 from latency.timings import open_timings, read_timings
@@ -13,6 +14,8 @@ from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
+from nas.profiling.timed_work import num_sessions
+from nas.run.duration import SECOND, TIMING, Asked, Part, Plan, counted
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import predictor_file, profile_file
 from nas.search.doubtful import disturbances, predictor_off, unlike_the_others
@@ -23,6 +26,8 @@ from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
 DOUBTFUL_WEIGHT = 0.1
+# Calls that a session times beside the networks: the reference and the yardstick, three each.
+BESIDE = 6
 
 
 def run_meter(run: Run, cost: Objective) -> Meter:
@@ -136,3 +141,39 @@ def _difference(device_profile: DeviceProfile, device: DeviceFingerprint | None)
 def _values(device: dict[str, object], names: list[str]) -> str:
     # A field that may be missing is the runtime, and then it is torch.
     return ", ".join(str(device.get(name, "torch")) for name in names)
+
+
+def sample_plan(asked: Asked, cost: Objective) -> Plan:
+    """How much there is to do to time a sample: sessions of it, and of the reference alone.
+
+    Where nothing was timed yet the reference is timed more often, with pauses.
+    """
+    budget = asked.spec.budget
+    if asked.spec.device_profile is not None:
+        return Plan("takes times and predictor from the device profile")
+    number = asked.untimed.get(cost.name, budget.latency_samples)
+    what = f"{counted(number, 'network')} to time"
+    if known := budget.latency_samples - number:
+        what += f", {known:,} known"
+    parts = [*timing_parts(asked, cost, number)] if number else []
+    if number and cost.name in asked.new_units:
+        more = max(0, UNIT_SESSIONS - sessions_of(asked))
+        parts.append(Part(timing_unit(cost.name), more * BESIDE))
+        parts.append(Part(SECOND, (UNIT_SESSIONS - 1) * UNIT_SPACING_S))
+    return Plan(what, tuple(parts))
+
+
+def timing_parts(asked: Asked, cost: Objective, number: float, sessions: int = 0) -> list[Part]:
+    """What timing so many networks together takes; in as many sessions as usual if not given."""
+    sessions = sessions or sessions_of(asked)
+    return [Part(timing_unit(cost.name), sessions * (number + BESIDE))]
+
+
+def sessions_of(asked: Asked) -> int:
+    """Sessions in which networks are timed."""
+    return max(LEAST_SESSIONS, num_sessions(asked.spec.budget.timing_rounds))
+
+
+def timing_unit(name: str) -> str:
+    """The unit of a calibration that a network's timing for an objective counts in."""
+    return f"{TIMING}: {name}"

@@ -11,8 +11,9 @@ import numpy as np
 
 from nas.executors.base import Failure
 from nas.objectives import OBJECTIVES
-from nas.objectives.latency_limits import keeps
+from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.results.failures import failed
+from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE
 from nas.search.doubtful import disturbances, predictions_off, reason
@@ -29,9 +30,10 @@ from nas.stages.measured import (
     read_confirmed,
     with_confirmed,
 )
-from nas.stages.measured_cost import measured_cost
+from nas.stages.measured_cost import measured_cost, measuring
+from nas.stages.observe import evaluating
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
-from nas.stages.timing import run_meter
+from nas.stages.timing import run_meter, timing_parts
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 from search_spaces.genotypes import Genotypes, Network
@@ -328,3 +330,19 @@ def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
     """
     entries = with_confirmed(run, [journal_entry(run, line) for line in lines if not failed(line)])
     return sum(keeps(one.measured, one.predicted, run.spec.limits) for one in entries)
+
+
+def plan(asked: Asked) -> Plan:
+    """How much there is to do at most: what was observed before is not evaluated again.
+
+    With a limit on a time half of the networks count as those on the front.
+    """
+    spec, number = asked.spec, asked.spec.budget.verified
+    parts, what = evaluating(asked, number)
+    for name in asked.timed:
+        parts += timing_parts(asked, OBJECTIVES[name], number)
+        if name in {OBJECTIVES[limit].rate_of or limit for limit in spec.limits}:
+            parts += timing_parts(asked, OBJECTIVES[name], number / 2, SESSIONS)
+    for name in asked.measured:
+        parts.append(measuring(name, number))
+    return Plan(f"up to {what}", tuple(parts))

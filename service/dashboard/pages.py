@@ -295,6 +295,9 @@ def event_text(event: Mapping[str, Any]) -> str:
             return f"{len(event['points'])} networks, hypervolume {event['hypervolume']:.3f}"
         case "StageFinished":
             return f"{event['stage']}: {event['seconds']:.1f} s"
+        case "DurationTold":
+            told = f"{duration(event['seconds'])} told, {event['about']}"
+            return f"no duration is told: {event['reason']}" if event["reason"] else told
         case _:
             return str(event.get("message") or event.get("label") or event.get("stage") or "")
 

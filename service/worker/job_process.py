@@ -50,7 +50,7 @@ def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) ->
             from nas.stages.pipeline import run_search  # running it imports torch
 
             where = ExecutorSettings(orders["executor"], orders["ray_address"])
-            return run_search(folder, where)
+            return run_search(folder, where, tells=True)
         case Kind.retrain:
             from nas.stages.retrain import retrain  # imports torch
 

@@ -32,7 +32,7 @@ from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Group
 from supernet.training.sampling import ArchitectureSampler
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import TrainingSettings, planned_updates
 
 STABLE_CHECKS = 2
 
@@ -263,19 +263,21 @@ class Trainer:
             group["lr"] = rate
         networks = self._sampler.draw()
         self._optimizer.zero_grad(set_to_none=True)
-        losses = self._group.sum(self._backward(batches, networks))
-        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
+        sums = self._backward(batches, networks)
         self._group.add_up(self._raw.parameters())
         if self._settings.clip_norm > 0.0:
             nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
         self._optimizer.step()
+        # Read behind all that was asked of the device: the only time that an update waits for it.
+        losses = self._group.sum(sums)
+        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
         self._updates += 1
         self._averages.after_update()
         return float(np.mean(losses))
 
-    def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> list[float]:
+    def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> Tensor:
         """This rank's part of the gradients, and of each network's loss on all labels."""
-        losses = np.zeros(len(networks))
+        losses = torch.zeros(len(networks), dtype=torch.float64, device=self._device)
         for share in self._group.shares(batches):
             losses += add_gradients(
                 self._task,
@@ -286,7 +288,7 @@ class Trainer:
                 device=self._device,
                 teacher=self._teacher,
             )
-        return losses.tolist()
+        return losses
 
     # -- checks and checkpoints ---------------------------------------------------------------
 
@@ -316,7 +318,7 @@ class Trainer:
             probe = self._probes[number]
             found = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
             losses[number] = found.loss
-        return tuple(self._group.sum(losses))
+        return tuple(self._group.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _save(self) -> None:
         if self._folder is None or self._group.rank != 0:
@@ -383,18 +385,6 @@ def _groups(stream: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
     parts = iter(stream)
     while group := tuple(itertools.islice(parts, size)):
         yield group
-
-
-def planned_updates(settings: TrainingSettings, num_batches: int) -> int:
-    """Updates of a whole training.
-
-    Args:
-        settings: the numbers.
-        num_batches: batches of one pass over the training split.
-    """
-    updates = math.ceil(num_batches / settings.accumulate)
-    total = settings.epochs * min(updates, settings.epoch_updates or updates)
-    return min(total, settings.max_updates) if settings.max_updates else total
 
 
 def learning_rate(settings: TrainingSettings, update: int, total: int) -> float:

@@ -28,8 +28,9 @@ def pets(tmp_path: Path) -> Path:
 def row(winner: float, plain: float, task: str, name: str) -> dict[str, Any]:
     one = {"id": "a", "params": 1, "valid": {}, "test": {name: winner}}
     other = {**one, "test": {name: plain}}
-    times = {"minutes_told": 60, "minutes_taken": 70, "minutes_plain": 55}
-    return {"data": "pets", "task": task, "winner": one, "plain": other, **times}
+    times = {"minutes_asked": 60, "minutes_told": 65.5, "minutes_taken": 70, "minutes_plain": 55}
+    others = {"baseline": None, "plain": other}
+    return {"data": "pets", "task": task, "winner": one, **others, **times}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,9 @@ def test_less_loss_and_more_of_all_else_is_better(
 ) -> None:
     numbers = {"hours": 1, "rows": [row(winner, plain, task, name)]}
     (table,) = STUDY.show(numbers)
-    assert list(table.columns[6].cells) == [better]  # type: ignore[union-attr]
+    cells = {str(one.header): list(one.cells) for one in table.columns}  # type: ignore[union-attr]
+    assert cells["as good"] == [better] and cells["baseline"] == ["–"]
+    assert [cells[f"min {one}"] for one in ("asked", "told", "taken")] == [["60"], ["65.5"], ["70"]]
 
 
 def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(pets: Path) -> None:

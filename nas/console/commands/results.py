@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from nas.console.failures import explained, terminable
-from nas.console.formatting import test_score
+from nas.console.formatting import duration, test_score
 from nas.console.listeners.targets import Target
 from nas.console.output import out, say
 from nas.console.progress import ProgressReporter
@@ -84,6 +84,14 @@ def compared_lines(state: RunState, folder: RunFolder) -> list[str]:
     return [f"{'':<7} {line}" for line in lines]
 
 
+def duration_words(state: RunState) -> str:
+    """What was told of a run's duration and what it took, or why nothing was; empty before that."""
+    if state.duration is None:
+        return ""
+    why = state.duration.reason
+    return f"not told: {why}" if why else state.told.sentence(duration)
+
+
 def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     """Where the results are and what to type next.
 
@@ -103,6 +111,8 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     lines += compared_lines(state, folder)
     lines += [f"Warning {problem}" for problem in _shortfalls(state, folder)]
     lines += [f"Warning {problem}" for problem in _doubtful(state, wanted)]
+    if words := duration_words(state):
+        lines.append(f"Time    {words}")
     lines.append(f"Run     {folder.path}")
     if (folder.path / REPORT_FILE).exists():
         lines.append(f"Report  {folder.path / REPORT_FILE} (open it in a browser)")

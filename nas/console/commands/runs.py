@@ -12,7 +12,7 @@ import typer
 
 from nas.console import options
 from nas.console.commands.picking import chosen, picking_json, step_table
-from nas.console.commands.results import compared_lines, show_results
+from nas.console.commands.results import compared_lines, duration_words, show_results
 from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell
@@ -109,7 +109,12 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
     for name, value in _request(folder).items():
         say(f"{name:<11} {as_options(value) if name == 'keep' else _words(value)}")
     say(f"{'state':<11} {state.summary}")
-    out().print(stage_table((s.name, s.state, s.seconds) for s in state.stages))
+    told = state.told
+    if line := duration_words(state):
+        say(f"{'duration':<11} {line}")
+    out().print(
+        stage_table((s.name, s.state, told.told.get(s.name), s.seconds) for s in state.stages)
+    )
     if state.workers:
         out().print(workers_table(state.workers, time.time()))
     show_results(folder, state)
@@ -216,7 +221,15 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
     return {
         **_request(folder),
         "state": state.summary,
-        "stages": [{"name": s.name, "state": s.state, "seconds": s.seconds} for s in state.stages],
+        "stages": [
+            {
+                "name": s.name,
+                "state": s.state,
+                "seconds": s.seconds,
+                "seconds_told": state.told.told.get(s.name),
+            }
+            for s in state.stages
+        ],
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),

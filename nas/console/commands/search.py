@@ -227,7 +227,7 @@ def _search_events(folder: RunFolder, how: Working) -> Iterable[Event]:
     use_threads(folder.spec.budget.threads)
     from nas.stages.pipeline import run_search  # running it imports torch
 
-    return run_search(folder, how.where, how.retime)
+    return run_search(folder, how.where, how.retime, tells=True)
 
 
 def _forget_refused(folder: RunFolder) -> None:

@@ -85,7 +85,7 @@ def test_a_search_goes_where_its_worker_sends_it(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "nas.stages.pipeline.run_search", lambda folder, where: seen.append(where) or []
+        "nas.stages.pipeline.run_search", lambda folder, where, tells: seen.append(where) or []
     )
     folder = tiny(tmp_path / "run")
     job_process.work(folder, Kind.search, "", LOCAL)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from supernet.training.loop import learning_rate, planned_updates
-from supernet.training_settings import Schedule, TrainingSettings
+from supernet.training.loop import learning_rate
+from supernet.training_settings import Schedule, TrainingSettings, planned_updates
 
 PLAIN = TrainingSettings(learning_rate=1.0, warmup_share=0.25)
 ROOT = replace(PLAIN, schedule="inverse_sqrt")

@@ -26,8 +26,10 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     """The settings that reach the pipeline."""
     given: Given = []
 
-    def run(folder: RunFolder, where: ExecutorSettings, retime: bool) -> Iterator[Event]:
-        assert not retime
+    def run(
+        folder: RunFolder, where: ExecutorSettings, retime: bool, tells: bool
+    ) -> Iterator[Event]:
+        assert tells and not retime
         given.append(where)
         return cli_fakes.run_search(folder)
 

@@ -1,0 +1,268 @@
+"""How long a search will take, told before it, and how wrong that was.
+
+Each stage says what it does (`nas.stages.<name>.plan`): how often something is done whose seconds a
+calibration measures on this machine (`nas.stages.calibration`). Their product is what is told. The
+run folder keeps it, and what the stages then took stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from nas.objectives import OBJECTIVES
+from nas.request.spec import SearchSpec
+from nas.run.folder import RunFolder
+from nas.run.layout import DURATION_FILE
+from nas.run.stages import RETRAIN
+from search_spaces.errors import DamagedRunError
+from search_spaces.json_text import UNREADABLE, read_as
+from supernet.training_settings import TrainingSettings, epoch_updates, planned_updates
+
+# What a calibration measures, in seconds.
+UPDATE = "update of the supernet"
+OWN_UPDATE = "update of a drawn network"
+PLAIN_UPDATE = "update of the baseline"
+CHECK = "loss of a network"
+EVALUATION = "quality of a network"
+SCORE = "scores of a trained network"
+TIMING = "timing of a network in a session"
+MEASUREMENT = "measurement of a network"
+FIT = "fit of a ranker"
+GENERATION = "generation of an evolution"
+SECOND = "second"  # of what takes equally long everywhere: pauses between timings
+
+TRAINED = RETRAIN.rstrip("-")  # the row of all networks that are trained at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that a stage does many times.
+
+    Attributes:
+        unit: what a calibration measures.
+        count: how often.
+        pieces: into which workers can share it out; 1 for what one process does.
+    """
+
+    unit: str
+    count: float
+    pieces: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a stage does.
+
+    Attributes:
+        what: in words; of what takes no time, or is not told, the reason.
+        parts: of it; empty for what takes no time worth telling.
+        told: whether its time can be told.
+    """
+
+    what: str
+    parts: tuple[Part, ...] = ()
+    told: bool = True
+
+    def seconds(self, calibration: Mapping[str, float], workers: int = 1) -> float | None:
+        """How long it takes so many workers; None where that cannot be told."""
+        if not self.told:
+            return None
+        shares = [calibration[one.unit] * one.count / _shared(one, workers) for one in self.parts]
+        return sum(shares)
+
+
+def _shared(part: Part, workers: int) -> float:
+    """How many workers a part keeps busy on average: the last of its rounds may not need all."""
+    return part.pieces / math.ceil(part.pieces / workers)
+
+
+class Training(NamedTuple):
+    """How much a training does.
+
+    Attributes:
+        epochs: that it has.
+        updates: of the weights.
+        checks: of the probes.
+    """
+
+    epochs: int
+    updates: int
+    checks: int
+
+    @classmethod
+    def of(cls, settings: TrainingSettings, batches: int) -> Training:
+        """The whole training with settings on data of so many batches a pass."""
+        updates = planned_updates(settings, batches)
+        epochs = math.ceil(updates / epoch_updates(settings, batches))
+        return cls(epochs, updates, math.ceil(epochs / settings.check_every))
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"{counted(self.epochs, 'epoch')}, {counted(self.updates, 'update')}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is asked for, as far as it decides how much there is to do.
+
+    Attributes:
+        spec: the request.
+        batches: of a pass over the training split, as often as settings ask for.
+        untimed: timed objective → networks of the sample whose time is not known on this device.
+        new_units: timed objectives that nothing was timed for yet on this device.
+        elsewhere: whether costs are predicted for another device and measured nowhere.
+        test_share: examples of the whole validation split for each that networks are compared on.
+    """
+
+    spec: SearchSpec
+    batches: Callable[[TrainingSettings], int]
+    untimed: Mapping[str, int] = field(default_factory=dict)
+    new_units: frozenset[str] = frozenset()
+    elsewhere: bool = False
+    test_share: float = 1.0
+
+    @property
+    def timed(self) -> tuple[str, ...]:
+        """The objectives for which the best networks are timed."""
+        return () if self.elsewhere else self.spec.timed
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The objectives for which the best networks are measured."""
+        wanted = [one.name for one in OBJECTIVES.values() if one.measure is not None]
+        return () if self.elsewhere else tuple(filter(self.spec.needs, wanted))
+
+    def training(self, settings: TrainingSettings) -> Training:
+        """How much a training does."""
+        return Training.of(settings, self.batches(settings))
+
+
+def counted(number: float, one: str, several: str = "") -> str:
+    """``1 update``, ``1,380 updates``."""
+    return f"{number:,.0f} {one if number == 1 else several or one + 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDuration:
+    """What is told of a stage.
+
+    Attributes:
+        stage: its name; `TRAINED` for all networks that are trained at the end.
+        label: for people.
+        what: it does.
+        seconds: that it will take; None where that is not told.
+    """
+
+    stage: str
+    label: str
+    what: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Duration:
+    """What was told of a whole search before it.
+
+    Attributes:
+        stages: in order, those behind the check of the request.
+        calibration: what was measured → seconds.
+        calibrated_s: seconds that measuring took.
+        workers: that share the work.
+        reason: why nothing is told; empty otherwise.
+    """
+
+    stages: tuple[StageDuration, ...] = ()
+    calibration: Mapping[str, float] = field(default_factory=dict)
+    calibrated_s: float = 0.0
+    workers: int = 1
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages that are told."""
+        return sum(one.seconds or 0.0 for one in self.stages)
+
+    @property
+    def about(self) -> str:
+        """What it was told from."""
+        shared = f", for {self.workers:,} workers" if self.workers > 1 else ""
+        return f"from {self.calibrated_s:.1f} s of calibration on this machine{shared}"
+
+    def left(self, ended: Iterable[str]) -> tuple[StageDuration, ...]:
+        """The stages that have not ended."""
+        gone = set(ended)
+        return tuple(one for one in self.stages if one.stage not in gone)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the run folder keeps it."""
+        return asdict(self)
+
+
+def write_duration(folder: RunFolder, duration: Duration) -> None:
+    """Keep what was told of a run."""
+    folder.write_json(DURATION_FILE, duration.to_json())
+
+
+def read_duration(folder: RunFolder) -> Duration | None:
+    """What was told of a run before it; None where nothing was.
+
+    Raises:
+        DamagedRunError: when the file cannot be read.
+    """
+    if not folder.has(DURATION_FILE):
+        return None
+    data = folder.read_json(DURATION_FILE)
+    try:
+        return read_as(Duration, data)
+    except UNREADABLE as error:
+        raise DamagedRunError(
+            f"{folder.path / DURATION_FILE} is damaged ({error}): delete it, no stage reads it"
+        ) from error
+
+
+@dataclass(frozen=True)
+class ToldAndTaken:
+    """What was told beside what was taken; stages whose time was not told are in neither.
+
+    Attributes:
+        told: stage → seconds, of the whole search.
+        taken: stage → seconds, of those stages that have ended.
+    """
+
+    told: Mapping[str, float]
+    taken: Mapping[str, float]
+
+    def sentence(self, words: Callable[[float], str]) -> str:
+        """Told and taken, in words; empty before anything has ended.
+
+        Args:
+            words: of seconds.
+        """
+        told = sum(self.told[stage] for stage in self.taken)
+        taken = sum(self.taken.values())
+        if not told or not taken:
+            return ""
+        so_far = "" if self.taken.keys() == self.told.keys() else " for what has ended"
+        return f"told {words(told)}{so_far}, took {words(taken)} ({taken / told:.2f} times)"
+
+
+def compare(
+    duration: Duration, seconds: Mapping[str, float], trained: Sequence[str]
+) -> ToldAndTaken:
+    """What was told beside what was taken.
+
+    Args:
+        duration: that was told.
+        seconds: stage → that it took, as far as stages have ended.
+        trained: ids of the networks that the search itself trains at the end, which share out what
+            was told of them together.
+    """
+    told = {one.stage: one.seconds for one in duration.stages if one.seconds is not None}
+    if trained and TRAINED in told:
+        share = told.pop(TRAINED) / len(trained)
+        told |= {RETRAIN + one: share for one in trained}
+    return ToldAndTaken(told, {stage: seconds[stage] for stage in told if stage in seconds})

@@ -1,0 +1,261 @@
+"""What single steps of a search take on this machine, found in seconds by doing a few of each.
+
+Nothing of it reaches the search: networks, weights and numbers drawn are its own, the states of
+torch's generators are put back, and nothing is written. Whatever takes long is done on a part and
+multiplied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from latency.turns import computing
+from nas.objectives import OBJECTIVES, base_workload, exact
+from nas.profiling.timed_work import SESSION_ROUNDS, network_cost, timed_call
+from nas.run.duration import (
+    CHECK,
+    EVALUATION,
+    FIT,
+    GENERATION,
+    MEASUREMENT,
+    OWN_UPDATE,
+    PLAIN_UPDATE,
+    SCORE,
+    SECOND,
+    TIMING,
+    UPDATE,
+)
+from nas.run.evaluator import validation_quality
+from nas.run.opened import OpenedRun
+from nas.run.pace import Clock, update_seconds
+from nas.search.evolution import EvolutionSettings, Scores, evolve
+from nas.search.ranking import Ensemble
+from nas.search.uniform_networks import middle
+from search_spaces.architecture import Architecture
+from search_spaces.encoding import encode_features
+from search_spaces.operators import sample_distinct
+from search_spaces.plain import plain_rows
+from supernet.beam_search import BeamSettings
+from supernet.building import build_network, build_supernet
+from supernet.extraction import Supernet
+from supernet.tasks.evaluation import evaluate, score
+from supernet.training.sampling import SingleNetwork, build_sampler
+
+ENOUGH_S = 0.5  # of an evaluation
+NETWORKS = 4  # drawn, whose mean stands for all that a search looks at
+EXAMPLES = 16  # that are evaluated first; four times as many while that takes no time
+MOST_FITTED = 64  # networks; fitting takes in proportion to them, about
+LEAST_FITTED = 8
+MIN_SAMPLE_S = 0.002  # of the timer, which repeats a shorter call
+SHORT = BeamSettings(max_length_factor=1.0, max_length_offset=0)
+SHORT_GREEDY = replace(SHORT, beam_size=1)
+"""Untrained networks never end a sentence; trained ones end it after about the source's length."""
+
+
+def calibrate(
+    run: OpenedRun, units: Collection[str], clock: Clock = time.perf_counter
+) -> dict[str, float]:
+    """Seconds of each of the units of `nas.run.duration` that a search needs.
+
+    Args:
+        run: the run, whose data are opened.
+        units: that are asked for.
+        clock: seconds that only grow.
+    """
+    bench = _Bench(run, clock)
+    cards = [] if run.computes_on == "cpu" else range(torch.cuda.device_count())
+    with computing(run.computes_on), torch.random.fork_rng(devices=cards):
+        torch.manual_seed(0)
+        return {unit: bench.measured(unit) for unit in units}
+
+
+class _Bench:
+    """A run's networks and data, to try steps on."""
+
+    def __init__(self, run: OpenedRun, clock: Clock) -> None:
+        self._run, self._spec, self._clock = run, run.spec, clock
+        self._space, self._device = run.space, run.computes_on
+        self._budget = run.spec.budget
+        self._rng = np.random.default_rng(0)
+        self._models: dict[str, Supernet] = {}
+        self._fit_s = 0.0
+
+    def measured(self, unit: str) -> float:
+        """Seconds of a unit."""
+        name, _, part = unit.partition(": ")
+        ways: Mapping[str, Callable[[str], float]] = {
+            UPDATE: lambda _: self._update(),
+            OWN_UPDATE: lambda _: self._own_updates(self._drawn[:-1]),
+            PLAIN_UPDATE: lambda _: self._own_updates([self._plain]),
+            CHECK: lambda _: self._check(),
+            EVALUATION: lambda _: self._evaluation(),
+            SCORE: lambda _: self._score(),
+            TIMING: self._timing,
+            MEASUREMENT: self._measurement,
+            FIT: lambda _: self._fit(),
+            GENERATION: lambda _: self._generation(),
+            SECOND: lambda _: 1.0,
+        }
+        return ways[name](part)
+
+    def _took(self, work: Callable[[], object]) -> float:
+        begun = self._clock()
+        work()
+        return self._clock() - begun
+
+    @cached_property
+    def _drawn(self) -> list[Architecture]:
+        """Networks of the space, at random."""
+        return self._space.decode(sample_distinct(self._space, self._rng, NETWORKS))
+
+    @cached_property
+    def _plain(self) -> Architecture:
+        """What the winner is held against, as far as its size is known: the largest."""
+        given = self._spec.baseline
+        if isinstance(given, dict):
+            return Architecture.from_json(given)
+        rows = plain_rows(self._space)
+        params = exact(self._space, rows, ("params",))["params"]
+        return self._space.decode(rows[[int(np.argmax(params))]])[0]
+
+    @cached_property
+    def _supernet(self) -> Supernet:
+        """With random weights, on the device."""
+        return build_supernet(self._space, self._budget.supernet.dropout).to(self._device)
+
+    def _model(self, network: Architecture) -> Supernet:
+        """What a network is observed with."""
+        if not self._spec.trains_alone:
+            return self._supernet
+        if network.id not in self._models:
+            made = build_network(self._space.model, self._space.task, network)
+            self._models[network.id] = made.network.to(self._device)
+        return self._models[network.id]
+
+    def _update(self) -> float:
+        settings = self._budget.supernet
+        sampler = build_sampler(self._space, settings, 0)
+        return update_seconds(
+            self._supernet,
+            sampler,
+            self._run.quick_task,
+            settings,
+            self._device,
+            self._clock,
+            teacher=self._run.teacher,
+        )
+
+    def _own_updates(self, networks: Sequence[Architecture]) -> float:
+        settings = self._budget.retrain
+        found = []
+        for network in networks:
+            made = build_network(self._space.model, self._space.task, network, settings.dropout)
+            found.append(
+                update_seconds(
+                    made.network,
+                    SingleNetwork(network),
+                    self._run.quick_task,
+                    settings,
+                    self._device,
+                    self._clock,
+                    teacher=self._run.teacher,
+                )
+            )
+        return float(np.mean(found))
+
+    def _per_split(self, work: Callable[[Any, Architecture], object]) -> float:
+        """Seconds that something takes with a network on the examples networks are compared on."""
+        task = self._run.quick_task
+        whole = int(task.describe()["num_valid"])
+        count, seconds = min(EXAMPLES, whole), 0.0
+        first, *others = self._drawn
+        work(task.first_valid(count), first)  # warms up
+        while True:
+            part = task.first_valid(count)
+            seconds = self._took(lambda part=part: work(part, first))  # type: ignore[misc]
+            if count == whole or 4 * seconds > ENOUGH_S / NETWORKS:
+                break
+            count = min(4 * count, whole)
+        every = [seconds, *(self._took(lambda one=one: work(part, one)) for one in others)]  # type: ignore[misc]
+        return float(np.mean(every)) * whole / count
+
+    def _check(self) -> float:
+        return self._per_split(
+            lambda task, one: evaluate(task, self._model(one), one, task.valid, device=self._device)
+        )
+
+    def _evaluation(self) -> float:
+        metric = self._spec.quality
+        return self._per_split(
+            lambda task, one: validation_quality(
+                task, self._model(one), one, metric, self._device, SHORT_GREEDY
+            )
+        )
+
+    def _score(self) -> float:
+        return self._per_split(
+            lambda task, one: score(
+                task, self._model(one), one, task.valid, device=self._device, beam=SHORT
+            )
+        )
+
+    def _timing(self, name: str) -> float:
+        """Seconds that a session of the timer spends on a network, which is built for it."""
+        workload = base_workload(self._space).timed_as(OBJECTIVES[name].mode)
+        (typical,) = self._space.decode(middle(self._space))
+        begun = self._clock()
+        call = timed_call(self._space, typical, workload, self._device)
+        with torch.inference_mode():
+            call()
+            built_s = self._clock() - begun  # with the call that warms up
+            call_s = self._took(call)
+        rounds = min(SESSION_ROUNDS, self._budget.timing_rounds)
+        return built_s + call_s + rounds * max(call_s, MIN_SAMPLE_S)
+
+    def _measurement(self, name: str) -> float:
+        workload = base_workload(self._space).timed_as(None)
+        (typical,) = self._space.decode(middle(self._space))
+        return self._took(lambda: network_cost(name, self._space, typical, workload, self._device))
+
+    # -- searching ----------------------------------------------------------------------------
+
+    @cached_property
+    def _ranker(self) -> Ensemble:
+        """Fitted to networks whose quality follows from their parameters, about."""
+        rows = sample_distinct(self._space, self._rng, self._fitted)
+        sizes = np.log(exact(self._space, rows, ("params",))["params"])
+        losses = self._rng.normal(scale=0.1, size=len(rows)) - sizes
+        features = encode_features(self._space, rows)
+        few = slice(LEAST_FITTED)
+        Ensemble().fit(features[few], losses[few])  # loads what it is fitted with
+        ranker = Ensemble()
+        self._fit_s = self._took(lambda: ranker.fit(features, losses))
+        return ranker
+
+    @property
+    def _fitted(self) -> int:
+        return min(self._budget.observations, MOST_FITTED, self._space.size)
+
+    def _fit(self) -> float:
+        _ = self._ranker
+        return self._fit_s * self._budget.observations / self._fitted
+
+    def _generation(self) -> float:
+        ranker, space = self._ranker, self._space
+
+        def scores(rows: Any) -> Scores:
+            costs = exact(space, rows, ("params", "flops"))
+            points = [ranker.predict(encode_features(space, rows)), costs["flops"]]
+            return Scores(np.stack(points, axis=1), np.zeros(len(rows)))
+
+        settings = EvolutionSettings(population=self._budget.evolution.population, generations=3)
+        done: list[Any] = []
+        seconds = self._took(lambda: done.extend(evolve(space, scores, settings, 0)))
+        return seconds / max(1, len(done))

@@ -1,0 +1,113 @@
+"""Tells how long a search will take, before it begins to work.
+
+What there is to do follows from the request; what single steps take is measured on this machine for
+a few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib import import_module
+
+import numpy as np
+
+from nas.objectives import OBJECTIVES
+from nas.run.duration import (
+    TRAINED,
+    Asked,
+    Duration,
+    Plan,
+    StageDuration,
+    read_duration,
+    write_duration,
+)
+from nas.run.events import DurationTold, Event
+from nas.run.stages import REPORT, search_stages
+from nas.search.uniform_networks import middle
+from nas.stages.base import Run
+from nas.stages.calibration import calibrate
+from search_spaces.errors import DamagedRunError
+
+CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
+TRAINED_LABEL = "Train the winner"
+
+
+def tell(run: Run) -> Iterator[Event]:
+    """Tell what is left of what was told of a run first; calibrates where nothing was told yet.
+
+    A run that was begun without is not told of, and neither is one of which nothing is left.
+    """
+    ended = set(run.folder.finished())
+    try:
+        duration = read_duration(run.folder)
+    except DamagedRunError as error:
+        duration = Duration(reason=str(error))
+    if duration is None:
+        if ended - {CHECKED}:
+            return
+        duration = _told(run)
+        write_duration(run.folder, duration)
+    if REPORT.name in ended:
+        ended.add(TRAINED)
+    left = tuple(asdict(one) for one in duration.left(ended))
+    if left or duration.reason:
+        event = DurationTold(CHECKED, left, duration.seconds, duration.about, duration.reason)
+        run.folder.log(event)
+        yield event
+
+
+def _told(run: Run) -> Duration:
+    """The duration; or why it cannot be told, for no search shall fail for that."""
+    if run.spec.evaluator is not None:
+        return Duration(reason="only the evaluator knows how long its answers take")
+    begun = time.perf_counter()
+    try:
+        stages, workers = _plans(run, asked(run)), run.executor.width
+        units = dict.fromkeys(part.unit for _, _, plan in stages for part in plan.parts)
+        seconds = calibrate(run, tuple(units))
+    except Exception as error:
+        return Duration(reason=f"calibrating failed: {error or type(error).__name__}")
+    told = tuple(
+        StageDuration(name, label, plan.what, plan.seconds(seconds, workers))
+        for name, label, plan in stages
+    )
+    return Duration(told, seconds, time.perf_counter() - begun, workers)
+
+
+def asked(run: Run) -> Asked:
+    """What a run is asked for, whose data are opened."""
+    spec, executor = run.spec, run.executor
+    untimed, new = {}, set(spec.timed)
+    if executor.settings.kind == "local" and spec.device_profile is None:
+        rows = run.sampled_rows[: spec.budget.latency_samples]
+        reference, *sample = run.space.decode(np.concatenate([middle(run.space), rows]))
+        for name in spec.timed:
+            meter = run.meter(OBJECTIVES[name])
+            untimed[name] = sum(not meter.known(one) for one in sample)
+            new -= {name} if meter.known(reference) else set()
+    compared, whole = (task.describe()["num_valid"] for task in (run.quick_task, run.task))
+    return Asked(
+        spec,
+        run.task.num_batches,
+        untimed,
+        frozenset(new),
+        run.elsewhere is not None,
+        whole / compared,
+    )
+
+
+def _plans(run: Run, asked: Asked) -> list[tuple[str, str, Plan]]:
+    """Name, label and plan of what is behind the check of the request, in order."""
+    stages = [(one.name, one.label, one.name) for one in search_stages(run.spec)]
+    stages += [(TRAINED, TRAINED_LABEL, "retrain"), (REPORT.name, REPORT.label, REPORT.name)]
+    return [
+        (name, label, plan_of(module)(asked)) for name, label, module in stages if name != CHECKED
+    ]
+
+
+def plan_of(stage: str) -> Callable[[Asked], Plan]:
+    """What tells how much a stage does: ``plan`` of the module here that is named like it."""
+    plan: Callable[[Asked], Plan] = import_module(f"nas.stages.{stage}").plan
+    return plan

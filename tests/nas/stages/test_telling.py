@@ -1,0 +1,219 @@
+"""A search tells before it works how long it will take, and what it took stands beside it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nas.console.commands.results import duration_words, final_lines
+from nas.console.tables import duration_table
+from nas.report import write_report
+from nas.request.presets import budget_for
+from nas.request.spec import build_spec
+from nas.results.state import read_state
+from nas.run.duration import (
+    CHECK,
+    EVALUATION,
+    FIT,
+    GENERATION,
+    OWN_UPDATE,
+    PLAIN_UPDATE,
+    SCORE,
+    UPDATE,
+    Asked,
+    Plan,
+    read_duration,
+)
+from nas.run.events import DurationTold, Event, StageStarted
+from nas.run.folder import RunFolder
+from nas.run.pace import LEAST_UPDATES, Stopwatch
+from nas.run.stages import REPORT, SEARCH_STAGES
+from nas.search.front import read_front
+from nas.stages.base import Run
+from nas.stages.calibration import calibrate
+from nas.stages.halve import stops_of
+from nas.stages.pipeline import run_search
+from nas.stages.telling import plan_of
+from search_spaces.loading import dump_space, load_space
+from supernet.training.sampling import SingleNetwork
+from tests.support.cli_fakes import SMALL
+from tests.support.pipeline_cases import finished_once, named, results, tiny
+
+BATCHES = 23
+NAMES = [stage.name for stage in (*SEARCH_STAGES, REPORT)] + ["retrain"]
+
+
+def digits(preset: str = "quick", numbers: dict[str, str] | None = None, **values: Any) -> Asked:
+    space = load_space("digits")
+    given = {"space_toml": dump_space(space), "dataset": "digits", "preset": preset}
+    budget = budget_for(space, preset, numbers or {})
+    return Asked(build_spec(**(given | {"budget": budget} | values)), lambda _: BATCHES)
+
+
+def counts(plan: Plan) -> dict[str, float]:
+    """How often each unit is done."""
+    found: dict[str, float] = {}
+    for part in plan.parts:
+        found[part.unit] = found.get(part.unit, 0.0) + part.count
+    return found
+
+
+@pytest.mark.parametrize("stage", NAMES)
+def test_each_stage_tells_its_work_or_a_reason_for_nothing(stage: str) -> None:
+    plan = plan_of(stage)(digits(baseline="plain", retrain=3))
+    assert plan.what
+    assert all(count > 0 for count in counts(plan).values())
+    assert plan.parts or stage in ("declare", "inherit", "distil", "front")
+
+
+def test_trainings_are_counted_from_the_request() -> None:
+    found = plan_of("supernet")(digits())
+    assert found.what == "60 epochs, 1,380 updates"
+    assert counts(found) == {UPDATE: 1380, CHECK: 12 * 32}
+    alone = digits(numbers={"own_updates": "50", "own_seeds": "2", "observations": "16"})
+    assert counts(plan_of("observe")(alone)) | {FIT: 0, GENERATION: 0} == {
+        OWN_UPDATE: 1600,
+        CHECK: 32,
+        EVALUATION: 32,
+        FIT: 0,
+        GENERATION: 0,
+    }
+
+
+def test_candidates_and_the_rest_of_the_winners_training_cost_1_7_trainings() -> None:
+    asked = digits(retrain=3)
+    assert stops_of(asked) == [0.2, 0.5]
+    halved, rest = counts(plan_of("halve")(asked)), counts(plan_of("retrain")(asked))
+    assert halved[OWN_UPDATE] + rest[OWN_UPDATE] == pytest.approx(1.7 * 100 * BATCHES)
+    assert rest[SCORE] == 2
+
+
+def test_baselines_are_trained_beside_the_winner() -> None:
+    found = counts(plan_of("retrain")(digits(baseline="plain")))
+    assert found[PLAIN_UPDATE] == 2300 and found[OWN_UPDATE] == 4600 and found[SCORE] == 6
+    given = counts(plan_of("retrain")(digits(baseline=SMALL.to_json())))
+    assert given[PLAIN_UPDATE] == given[OWN_UPDATE] == 2300
+
+
+def test_what_is_known_is_not_timed_again() -> None:
+    fresh, known = digits(), digits()
+    known = Asked(known.spec, known.batches, {"latency_ms": 10}, frozenset())
+    new = Asked(fresh.spec, fresh.batches, {"latency_ms": 40}, frozenset({"latency_ms"}))
+    unit = "timing of a network in a session: latency_ms"
+    assert counts(plan_of("latency")(known)) == {unit: 3 * (10 + 6)}
+    assert counts(plan_of("latency")(new)) == {unit: 3 * (40 + 6) + 9 * 6, "second": 11}
+    nothing = plan_of("latency")(Asked(fresh.spec, fresh.batches, {"latency_ms": 0}))
+    assert nothing.parts == () and nothing.what == "0 networks to time, 40 known"
+
+
+def test_elsewhere_nothing_is_timed() -> None:
+    here, there = digits(), digits()
+    there = Asked(there.spec, there.batches, elsewhere=True)
+    assert len(plan_of("verify")(there).parts) < len(plan_of("verify")(here).parts)
+
+
+# -- calibrating ----------------------------------------------------------------------------------
+
+
+class Clock:
+    """Goes on by a second at every look."""
+
+    def __init__(self) -> None:
+        self._ticks = itertools.count()
+
+    def __call__(self) -> float:
+        return float(next(self._ticks))
+
+
+def test_a_stopwatch_leaves_the_first_update_out() -> None:
+    times = iter([0.0, 9.0, 10.0, 11.0, 12.0])
+    watch = Stopwatch(SingleNetwork(SMALL), lambda: next(times))
+    with pytest.raises(Exception, match="^$"):
+        for _ in range(LEAST_UPDATES + 2):
+            watch.draw()
+    assert watch.update_s == 1.0
+
+
+def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Path) -> None:
+    run = Run(finished_once(tmp_path / "run"))
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    units = (UPDATE, OWN_UPDATE, PLAIN_UPDATE, CHECK, EVALUATION, SCORE)
+    found = calibrate(run, units, Clock())
+    assert found[UPDATE] == found[OWN_UPDATE] == found[PLAIN_UPDATE] == 1.0
+    examples = run.task.describe()["num_valid"]
+    assert found[CHECK] == found[EVALUATION] == found[SCORE] == examples / 16
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert str(np.random.get_state()) == str(states[1])
+    assert random.getstate() == states[2]
+
+
+# -- telling --------------------------------------------------------------------------------------
+
+
+def told(folder: RunFolder, tells: bool = True) -> list[Event]:
+    return list(run_search(folder, tells=tells))
+
+
+def test_a_search_that_tells_finds_the_same(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "run")
+    events = told(folder)
+    names = [type(one).__name__ for one in events]
+    assert names.count("DurationTold") == 1
+    before = events[: names.index("DurationTold")]
+    assert [one.stage for one in before if isinstance(one, StageStarted)] == ["declare"]
+    assert results(folder) == results(finished_once(tmp_path / "other"))
+    duration = read_duration(folder)
+    assert duration is not None and not duration.reason and duration.seconds > 0
+    state = read_state(folder, thorough=True)
+    assert state.told.told.keys() == {one.name for one in state.stages} - {"declare"}
+    line = duration_words(state)
+    assert line.startswith("told ") and ", took " in line and line.endswith(" times)")
+    assert f"Time    {line}" in final_lines(folder)
+    write_report(folder)
+    assert "Duration: told" in (folder.path / "report.html").read_text("utf-8")
+    assert named(told(RunFolder.open(folder.path)), "DurationTold") == []  # nothing is left
+
+
+def test_a_run_that_goes_on_keeps_what_was_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny(tmp_path / "run")
+    running = run_search(folder, tells=True)
+    next(one for one in running if isinstance(one, StageStarted) and one.stage == "observe")
+    running.close()  # type: ignore[attr-defined]
+    first = read_duration(folder)
+    monkeypatch.setattr("nas.stages.telling.calibrate", lambda *_: pytest.fail("told again"))
+    (again,) = [one for one in told(folder) if isinstance(one, DurationTold)]
+    assert read_duration(folder) == first
+    assert "supernet" not in [one["stage"] for one in again.stages]
+    assert first is not None and again.seconds == first.seconds
+
+
+def test_a_calibration_that_fails_stops_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("nas.stages.telling.calibrate", fails)
+    folder = tiny(tmp_path / "run")
+    (event,) = [one for one in told(folder) if isinstance(one, DurationTold)]
+    assert event.reason == "calibrating failed: no room"
+    assert str(duration_table(event)) == "no duration is told: calibrating failed: no room"
+    assert duration_words(read_state(folder, thorough=False)).startswith("not told: calibrating")
+    assert read_front(folder).entries
+
+
+def test_a_run_that_was_begun_without_is_not_told_of(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "run")
+    running = run_search(folder)
+    next(one for one in running if isinstance(one, StageStarted) and one.stage == "observe")
+    running.close()  # type: ignore[attr-defined]
+    assert named(told(folder), "DurationTold") == []
+    assert read_duration(folder) is None
