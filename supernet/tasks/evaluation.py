@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,37 +41,46 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate one network of a model on a split of its task, in evaluation mode.
 
-    The model is left in the mode it came in. Sums are taken in float64 on the CPU, so that the
-    result does not depend on the batches beyond rounding.
+    The model is left in the mode it came in. Sums are taken in float64, so that the result does not
+    depend on the batches beyond rounding; the device is waited for once, behind the last batch.
     """
-    loss, right, count = 0.0, list[int](), 0
+    found: dict[str, list[Tensor]] = {}
     kept: list[tuple[Tensor, Tensor]] = []
-    recall_loss, num_recalled = 0.0, 0
-    divergence: float | None = None
     with _judged(model, device):
         for one in task.evaluation(model, architecture, split, device):
             logits, labels, recalled, teacher = one
             give_way()
-            loss += task.summed_loss(logits, labels)
-            if (among := task.num_right(logits, labels)) is not None:
-                right.append(among)
-            count += task.num_labels(labels)
+            values = {
+                "loss": task.summed_loss(logits, labels),
+                "count": task.num_labels(labels),
+                "right": task.num_right(logits, labels),
+            }
+            if teacher is not None:
+                values["divergence"] = summed_divergence(teacher, logits, labels)
+            if recalled is not None:
+                values["recall_loss"] = task.summed_loss(logits[recalled], labels[recalled])
+                values["recalled"] = recalled.sum()
+            for name, value in values.items():
+                if value is not None:
+                    found.setdefault(name, []).append(value.double())
             if task.compares:
                 kept.append((logits, labels))
-            if teacher is not None:
-                divergence = (divergence or 0.0) + summed_divergence(teacher, logits, labels)
-            if recalled is not None:
-                recall_loss += task.summed_loss(logits[recalled], labels[recalled])
-                num_recalled += int(recalled.sum())
-    assert count, "an empty split has no loss"
-    recall_nats = recall_loss / num_recalled if num_recalled else None
-    accuracy = sum(right) / count if right else None
+    assert found, "an empty split has no loss"
+    rows = torch.stack([torch.stack(column) for column in found.values()]).tolist()
+    sums = {name: sum(row) for name, row in zip(found, rows, strict=True)}
+    count, recalls = int(sums["count"]), sums.get("recalled")
     compared = {}
     if task.compares:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
         compared = dict(task.compared(split, logits, labels))
-    kl = None if divergence is None else divergence / count
-    return Evaluation(loss / count, accuracy, count, recall_nats, kl, compared)
+    return Evaluation(
+        loss=sums["loss"] / count,
+        accuracy=sums["right"] / count if "right" in sums else None,
+        count=count,
+        recall_nats=sums["recall_loss"] / recalls if recalls else None,
+        kl=sums["divergence"] / count if "divergence" in sums else None,
+        compared=compared,
+    )
 
 
 @torch.inference_mode()
@@ -106,12 +114,14 @@ def loss_error(
     """
     if not task.one_each:
         return None
-    losses: list[float] = []
+    losses: list[Tensor] = []
     with _judged(model, device):
         for logits, labels, *_ in task.evaluation(model, architecture, split, device):
             give_way()
             losses += map(task.summed_loss, logits.split(1), labels.split(1))
-    return statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else None
+    if len(losses) < 2:
+        return None
+    return (torch.stack(losses).std() / math.sqrt(len(losses))).item()
 
 
 def score(
