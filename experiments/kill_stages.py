@@ -1,8 +1,9 @@
 """Kill a search with ``kill -9`` in every stage, resume it each time, and compare the results.
 
 ``python -m experiments.kill_stages --seed 3`` runs a search undisturbed, then the same search
-killed once in each stage, and ends with exit code 1 unless both leave the same bytes in
-``pareto.json``, the same retrained result, and no evaluation was done twice.
+killed once in each stage that it has, and ends with exit code 1 unless every kill came in time,
+both leave the same bytes in ``pareto.json`` and the same retrained results, and no evaluation was
+done twice.
 """
 
 from __future__ import annotations
@@ -17,22 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import Options, Study, note
+from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, FRONT_FILE, result_file
+from nas.run.stages import REPORT, RETRAIN, search_stages
 from search_spaces.files import read_lines
 
-# Stage → events of it to wait for before the kill, so that long stages die halfway.
-KILLS = {
-    "declare": 1,
-    "supernet": 30,
-    "observe": 80,
-    "rank": 1,
-    "prune": 1,
-    "evolve": 12,
-    "verify": 6,
-    "front": 1,
-    "retrain": 40,
-    "report": 1,
-}
+# Long stages die halfway: stage → events of it to wait for before the kill, 1 for all others.
+EVENTS = {"supernet": 30, "observe": 80, "evolve": 12, "verify": 6, "exchange": 4, RETRAIN: 40}
 NAS = (sys.executable, "-m", "nas.console.app")
 
 
@@ -59,14 +51,22 @@ def run_until(command: Sequence[str], run: Path, stage: str, events: int) -> boo
     return False
 
 
-def killed_search(request: Sequence[str], run: Path) -> None:
-    """Run the search, killed once in each stage, and finish it."""
+def stages_of(run: Path) -> list[str]:
+    """What the stages of a search begin with, in order."""
+    stages = search_stages(RunFolder.open(run).spec)
+    return [*(stage.name for stage in stages), RETRAIN, REPORT.name]
+
+
+def killed_search(request: Sequence[str], run: Path, stages: Sequence[str]) -> dict[str, bool]:
+    """Run the search, killed once in each stage, and finish it; whether each kill came in time."""
     command = [*NAS, "search", *request, "--out", str(run), "--quiet"]
-    for stage, events in KILLS.items():
-        killed = run_until(command, run, stage, events)
-        note(f"{stage:<10} {'killed' if killed else 'ended before the kill'}")
+    killed = {}
+    for stage in stages:
+        killed[stage] = run_until(command, run, stage, EVENTS.get(stage, 1))
+        note(f"{stage:<10} {'killed' if killed[stage] else 'ended before the kill'}")
         command = [*NAS, "resume", str(run), "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return killed
 
 
 def result_of(run: Path) -> tuple[bytes, list[str]]:
@@ -83,7 +83,7 @@ def measure(options: Options) -> dict[str, Any]:
         calm, killed = Path(folder) / "calm", Path(folder) / "killed"
         search = [*NAS, "search", *request, "--out", str(calm), "--quiet"]
         subprocess.run(search, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        killed_search(request, killed)
+        kills = killed_search(request, killed, stages_of(calm))
         measured = [
             (event["stage"], event["architecture_id"])
             for event in events_of(killed)
@@ -91,7 +91,8 @@ def measure(options: Options) -> dict[str, Any]:
         ]
         equal = result_of(calm) == result_of(killed)
     repeated = len(measured) - len(set(measured))
-    return {"equal": equal, "evaluations": len(measured), "repeated": repeated}
+    numbers = {"evaluations": len(measured), "repeated": repeated}
+    return {"equal": equal, "killed": kills, **numbers}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -107,10 +108,11 @@ STUDY = Study(
     add_options,
     measure,
     lambda found: [
+        f"killed in {sum(found['killed'].values())} of {len(found['killed'])} stages; "
         f"same results: {found['equal']}; {found['evaluations']} evaluations, "
         f"{found['repeated']} of them done twice"
     ],
-    lambda found: found["equal"] and not found["repeated"],
+    lambda found: found["equal"] and all(found["killed"].values()) and not found["repeated"],
     example="--seed 3",
 )
 

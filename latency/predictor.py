@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kendalltau
 from threadpoolctl import ThreadpoolController
 
 from latency.kernels import Array
@@ -436,6 +435,8 @@ def score(predicted_N: Array, ms_N: Array) -> Score:
         predicted_N: ``(N,)`` predicted ms.
         ms_N: ``(N,)`` measured ms, positive.
     """
+    from scipy.stats import kendalltau  # late: it takes longer to load than to fit
+
     # Predictions of equal networks may differ in the last bits, which is no order.
     rounded_N = np.round(predicted_N / ms_N.max(), 12)
     constant = np.ptp(rounded_N) == 0 or np.ptp(ms_N) == 0

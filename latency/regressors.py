@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from latency.kernels import Array, Kernel, Posterior, chunks, gram_eigen
 
@@ -210,6 +208,8 @@ class _Costs:
     """
 
     def __init__(self, features_NF: Array, ms_N: Array, weights_N: Array) -> None:
+        from scipy.optimize import nnls  # late: it takes long to load
+
         self._unit = np.maximum(np.abs(features_NF).max(axis=0), 1e-300)
         parts_NP = self._parts(features_NF)
         # Features that say the same share their cost.
@@ -233,6 +233,8 @@ class BoostedTrees:
 
     def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
+        import lightgbm  # late: it takes long to load
+
         self._scale = _Scale.of(features_NF)
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
         self._unit = float(np.median(ms_N))

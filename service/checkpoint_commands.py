@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import quote
 
 import typer
 
@@ -54,16 +53,15 @@ def list_checkpoints(
 ) -> None:
     """List the checkpoints that searches of the service may begin with."""
     with connected(server, token) as client:
-        found = client.ask("GET", "/checkpoints")
+        found = client.checkpoints()
     if as_json:
-        print_json(found)
+        print_json([one.model_dump(mode="json") for one in found])
         return
     made = table("", ["name", "owner", "family", "task", "MB", "problem"], right=["MB"])
     for one in found:
-        size = NOTHING if one["bytes"] is None else f"{one['bytes'] / 1e6:,.1f}"
-        owner = one["owner"] or "the server"
-        facts = (one["family"] or NOTHING, one["task"] or NOTHING, size, one["problem"] or "")
-        made.add_row(one["name"], owner, *facts)
+        size = NOTHING if one.bytes is None else f"{one.bytes / 1e6:,.1f}"
+        facts = (one.family or NOTHING, one.task or NOTHING, size, one.problem or "")
+        made.add_row(one.name, one.owner or "the server", *facts)
     out().print(made)
 
 
@@ -76,8 +74,7 @@ def delete(
 ) -> None:
     """Delete a checkpoint that was uploaded, unless a job needs it that has not ended."""
     with connected(server, token) as client:
-        params = {} if owner is None else {"owner": owner}
-        client.ask("DELETE", f"/checkpoints/{quote(name, safe='')}", params=params)
+        client.delete_checkpoint(name, owner)
     say(f"deleted {name}")
 
 

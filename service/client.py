@@ -37,6 +37,7 @@ from search_spaces.errors import NasError, UsageError
 from search_spaces.toml.source import read_text
 from service.api.schemas import (
     ArtifactOut,
+    CheckpointOut,
     DurationOut,
     ExportRequest,
     JobEdit,
@@ -45,6 +46,8 @@ from service.api.schemas import (
     JobQuery,
     JobRequest,
     NetworkRequest,
+    WebhookOut,
+    WebhookSecretOut,
 )
 from service.jobs.states import State
 from service.settings import DEFAULT_SERVER
@@ -201,10 +204,18 @@ class Client:
         """
         import pandas
 
-        answer = self.answer("GET", f"{self.path(job)}/front", params={"format": "csv"})
         types = {"id": str, "doubtful": str}
-        table = pandas.read_csv(StringIO(answer.text), index_col="id", dtype=types)
+        table = pandas.read_csv(StringIO(self.front_csv(job)), index_col="id", dtype=types)
         return table.fillna({"doubtful": ""})
+
+    def front_csv(self, job: str | JobOut) -> str:
+        """The same as CSV."""
+        return self.answer("GET", f"{self.path(job)}/front", params={"format": "csv"}).text
+
+    def front_json(self, job: str | JobOut) -> dict[str, Any]:
+        """The same with architectures, objectives and baselines: what `FrontOut` describes."""
+        found: dict[str, Any] = self.ask("GET", f"{self.path(job)}/front")
+        return found
 
     def artifacts(self, job: str | JobOut) -> list[ArtifactOut]:
         """The files of a job's run."""
@@ -294,6 +305,27 @@ class Client:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self.download(job, one.path, file)
         return folder
+
+    def webhook(self) -> WebhookOut:
+        """Your webhook, and the last messages with their answers."""
+        return WebhookOut(**self.ask("GET", "/webhook"))
+
+    def set_webhook(self, url: str) -> WebhookSecretOut:
+        """Be told of your jobs that end, by a POST there; the secret is told once."""
+        return WebhookSecretOut(**self.ask("PUT", "/webhook", json={"url": url}))
+
+    def remove_webhook(self) -> None:
+        """Be told no more."""
+        self.ask("DELETE", "/webhook")
+
+    def checkpoints(self) -> list[CheckpointOut]:
+        """The checkpoints that a search may begin with."""
+        return [CheckpointOut(**one) for one in self.ask("GET", "/checkpoints")]
+
+    def delete_checkpoint(self, name: str, owner: str | None = None) -> None:
+        """Delete a checkpoint that was uploaded; of another owner, as an administrator."""
+        params = {} if owner is None else {"owner": owner}
+        self.ask("DELETE", f"/checkpoints/{quote(name, safe='')}", params=params)
 
     def upload(self, name: str, files: Mapping[str, Path]) -> dict[str, Any]:
         """Upload a checkpoint; of one that is refused, or not sent to its end, nothing stays.

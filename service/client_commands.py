@@ -125,15 +125,15 @@ def front(
 
     Example: nas front 01a1fea91e56c8caa9ec --csv
     """
-    form = "csv" if as_csv else "json"
     with connected(server, token) as client:
-        answer = client.answer("GET", f"{client.path(job)}/front", params={"format": form})
-    if as_csv:
-        sys.stdout.write(answer.text)
-    elif as_json:
-        print_json(answer.json())
+        if as_csv:
+            sys.stdout.write(client.front_csv(job))
+            return
+        found = client.front_json(job)
+    if as_json:
+        print_json(found)
     else:
-        _show(answer.json())
+        _show(found)
 
 
 def connected(server: str, token: str | None) -> Client:

@@ -32,12 +32,14 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
     """Prepare a file.
 
     Args:
-        order: ``task``, ``source``, ``out``, ``skip_bad`` and, of pictures, ``image_size``.
+        order: ``task``, ``source``, ``out``, and of `service.api.routes.data.DataOptions` what is
+            given.
 
     Returns:
         ``found``: what is to be known of the data set, or ``problem``: what is wrong.
     """
     from supernet.data.prepare import prepare
+    from supernet.data.prepare.doctor import MOST_SHOWN
     from supernet.data.prepare.plan import PrepareRequest
 
     source, out = Path(order["source"]), Path(order["out"])
@@ -47,16 +49,23 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             (source,),
             out,
             image_size=order.get("image_size"),
+            columns=tuple(sorted(order.get("columns", {}).items())),
+            group_by=order.get("group_by"),
             skip_bad=order.get("skip_bad", False),
         )
-        manifest = prepare(request, _Teller()).manifest
+        prepared = prepare(request, _Teller())
     except NasError as error:
-        text = str(error)
-        for path, name in ((f"{source.parent}/", ""), (str(out), "the data set")):
-            text = text.replace(path, name)
-        return {"problem": text}
+        return {"problem": _without_paths(str(error), source, out)}
+    manifest = prepared.manifest
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    return {"found": {"family": manifest.content, "task": manifest.task, "bytes": size}}
+    found = {"family": manifest.content, "task": manifest.task, "bytes": size}
+    left_out = [_without_paths(one, source, out) for one in prepared.bad[:MOST_SHOWN]]
+    return {"found": {**found, "left_out": left_out}}
+
+
+def _without_paths(text: str, source: Path, out: Path) -> str:
+    """What is said of files, without saying where the service keeps them."""
+    return text.replace(f"{source.parent}/", "").replace(str(out), "the data set")
 
 
 class _Teller:

@@ -33,6 +33,7 @@ from service.uploads import (
     DATA_IDLE_S,
     FACTS_FILE,
     Upload,
+    Uploaded,
     UploadError,
     Uploads,
     disk_full,
@@ -60,6 +61,7 @@ class DataUpload:
         received: of them, that have come.
         state: ``coming``, ``checking``, ``failed`` or ``lost``, when the service ended meanwhile.
         note: what is being done, or what is wrong.
+        options: how it is prepared, as `service.data_preparing` takes it.
     """
 
     id: str
@@ -69,6 +71,7 @@ class DataUpload:
     received: int
     state: str
     note: str
+    options: Mapping[str, Any]
 
 
 class DataUploads(Uploads):
@@ -155,7 +158,10 @@ class DataUploads(Uploads):
             with suppress(FileNotFoundError):
                 received = (folder / file).stat().st_size
             state, note = self._state(upload, folder, coming)
-            found.append(DataUpload(upload.id, upload.name, file, size, received, state, note))
+            options = read_facts(folder / REQUEST_FILE)
+            found.append(
+                DataUpload(upload.id, upload.name, file, size, received, state, note, options)
+            )
         return sorted(found, key=lambda one: one.id)
 
     def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str]:
@@ -173,8 +179,14 @@ class DataUploads(Uploads):
     def _aside(self, upload: Upload) -> Path:
         return self._root / upload.owner / f"{ASIDE}{upload.id}"
 
-    def start(self, owner: str, identity: str) -> None:
+    def start(self, owner: str, identity: str, request: Mapping[str, Any] | None = None) -> None:
         """Have a file that has come as a whole checked and prepared, which goes on meanwhile.
+
+        Args:
+            owner: who uploads.
+            identity: of the upload.
+            request: what is made of it instead of what was announced; also of a file that could
+                not be used as that.
 
         Raises:
             UploadError: when it is not whole, or there is no such upload.
@@ -191,14 +203,18 @@ class DataUploads(Uploads):
             upload = self.get(owner, identity)
             with suppress(FileNotFoundError):  # somebody else was faster
                 self._coming(upload).rename(self._aside(upload))
-        elif found.state != "lost":
+        elif found.state != "lost" and not (found.state == "failed" and request is not None):
             raise UploadError(409, f"it is {found.state} already")
         upload = next(one for one in self._unfinished(owner, (ASIDE,)) if one.id == identity)
-        lock = FileLock(self._aside(upload) / LOCK_FILE, timeout=0, thread_local=False)
+        folder = self._aside(upload)
+        lock = FileLock(folder / LOCK_FILE, timeout=0, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
             raise UploadError(409, "it is being checked already") from None
+        if request is not None:
+            write_json(folder / REQUEST_FILE, dict(request))
+            (folder / PROBLEM_FILE).unlink(missing_ok=True)
         threading.Thread(target=self._work, args=(upload, lock), daemon=True).start()
 
     def _work(self, upload: Upload, lock: FileLock) -> None:
@@ -234,6 +250,10 @@ class DataUploads(Uploads):
             raise UploadError(409, "it is just being checked: wait for its end")
         for prefix in (COMING, ASIDE):
             self._discard(self._root / owner / f"{prefix}{identity}")
+
+    def left_out(self, one: Uploaded) -> list[str]:
+        """What could not be used of a data set and was left out, each with file and line."""
+        return [str(line) for line in read_facts(one.folder / FACTS_FILE).get("left_out", [])]
 
     def names(self, viewer: Token) -> dict[str, Path]:
         """The data sets that somebody has uploaded, by name."""
@@ -290,7 +310,7 @@ def _gone(identity: str) -> UploadError:
 
 
 def _tell(folder: Path, problem: str) -> None:
-    """Keep what is wrong with a file, and not the file."""
+    """Keep what is wrong with a file beside it, until it is dismissed or prepared otherwise."""
     with suppress(OSError):
         write_json(folder / PROBLEM_FILE, {"problem": problem})
     shutil.rmtree(folder / PREPARED, ignore_errors=True)

@@ -25,24 +25,24 @@ def name(
 ) -> None:
     """Name your webhook; the last line is its secret, which is told once."""
     with connected(server, token) as client:
-        made = client.ask("PUT", "/webhook", json={"url": url})
-    tell(f"{made['url']} is told when your jobs end; a first message comes at once")
-    say(str(made["secret"]))
+        made = client.set_webhook(url)
+    tell(f"{made.url} is told when your jobs end; a first message comes at once")
+    say(made.secret)
 
 
 @app.command("show", epilog="Example: nas webhook show --json")
 def show(as_json: bool = options.JSON, server: str = SERVER, token: str = TOKEN) -> None:
     """Show your webhook, and the last messages with their answers."""
     with connected(server, token) as client:
-        found = client.ask("GET", "/webhook")
+        found = client.webhook()
     if as_json:
-        print_json(found)
+        print_json(found.model_dump(mode="json"))
         return
-    made = table(found["url"], ["at", "job", "state", "sent", "answer"], right=["sent"])
-    for one in found["deliveries"]:
-        answer = f"{one['status'] or ''} {one['answer']}".strip()
-        about = one["job"] or NOTHING
-        made.add_row(one["created_at"][:19], about, one["outcome"], str(one["tries"]), answer)
+    made = table(found.url, ["at", "job", "state", "sent", "answer"], right=["sent"])
+    for one in found.deliveries:
+        answer = f"{one.status or ''} {one.answer}".strip()
+        at = one.created_at.isoformat()[:19]
+        made.add_row(at, one.job or NOTHING, one.outcome, str(one.tries), answer)
     out().print(made)
 
 
@@ -50,5 +50,5 @@ def show(as_json: bool = options.JSON, server: str = SERVER, token: str = TOKEN)
 def remove(server: str = SERVER, token: str = TOKEN) -> None:
     """Be told no more; what waits is not sent."""
     with connected(server, token) as client:
-        client.ask("DELETE", "/webhook")
+        client.remove_webhook()
     say("removed")

@@ -18,7 +18,7 @@ DIVERGENCE_NUMBERS = 1 << 23
 """Logits that are compared at once."""
 
 
-def summed_divergence(teacher_PC: Tensor, logits_PC: Tensor, labels_P: Tensor) -> float:
+def summed_divergence(teacher_PC: Tensor, logits_PC: Tensor, labels_P: Tensor) -> Tensor:
     """Kullback-Leibler divergence of a network from its teacher, in nats, over all predictions.
 
     For each prediction the sum over outcomes of p (log p − log q), where p are the teacher's
@@ -28,16 +28,20 @@ def summed_divergence(teacher_PC: Tensor, logits_PC: Tensor, labels_P: Tensor) -
         teacher_PC: the teacher's logits, on any device.
         logits_PC: the network's.
         labels_P: `IGNORED` where nothing is predicted, which is left out.
+
+    Returns:
+        A float64 on the network's device.
     """
     real_R = (labels_P != IGNORED).nonzero().squeeze(1)
-    total, rows = 0.0, max(1, DIVERGENCE_NUMBERS // logits_PC.shape[1])
+    total = torch.zeros((), dtype=torch.float64, device=logits_PC.device)
+    rows = max(1, DIVERGENCE_NUMBERS // logits_PC.shape[1])
     for some_R in real_R.split(rows):
         told_RC = teacher_PC[some_R.to(teacher_PC.device)].to(logits_PC.device)
         log_p_RC = told_RC.float().log_softmax(dim=-1)
         log_q_RC = logits_PC[some_R].float().log_softmax(dim=-1)
         apart_R = (log_p_RC.exp() * (log_p_RC - log_q_RC)).sum(dim=-1)
         # Below 0 by rounding only; a number that is none stays one.
-        total += apart_R.clamp(min=0.0).double().sum().item()
+        total += apart_R.clamp(min=0.0).double().sum()
     return total
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from nas.report import doubtful, words
 from nas.report.charts import Trace, axis, chart, escape, hover
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.results.contents import Retrained, RunContents
+from nas.results.retrained_points import Interval, RetrainedPoint, retrained_points
 from nas.search.front import Front, FrontEntry
 from nas.search.pareto import non_dominated
 from search_spaces.tasks import TASKS
@@ -59,7 +60,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         final: whether the front is the result, and not what is known so far.
     """
     assert run.front is not None
-    front = run.front.entries
+    front, trained = run.front.entries, retrained_points(run)
     on_front = {entry.id for entry in front}
     beaten = [entry for entry in run.verified if entry.id not in on_front]
     traces = [
@@ -79,8 +80,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
             _dots("var(--front)", 9, symbol="circle-open", line={"width": 1.5}),
         ),
         *front_traces(run, front, cost, _front_name(run.front, final)),
-        *retrained_traces(run, cost, "retrained"),
-        *baseline_traces(run, cost, "baseline, trained"),
+        *retrained_traces(run, trained, cost, ("retrained", "baseline, trained")),
     ]
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
@@ -91,7 +91,7 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
         "yaxis": axis(words.axis_label(run, QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
-    return chart(f"front-{cost}", shown, layout, _caption(run, cost), height_rem=30)
+    return chart(f"front-{cost}", shown, layout, _caption(run, cost, trained), height_rem=30)
 
 
 def _front_name(front: Front, final: bool) -> str:
@@ -100,7 +100,7 @@ def _front_name(front: Front, final: bool) -> str:
     return "front" if front.predicted_for else "front, measured"
 
 
-def _caption(run: RunContents, cost: str) -> str:
+def _caption(run: RunContents, cost: str, trained: Sequence[RetrainedPoint]) -> str:
     text = (
         f"{words.sentence(words.metric(run, QUALITY))} against {words.metric(run, cost)}. "
         "Observed: the networks that the searcher asked for. Predicted: the last population of "
@@ -115,6 +115,7 @@ def _caption(run: RunContents, cost: str) -> str:
         )
     if run.comparisons:
         text += " A cross is a network that the winner is held against, trained like it."
+    text += marks_in_words(trained)
     if run.origin is not None:
         text += (
             " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
@@ -135,20 +136,43 @@ def _dots(colour: str, size: int, **more: Any) -> dict[str, Any]:
 
 
 def _points(
-    run: RunContents, name: str, entries: Sequence[FrontEntry], cost: str, marker: Mapping[str, Any]
+    run: RunContents,
+    name: str,
+    entries: Sequence[FrontEntry],
+    cost: str,
+    marker: Mapping[str, Any],
+    intervals: Mapping[str, Interval] = MappingProxyType({}),
 ) -> Trace:
     known = [(_value(entry, cost), _value(entry, QUALITY), entry) for entry in entries]
     drawn = [(x, y, entry) for x, y, entry in known if x is not None and y is not None]
-    return {
+    made: Trace = {
         "type": "scatter",
         "mode": "markers",
         "name": name,
+        "legendgroup": name,
         "x": [x for x, _, _ in drawn],
         "y": [y for _, y, _ in drawn],
-        "text": [_hover(run, entry, name) for _, _, entry in drawn],
+        "text": [_hover(run, entry, name, intervals.get(entry.id)) for _, _, entry in drawn],
         "customdata": [entry.id for _, _, entry in drawn],
         "hovertemplate": hover("%{text}"),
         "marker": dict(marker),
+    }
+    if intervals:
+        bars = [(y, *intervals.get(entry.id, (y, y))) for _, y, entry in drawn]
+        made["error_y"] = _error_bars(bars, marker["color"])
+    return made
+
+
+def _error_bars(bars: Sequence[tuple[float, float, float]], colour: str) -> dict[str, Any]:
+    """Bars around values; of each the value, and the lower and upper end."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - value for value, _, high in bars],
+        "arrayminus": [value - low for value, low, _ in bars],
+        "color": colour,
+        "thickness": 1.5,
+        "width": 5,
     }
 
 
@@ -164,58 +188,79 @@ def front_traces(
     points = _points(run, name, entries, cost, _dots(colour, 10, symbol=symbol))
     if not points["x"]:
         return []
+    return [_stairs(points, cost, {"width": 2.5, "color": colour}), points]
+
+
+def _stairs(points: Trace, cost: str, line: Mapping[str, Any]) -> Trace:
+    """The staircase of points, below which none of them lies."""
     # Of what is to be maximised the staircase runs from the right.
     way = -1.0 if cost in OBJECTIVES and OBJECTIVES[cost].maximise else 1.0
     corners = np.array([points["x"], points["y"]], dtype=np.float64).T * [way, 1.0]
     # With three objectives the front's shadow on two of them has points that are beaten there.
     edge = corners[non_dominated(corners)]
     edge = edge[np.lexsort((-edge[:, 1], edge[:, 0]))]
-    stairs = {
+    return {
         "type": "scatter",
         "mode": "lines",
+        "legendgroup": points["legendgroup"],
         "x": (way * edge[:, 0]).tolist(),
         "y": edge[:, 1].tolist(),
-        "line": {"shape": "hv", "width": 2.5, "color": colour},
+        "line": {"shape": "hv", **line},
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    return [stairs, points]
 
 
 def retrained_traces(
-    run: RunContents, cost: str, name: str, colour: str = "var(--retrained)"
+    run: RunContents,
+    trained: Sequence[RetrainedPoint],
+    cost: str,
+    names: tuple[str, str],
+    colours: tuple[str, str] = ("var(--retrained)", "var(--ink)"),
 ) -> list[Trace]:
-    """A star for each network trained from scratch, tied to its quality before."""
-    assert run.front is not None
-    known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
-    beside = {one.entry.id for one in run.front.baselines}
-    beside -= {entry.id for entry in run.front.entries}
-    stars, ties = [], []
-    for result in run.retrained:
-        before = known.get(result.id)
-        if before is None or result.id in beside:
-            continue
-        measured = {name: v for name, v in before.measured.items() if name != QUALITY}
-        measured |= _validated(run, result)
-        stars.append(replace(before, measured=measured))
-        ties.append((before, stars[-1]))
-    traces = [_tie(before, after, cost, colour) for before, after in ties]
-    marker = _dots(colour, 17, symbol="star", line={"width": 1, "color": "var(--ink)"})
-    return [*traces, _points(run, name, stars, cost, marker)]
+    """Stars for networks that were trained, with their staircase, and crosses for baselines.
 
-
-def baseline_traces(
-    run: RunContents, cost: str, name: str, colour: str = "var(--ink)"
-) -> list[Trace]:
-    """A cross for each baseline that was trained, with the quality that it has then."""
-    results = {one.id: one for one in run.retrained}
-    trained = [
-        replace(entry, measured={**entry.measured, **_validated(run, results[entry.id])})
-        for entry in (one.baseline.entry for one in run.comparisons)
-        if entry.id in results
+    Args:
+        run: one that has a front.
+        trained: its networks.
+        cost: name of a metric.
+        names: of the stars and of the crosses.
+        colours: of both.
+    """
+    lines = {"width": 1, "color": "var(--ink)"}
+    markers = [
+        _dots(colours[0], 14, symbol="star", line=lines),
+        _dots(colours[1], 12, symbol="x", line=lines),
     ]
-    marker = _dots(colour, 12, symbol="x", line={"width": 1, "color": "var(--ink)"})
-    return [_points(run, name, trained, cost, marker)] if trained else []
+    kinds = [[one for one in trained if one.baseline == plain] for plain in (False, True)]
+    stars, crosses = (
+        _points(
+            run,
+            name,
+            [one.after for one in among],
+            cost,
+            marker,
+            {one.after.id: one.interval for one in among if one.interval is not None},
+        )
+        for name, among, marker in zip(names, kinds, markers, strict=True)
+    )
+    ties = [_tie(one, cost, colours[0], names[0]) for one in kinds[0]]
+    broken = {"width": 1.5, "dash": "6px,3px", "color": colours[0]}
+    stairs = [_stairs(stars, cost, broken)] if len(stars["x"]) > 1 else []
+    return [*ties, *stairs, stars, crosses]
+
+
+def marks_in_words(trained: Sequence[RetrainedPoint]) -> str:
+    """What staircase and bars of networks that were trained mean, as far as there are any."""
+    text = ""
+    if sum(not one.baseline for one in trained) > 1:
+        text += " The broken line is the front of the stars alone."
+    if any(one.interval is not None for one in trained):
+        text += (
+            " A bar is the 95 % sampling error of the validation examples; training with another "
+            "seed may change more."
+        )
+    return text
 
 
 def checkpoint_traces(
@@ -238,20 +283,17 @@ def checkpoint_traces(
     return [{**made, "y": [max(value, NEXT_TO_NOTHING * lowest) for value in made["y"]]}]
 
 
-def _validated(run: RunContents, result: Retrained) -> dict[str, float]:
-    """What an observation measures, of a network trained from scratch."""
-    names = [*_beside(run), *(() if run.by_loss else ("loss", run.quality.name))]
-    values = {
-        f"valid_{name}": result.valid_scores[name] for name in names if name in result.valid_scores
-    }
-    return values | {QUALITY: run.quality.of(result.valid_scores)}
-
-
-def _tie(before: FrontEntry, after: FrontEntry, cost: str, colour: str) -> Trace:
-    x, low, high = _value(before, cost), _value(after, QUALITY), _value(before, QUALITY)
+def _tie(one: RetrainedPoint, cost: str, colour: str, group: str) -> Trace:
+    """From the quality that the search saw to that of the trained network."""
+    x, low, high = (
+        _value(one.before, cost),
+        _value(one.after, QUALITY),
+        _value(one.before, QUALITY),
+    )
     return {
         "type": "scatter",
         "mode": "lines",
+        "legendgroup": group,
         "x": [] if x is None else [x, x],
         "y": [high, low],
         "line": {"width": 1.5, "dash": "dot", "color": colour},
@@ -279,7 +321,7 @@ def _value(entry: FrontEntry, name: str) -> float | None:
     return entry.measured.get(name, entry.predicted.get(name))
 
 
-def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
+def _hover(run: RunContents, entry: FrontEntry, kind: str, interval: Interval | None) -> Html:
     lines = [Html(f"<b>{escape(entry.id)}</b> ({escape(kind)})"), words.outline(entry.network)]
     lines += words.layer_lines(entry.network)
     for name in dict.fromkeys((*words.METRICS, *run.spec.costs)):
@@ -288,6 +330,8 @@ def _hover(run: RunContents, entry: FrontEntry, kind: str) -> Html:
             guess = "" if name in entry.measured else " (predicted)"
             if name in entry.doubtful:
                 guess = f" (doubtful: {entry.doubtful[name]})"
+            if name == QUALITY and interval is not None:
+                guess = f" ({' to '.join(words.value(name, end) for end in interval)})"
             lines.append(f"{words.axis_label(run, name)}: {words.value(name, number)}{guess}")
     return Html("<br>".join(map(escape, lines)))
 
@@ -297,6 +341,11 @@ def order_chart(run: RunContents) -> Html:
     found = run.retrained_order
     if found is None:
         return Html("")
+    known = {one.after.id: one.interval for one in retrained_points(run)}
+    bars = [
+        (now, *(known.get(one) or (now, now)))
+        for one, now in zip(found.ids, found.after, strict=True)
+    ]
     names = [
         f"{one}: {words.value(QUALITY, seen)}, trained {words.value(QUALITY, now)}"
         for one, seen, now in zip(found.ids, found.before, found.after, strict=True)
@@ -309,6 +358,7 @@ def order_chart(run: RunContents) -> Html:
         "text": names,
         "hovertemplate": hover("%{text}"),
         "marker": _dots("var(--retrained)", 10),
+        "error_y": _error_bars(bars, "var(--retrained)"),
         "showlegend": False,
     }
     label = words.axis_label(run, QUALITY)

@@ -19,6 +19,7 @@ from nas.request.fields import option_of
 from nas.request.presets import budget_for
 from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
+    CANDIDATES,
     PLAIN,
     SYNTHETIC,
     SearchRequest,
@@ -173,6 +174,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         baseline=_baseline(request, space, site),
         **_terms(request),
         pick=request.pick or (picks.SENSIBLE if begun is None else picks.SAVING),
+        retrain=request.retrain or _candidates(request),
     )
     with blaming("objectives"):
         for name in (*spec.objectives, *spec.limits):
@@ -258,7 +260,17 @@ def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> S
 
 def _terms(request: SearchRequest) -> dict[str, Any]:
     """What a spec takes over from the request as it is."""
-    return {name: getattr(request, name) for name in SearchTerms.model_fields if name != "pick"}
+    later = ("pick", "retrain")  # which the request may leave open
+    return {name: getattr(request, name) for name in SearchTerms.model_fields if name not in later}
+
+
+def _candidates(request: SearchRequest) -> int:
+    """How many networks begin to train: one where others of its quality are not meant.
+
+    Whoever picks wants that network, and one that saves so much of a checkpoint has no neighbours
+    in quality that save as much.
+    """
+    return CANDIDATES if request.pick is None and request.start is None else 1
 
 
 def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:

@@ -69,6 +69,14 @@ Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
 PLAIN: Literal["plain"] = "plain"
+CANDIDATES = 3
+"""That begin their training where nothing is said of how many, nor of which."""
+MOST_CANDIDATES = 16
+CANDIDATES_HELP = (
+    "How many networks of the front begin that training: the picked one and those whose quality is "
+    "nearest to its own. The better half goes on at every stop, and the last one left is the "
+    "winner (successive halving): 3 cost 1.7 trainings, 8 cost 2."
+)
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
@@ -189,14 +197,7 @@ class SearchTerms(BaseModel):
     ] = picks.BEST
     retrain: Annotated[
         int,
-        Field(
-            ge=1,
-            le=16,
-            description="How many networks of the front begin that training: the picked one and "
-            "those whose quality is nearest to its own. The better half goes on at every stop, and "
-            "the last one left is the winner (successive halving): 3 cost 1.7 trainings, 8 cost 2.",
-            examples=[3],
-        ),
+        Field(ge=1, le=MOST_CANDIDATES, description=CANDIDATES_HELP, examples=[CANDIDATES]),
         Shown("Candidates"),
     ] = 1
 
@@ -359,6 +360,16 @@ class SearchRequest(SearchTerms, SpaceSource):
             "Retrain",
             metavar=picks.METAVAR,
             usual=f"{picks.SENSIBLE}, or {picks.SAVING} beginning with a checkpoint",
+        ),
+    ] = None  # type: ignore[assignment]
+
+    # None until it is known what is picked.
+    retrain: Annotated[
+        int | None,
+        Field(ge=1, le=MOST_CANDIDATES, description=CANDIDATES_HELP, examples=[CANDIDATES]),
+        Shown(
+            "Candidates",
+            usual=f"{CANDIDATES}, or 1 with a pick of your own or beginning with a checkpoint",
         ),
     ] = None  # type: ignore[assignment]
 

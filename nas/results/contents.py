@@ -63,6 +63,8 @@ class Retrained:
         epochs: passes over the training split.
         seed: of the training.
         by_distance: its loss by distance, where the search began with a checkpoint.
+        loss_error: standard error of its validation loss, examples being what is drawn at random;
+            None where that is not known.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Retrained:
     epochs: int
     seed: int
     by_distance: ByDistance = field(default_factory=dict)
+    loss_error: float | None = None
 
 
 @dataclass(frozen=True)

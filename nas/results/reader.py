@@ -344,6 +344,7 @@ def _result(data: Any) -> Retrained:
         epochs=int(data["epochs"]),
         seed=int(data["seed"]),
         by_distance=_by_distance(data.get("by_distance", {})),
+        loss_error=finite_number(data["loss_error"]) if "loss_error" in data else None,
     )
 
 

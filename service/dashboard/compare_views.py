@@ -12,13 +12,14 @@ from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.front_section import (
     TICKS,
-    baseline_traces,
     checkpoint_traces,
     front_traces,
+    marks_in_words,
     retrained_traces,
 )
 from nas.report.markup import Html, cell, join, missing, table, tag
 from nas.results.comparison import ComparedNetwork, Comparison, gene_summaries
+from nas.results.retrained_points import RetrainedPoint, retrained_points
 from search_spaces.space import Choice
 from service.api.run_cache import MOST_IN_ALL
 from service.dashboard.run_views import drawn
@@ -51,6 +52,7 @@ def fronts_drawing(made: Comparison) -> Html:
 
 def _cost_chart(made: Comparison, cost: str) -> Html:
     traces: list[Trace] = []
+    every: list[RetrainedPoint] = []
     first = made.runs[0].contents
     most = MOST_IN_ALL // len(made.runs) // len(made.objectives[1:])
     for number, (compared, look) in enumerate(zip(made.runs, LOOKS, strict=False), start=1):
@@ -60,8 +62,10 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         # Titles may be alike: the number tells them apart.
         name = f"{number}. {compared.title[:LONGEST_NAME]}"
         traces += front_traces(run, entries, cost, name, colour, symbol)
-        traces += retrained_traces(run, cost, f"{number}. retrained", colour)
-        traces += baseline_traces(run, cost, f"{number}. baseline", colour)
+        trained = retrained_points(run)
+        names = (f"{number}. retrained", f"{number}. baseline")
+        traces += retrained_traces(run, trained, cost, names, (colour, colour))
+        every += trained
         begun = f"{number}. its checkpoint"
         traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
     shown = [trace for trace in traces if trace["x"]]
@@ -76,6 +80,7 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         "lower is better. A star is a network when trained from scratch, a cross a plain one "
         "that the winner is held against."
     )
+    caption += marks_in_words(every)
     return chart(f"compare-{cost}", shown, layout, caption, 28)
 
 

@@ -1,15 +1,31 @@
-"""The page of data: what a search may be made with, and the form to upload more."""
+"""The pages of data: what a search may be made with, what is in it, and a form to upload more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
 
-from service.api.dependencies import InContext, Submitter
+from nas.request.fields import first_problem
+from service.api.dependencies import AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.routes.data import delete_data
+from service.api.routes.data import DataOptions, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
 from service.data_uploads import ENDINGS
+from supernet.data.manifest_tables import class_sheet, shared_examples, split_sheet
+
+COLUMN = "column."  # how fields of the form begin that name one
+# Of a table → what it is called, and the tasks whose examples have it.
+COLUMNS = {
+    "text": ("texts", "classification language_modelling"),
+    "image": ("pictures", "classification"),
+    "label": ("labels", "classification"),
+    "source": ("sources", "translation"),
+    "target": ("translations", "translation"),
+}
 
 router = APIRouter(prefix="/data", route_class=Page)
 
@@ -25,9 +41,27 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
         datasets=context.catalog.seen_by(token).datasets(),
         mine=mine,
         coming=coming,
+        columns=COLUMNS,
         endings=", ".join(ENDINGS),
         moving=any(one.state == "checking" for one in coming),
         most_bytes=context.settings.upload_data_bytes,
+    )
+
+
+@router.get("/sets/{name}")
+def data_set(request: Request, name: str, token: AnyRole, context: InContext) -> Response:
+    """What one of the viewer's data sets holds, as `nas data prepare` tells it."""
+    one, manifest, left_out = found_data(name, token, context)
+    sheets = {"Splits": split_sheet(manifest)}
+    if manifest.splits["train"].classes:
+        sheets["Classes"] = class_sheet(manifest)
+    return page(
+        request,
+        "data_set",
+        one=one,
+        sheets=sheets,
+        left_out=left_out,
+        shared=shared_examples(manifest),
     )
 
 
@@ -46,6 +80,29 @@ def delete(token: Submitter, context: InContext, form: Form) -> Response:
 
 @router.post("/finish")
 def finish(token: Submitter, context: InContext, form: Form) -> Response:
-    """Have an upload checked again, whose check the service's end has broken off."""
-    context.data.start(token.name, form.get("upload", [""])[0])
+    """Have an upload checked again that could not be used, or whose check was broken off."""
+    options = _options(form) if "task" in form else None
+    context.data.start(token.name, form.get("upload", [""])[0], options)
     return RedirectResponse("/data", status_code=303)
+
+
+def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """How a file is to be prepared; fields that are left empty are as usual.
+
+    Raises:
+        ProblemError: 422 for what cannot be.
+    """
+    given = {name: values[0] for name, values in form.items() if values[0].strip()}
+    task = given.get("task", "")
+    columns = {
+        role: given[COLUMN + role]
+        for role, (_, tasks) in COLUMNS.items()
+        if COLUMN + role in given and task in tasks.split()
+    }
+    asked: dict[str, Any] = {"columns": columns, "skip_bad": "skip_bad" in given}
+    asked |= {name: given[name] for name in ("task", "group_by", "image_size") if name in given}
+    try:
+        made = DataOptions(**asked)
+    except ValidationError as error:
+        raise ProblemError(422, first_problem(error)) from error
+    return made.model_dump()

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,6 +22,10 @@ FILE_NAME = "manifest.json"
 TEST_PREFIX = "test."
 # Raised whenever equal requests would give other files than before.
 RECIPE = 3
+
+# What columns of a table hold.
+ColumnRole = Literal["text", "label", "image", "source", "target", "query", "passage"]
+ROLES: tuple[ColumnRole, ...] = get_args(ColumnRole)
 
 
 class _Frozen(BaseModel):

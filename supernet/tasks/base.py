@@ -145,6 +145,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
         kind: the task's name in a space file.
         teachable: whether networks also learn from what another network says of a batch.
         compares: whether predictions are compared with each other, see `compared`.
+        one_each: whether each prediction is an example of its own, and no token of a text.
         name: of the data, for people.
         digest: of the data that a search sees.
         num_outcomes: classes, tokens of the networks' vocabulary, or numbers of an embedding.
@@ -155,6 +156,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
     kind: ClassVar[TaskName]
     teachable: ClassVar[bool] = True
     compares: ClassVar[bool] = False
+    one_each: ClassVar[bool] = False
     name: str
     digest: str
     num_outcomes: int
@@ -255,21 +257,25 @@ class Task(ABC, Generic[BatchT, SplitT]):
         if soft is None:
             return hard
         real = labels != IGNORED
-        taught = F.cross_entropy(logits.float()[real], soft[real])
+        losses = F.cross_entropy(logits.float(), soft, reduction="none")
+        taught = losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
         return (1.0 - settings.distillation) * hard + settings.distillation * taught
 
-    def summed_loss(self, logits: Tensor, labels: Tensor) -> float:
-        """The loss of all predictions that an evaluation reports: cross-entropy, in nats."""
+    def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of all predictions that an evaluation reports: cross-entropy, in nats.
+
+        A float64 on the device, as the numbers of the next two methods: nobody waits for it yet.
+        """
         sums = F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
-        return sums.double().item()
+        return sums.double()
 
-    def num_labels(self, labels: Tensor) -> int:
+    def num_labels(self, labels: Tensor) -> Tensor:
         """Predictions that count."""
-        return int((labels != IGNORED).sum())
+        return (labels != IGNORED).sum()
 
-    def num_right(self, logits: Tensor, labels: Tensor) -> int | None:
+    def num_right(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """Predictions that count and are right; None where they are neither right nor wrong."""
-        return int((logits.argmax(dim=-1) == labels).sum())
+        return (logits.argmax(dim=-1) == labels).sum()
 
     def compared(self, split: SplitT, logits: Tensor, labels: Tensor) -> Mapping[str, float]:
         """Scores that can be told of all predictions of a split together, by name.

@@ -45,6 +45,7 @@ class ClassificationTask(Task[Batch, Split]):
     """
 
     kind = "classification"
+    one_each = True
 
     def __init__(self, data: SearchData, open_test: Callable[[], Split]) -> None:
         self.name, self.digest = data.name, data.digest

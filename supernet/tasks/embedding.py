@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
@@ -61,6 +60,7 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
     kind = "embedding"
     teachable = False
     compares = True
+    one_each = True
 
     def __init__(
         self, data: PreparedData[EmbeddingSplit], open_test: Callable[[], EmbeddingSplit]
@@ -145,14 +145,14 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         del soft, settings
         return 1.0 - F.cosine_similarity(logits.float(), labels, dim=-1).mean()
 
-    def summed_loss(self, logits: Tensor, labels: Tensor) -> float:
+    def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See `Task.summed_loss`: 1 − cosine to the checkpoint's embedding."""
         near_P = F.cosine_similarity(logits.double(), labels.double(), dim=-1)
-        return (1.0 - near_P).clamp(min=0.0).sum().item()
+        return (1.0 - near_P).clamp(min=0.0).sum()
 
-    def num_labels(self, labels: Tensor) -> int:
+    def num_labels(self, labels: Tensor) -> Tensor:
         """Texts."""
-        return len(labels)
+        return labels.new_tensor(len(labels), dtype=torch.int64)
 
     def num_right(self, logits: Tensor, labels: Tensor) -> None:
         """None: an embedding is near or far."""
@@ -224,6 +224,8 @@ def similarity(found_PD: Tensor, right_PD: Tensor) -> float:
         return float("nan")
     if any(np.ptp(one) == 0.0 for one in cosines):
         return 0.0
+    from scipy.stats import spearmanr  # late: it takes long to load
+
     found = float(spearmanr(cosines[0], cosines[1]).statistic)
     return min(1.0, max(-1.0, found))  # which rounding may pass
 

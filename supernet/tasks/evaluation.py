@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +18,18 @@ from supernet.loss import summed_divergence
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
+@contextmanager
+def _judged(model: Supernet, device: str) -> Iterator[None]:
+    """In evaluation mode, in bfloat16 on CUDA; afterwards in the mode the model came in."""
+    was_training, kind = model.training, torch.device(device).type
+    model.eval()
+    try:
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+            yield
+    finally:
+        model.train(was_training)
+
+
 @torch.inference_mode()
 def evaluate(
     task: Task[Any, Any],
@@ -26,43 +41,46 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate one network of a model on a split of its task, in evaluation mode.
 
-    The model is left in the mode it came in. Sums are taken in float64 on the CPU, so that the
-    result does not depend on the batches beyond rounding.
+    The model is left in the mode it came in. Sums are taken in float64, so that the result does not
+    depend on the batches beyond rounding; the device is waited for once, behind the last batch.
     """
-    was_training = model.training
-    model.eval()
-    loss, right, count = 0.0, list[int](), 0
+    found: dict[str, list[Tensor]] = {}
     kept: list[tuple[Tensor, Tensor]] = []
-    recall_loss, num_recalled = 0.0, 0
-    divergence: float | None = None
-    kind = torch.device(device).type
-    try:
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
-            for one in task.evaluation(model, architecture, split, device):
-                logits, labels, recalled, teacher = one
-                give_way()
-                loss += task.summed_loss(logits, labels)
-                if (among := task.num_right(logits, labels)) is not None:
-                    right.append(among)
-                count += task.num_labels(labels)
-                if task.compares:
-                    kept.append((logits, labels))
-                if teacher is not None:
-                    divergence = (divergence or 0.0) + summed_divergence(teacher, logits, labels)
-                if recalled is not None:
-                    recall_loss += task.summed_loss(logits[recalled], labels[recalled])
-                    num_recalled += int(recalled.sum())
-    finally:
-        model.train(was_training)
-    assert count, "an empty split has no loss"
-    recall_nats = recall_loss / num_recalled if num_recalled else None
-    accuracy = sum(right) / count if right else None
+    with _judged(model, device):
+        for one in task.evaluation(model, architecture, split, device):
+            logits, labels, recalled, teacher = one
+            give_way()
+            values = {
+                "loss": task.summed_loss(logits, labels),
+                "count": task.num_labels(labels),
+                "right": task.num_right(logits, labels),
+            }
+            if teacher is not None:
+                values["divergence"] = summed_divergence(teacher, logits, labels)
+            if recalled is not None:
+                values["recall_loss"] = task.summed_loss(logits[recalled], labels[recalled])
+                values["recalled"] = recalled.sum()
+            for name, value in values.items():
+                if value is not None:
+                    found.setdefault(name, []).append(value.double())
+            if task.compares:
+                kept.append((logits, labels))
+    assert found, "an empty split has no loss"
+    rows = torch.stack([torch.stack(column) for column in found.values()]).tolist()
+    sums = {name: sum(row) for name, row in zip(found, rows, strict=True)}
+    count, recalls = int(sums["count"]), sums.get("recalled")
     compared = {}
     if task.compares:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
         compared = dict(task.compared(split, logits, labels))
-    kl = None if divergence is None else divergence / count
-    return Evaluation(loss / count, accuracy, count, recall_nats, kl, compared)
+    return Evaluation(
+        loss=sums["loss"] / count,
+        accuracy=sums["right"] / count if "right" in sums else None,
+        count=count,
+        recall_nats=sums["recall_loss"] / recalls if recalls else None,
+        kl=sums["divergence"] / count if "divergence" in sums else None,
+        compared=compared,
+    )
 
 
 @torch.inference_mode()
@@ -75,15 +93,35 @@ def by_distance(
     device: str = "cpu",
 ) -> dict[str, list[dict[str, float | None]]]:
     """What `Task.by_distance` tells of a network in evaluation mode, as JSON."""
-    was_training = model.training
-    model.eval()
-    kind = torch.device(device).type
-    try:
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
-            found = task.by_distance(model, architecture, split, device)
-    finally:
-        model.train(was_training)
+    with _judged(model, device):
+        found = task.by_distance(model, architecture, split, device)
     return {name: [one._asdict() for one in stretches] for name, stretches in found.items()}
+
+
+@torch.inference_mode()
+def loss_error(
+    task: Task[Any, Any],
+    model: Supernet,
+    architecture: Architecture,
+    split: Any,
+    *,
+    device: str = "cpu",
+) -> float | None:
+    """Standard error of the loss that `evaluate` gives, examples being what is drawn at random.
+
+    None where predictions are no examples of their own, which the tokens of a text are not, and of
+    a single example.
+    """
+    if not task.one_each:
+        return None
+    losses: list[Tensor] = []
+    with _judged(model, device):
+        for logits, labels, *_ in task.evaluation(model, architecture, split, device):
+            give_way()
+            losses += map(task.summed_loss, logits.split(1), labels.split(1))
+    if len(losses) < 2:
+        return None
+    return (torch.stack(losses).std() / math.sqrt(len(losses))).item()
 
 
 def score(

@@ -25,7 +25,7 @@ def add_gradients(
     *,
     device: str,
     teacher: StandAlone | None = None,
-) -> list[float]:
+) -> Tensor:
     """Add to the model's gradients those of the networks' mean loss on a share of an update.
 
     Args:
@@ -38,10 +38,11 @@ def add_gradients(
         teacher: a frozen network that teaches all of them, in place of the first.
 
     Returns:
-        The loss of each network on the share, times the share's weight.
+        The loss of each network on the share, times the share's weight: float64, on the device,
+        for a number that Python reads is waited for.
     """
     way = _in_chunks if settings.loss_chunk else _at_once
-    losses, taught = list[float](), None
+    losses, taught = list[Tensor](), None
     if teacher is not None and task.teachable and settings.distillation > 0.0:
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
@@ -50,7 +51,7 @@ def add_gradients(
         losses.append(loss)
         if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):
             taught = teacher_logits
-    return losses
+    return torch.stack(losses)
 
 
 class Part(NamedTuple):
@@ -100,7 +101,7 @@ def _at_once(
     settings: TrainingSettings,
     teacher: Taught | None,
     device: str,
-) -> tuple[float, Taught]:
+) -> tuple[Tensor, Taught]:
     """One network's gradients; its loss, times the part's weight; and what it teaches."""
     with _autocast(device, settings):
         logits, labels, *_ = task.predict(model, part.batch, network)
@@ -108,7 +109,11 @@ def _at_once(
     loss = task.loss(logits, labels, soft, settings) * part.weight
     (loss / part.networks).backward()
     teacher_logits = logits.detach()
-    return loss.item(), lambda start, end: teacher_logits[start:end].float().softmax(dim=-1)
+
+    def taught(start: int, end: int) -> Tensor:
+        return teacher_logits[start:end].float().softmax(dim=-1)
+
+    return loss.detach().double(), taught
 
 
 def _in_chunks(
@@ -119,7 +124,7 @@ def _in_chunks(
     settings: TrainingSettings,
     teacher: Taught | None,
     device: str,
-) -> tuple[float, Taught]:
+) -> tuple[Tensor, Taught]:
     """As `_at_once`, with the logits of `loss_chunk` predictions at a time.
 
     The gradients of the states are added up chunk by chunk and then go back through the network.
@@ -127,20 +132,19 @@ def _in_chunks(
     with _autocast(device, settings):
         states_PD, tell, labels_P = task.states(model, part.batch, network)
     before_PD = states_PD.detach().requires_grad_()
-    total = 0.0
-    real = int((labels_P != IGNORED).sum())
+    total = torch.zeros((), dtype=torch.float64, device=before_PD.device)
     size = settings.loss_chunk
+    real_P = labels_P != IGNORED
+    whole = real_P.sum().clamp(min=1)
     for start in range(0, len(labels_P), size):
         labels = labels_P[start : start + size]
-        share = int((labels != IGNORED).sum()) / max(real, 1)
-        if not share:
-            continue
+        share = real_P[start : start + size].sum() / whole
         with _autocast(device, settings):
             logits = tell(before_PD[start : start + size])
         soft = None if teacher is None else teacher(start, start + size)
         loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
         (loss / part.networks).backward()
-        total += loss.item()
+        total += loss.detach()
     if before_PD.grad is not None:
         states_PD.backward(before_PD.grad)
 

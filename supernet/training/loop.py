@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import kendalltau
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
@@ -264,19 +263,21 @@ class Trainer:
             group["lr"] = rate
         networks = self._sampler.draw()
         self._optimizer.zero_grad(set_to_none=True)
-        losses = self._group.sum(self._backward(batches, networks))
-        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
+        sums = self._backward(batches, networks)
         self._group.add_up(self._raw.parameters())
         if self._settings.clip_norm > 0.0:
             nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
         self._optimizer.step()
+        # Read behind all that was asked of the device: the only time that an update waits for it.
+        losses = self._group.sum(sums)
+        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
         self._updates += 1
         self._averages.after_update()
         return float(np.mean(losses))
 
-    def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> list[float]:
+    def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> Tensor:
         """This rank's part of the gradients, and of each network's loss on all labels."""
-        losses = np.zeros(len(networks))
+        losses = torch.zeros(len(networks), dtype=torch.float64, device=self._device)
         for share in self._group.shares(batches):
             losses += add_gradients(
                 self._task,
@@ -287,7 +288,7 @@ class Trainer:
                 device=self._device,
                 teacher=self._teacher,
             )
-        return losses.tolist()
+        return losses
 
     # -- checks and checkpoints ---------------------------------------------------------------
 
@@ -299,6 +300,8 @@ class Trainer:
         _check_finite(self._losses, self._probes, what)
         tau = math.nan
         if len(before) > 1:
+            from scipy.stats import kendalltau  # late: it takes long to load
+
             tau = float(kendalltau(before, self._losses).statistic)
         self._stable = self._stable + 1 if tau >= self._settings.stop_tau else 0
         mean = float(np.mean(self._losses))
@@ -315,7 +318,7 @@ class Trainer:
             probe = self._probes[number]
             found = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
             losses[number] = found.loss
-        return tuple(self._group.sum(losses))
+        return tuple(self._group.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _save(self) -> None:
         if self._folder is None or self._group.rank != 0:

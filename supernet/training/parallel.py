@@ -84,9 +84,9 @@ class Group:
     def add_up(self, parameters: Iterable[Tensor]) -> None:
         """Replace the gradients of parameters by their sum over the group."""
 
-    def sum(self, values: Sequence[float]) -> list[float]:
-        """The sums of numbers over the group; a number that is not finite stays so."""
-        return list(values)
+    def sum(self, values: Tensor) -> list[float]:
+        """The sums over the group of numbers ``(K,)``; one that is not finite stays so."""
+        return values.tolist()
 
     def agrees(self, value: int) -> bool:
         """Whether all ranks have the same number."""
@@ -112,9 +112,9 @@ class ProcessGroup(Group):
                 for bucket in _buckets(p.grad for p in parameters if p.grad is not None):
                     _add_up(bucket)
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(self, values: Tensor) -> list[float]:
         """See `Group.sum`."""
-        numbers = torch.tensor(values, dtype=torch.float64, device=self._device)
+        numbers = values.to(self._device, torch.float64, copy=True)
         with self._together():
             dist.all_reduce(numbers)
         return numbers.tolist()

@@ -1,4 +1,4 @@
-"""What every test of the search gets: rankers that are quickly chosen."""
+"""What every test of the search gets: rankers and features that are quickly chosen."""
 
 from __future__ import annotations
 
@@ -13,4 +13,11 @@ from tests.support import pipeline_cases
 def few_rankers() -> Iterator[None]:
     """See `pipeline_cases.few_rankers`; tests of the choice put a fixture of that name in place."""
     with pipeline_cases.few_rankers():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_samples() -> Iterator[None]:
+    """See `pipeline_cases.few_samples`."""
+    with pipeline_cases.few_samples():
         yield

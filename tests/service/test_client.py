@@ -96,6 +96,19 @@ def test_a_search_is_followed_and_its_front_is_a_table(client: Client, tmp_path:
         client.export(job, tmp_path)
 
 
+def test_a_front_has_other_forms_and_a_webhook_is_named(client: Client) -> None:
+    job = client.watch(client.submit(space="digits", preset="smoke"))
+    found = client.front_json(job)
+    rows = client.front_csv(job).splitlines()
+    assert found["final"] and len(rows) == 1 + len(found["front"])
+    assert client.checkpoints() == []
+    with pytest.raises(UsageError, match="you have no webhook"):
+        client.webhook()
+    assert client.set_webhook("https://hooks.invalid/nas").secret.startswith("whsec_")
+    assert client.webhook().url == "https://hooks.invalid/nas"
+    client.remove_webhook()
+
+
 def test_pages_lead_on_and_words_are_changed(client: Client) -> None:
     made = [client.submit(space="digits", preset="smoke", title=f"page {n}") for n in range(3)]
     assert {client.watch(job).state for job in made} == {State.succeeded}

@@ -15,6 +15,7 @@ from service.data_preparing import prepare_file
 from service.data_uploads import DataUploads
 from service.settings import Settings
 from service.uploads import UploadError
+from supernet.data.manifest import read_manifest
 from tests.support import service_api_cases
 from tests.support.service_cases import Server, problem
 
@@ -95,6 +96,47 @@ def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) 
     assert ended(alice, place) is None
     alice.delete("/data/sets/bad")
     assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
+
+
+REVIEWS = b"review,verdict,author\n" + b"".join(
+    f"{word} {number},{word},{number % 9}\n".encode()
+    for number in range(60)
+    for word in ("yes", "no")
+)
+NAMED = {"columns": {"text": "review", "label": "verdict"}, "group_by": "author"}
+
+
+def test_columns_are_named_also_after_a_check_that_missed_them(
+    server: Server, alice: httpx.Client
+) -> None:
+    place = begun(alice, REVIEWS, name="reviews", file="reviews.csv")
+    put(alice, place, REVIEWS)
+    alice.post(f"{place}/finish")
+    found = ended(alice, place)
+    assert found is not None and "--column label=NAME" in found["note"]
+    wrong = {"task": "classification", "columns": {"txt": "review"}}
+    problem(alice.post(f"{place}/finish", json=wrong), 422)
+    right = {"task": "classification", **NAMED}
+    assert alice.post(f"{place}/finish", json=right).status_code == 202
+    assert ended(alice, place) is None
+    found = alice.get("/data/sets/reviews").json()
+    assert found["splits"]["train"]["classes"].keys() == {"yes", "no"}
+    assert sum(one["examples"] for one in found["splits"].values()) == 120
+    settings = read_manifest(server.settings.uploaded_data / "alice" / "reviews").settings
+    assert (settings["column_text"], settings["group_by"]) == ("review", "author")
+    problem(server.client("bob").get("/data/sets/reviews"), 404)
+    alice.delete("/data/sets/reviews")
+
+
+def test_what_was_left_out_is_told_with_its_line(server: Server, alice: httpx.Client) -> None:
+    bad = LINES + b'{"text": "no label"}\n'
+    place = begun(alice, bad, name="gaps", skip_bad=True)
+    put(alice, place, bad)
+    alice.post(f"{place}/finish")
+    assert ended(alice, place) is None
+    (line,) = alice.get("/data/sets/gaps").json()["left_out"]
+    assert "121" in line and str(server.settings.home) not in line
+    alice.delete("/data/sets/gaps")
 
 
 def test_a_process_that_takes_too_much_is_lost_and_told_of(

@@ -321,9 +321,10 @@ class TestBatches:
         assert loss_of(random_memory_model(), remembering(60), 5, 5) == pytest.approx(whole)
         assert loss_of(random_memory_model(), remembering(3), 5, 5) != pytest.approx(whole)
 
-    @pytest.mark.parametrize("layers", [1, 3])
-    @pytest.mark.parametrize("memory_length", [1, 5, 7])
-    @pytest.mark.parametrize(("count", "length"), [(128, 4), (1003, 5)])
+    @pytest.mark.parametrize(
+        ("count", "length", "memory_length", "layers"),
+        [(128, 4, 1, 3), (128, 4, 5, 1), (128, 4, 7, 3), (503, 5, 1, 1), (503, 5, 5, 3)],
+    )
     def test_the_loss_is_that_of_one_lane_however_many_there_are(
         self, count: int, length: int, memory_length: int, layers: int
     ) -> None:

@@ -64,14 +64,14 @@ def alone(model: StepwiseTranslator, row: list[int], settings: BeamSettings) -> 
 
 
 class TestRows:
-    @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-    def test_equal_beam_search_alone_in_any_batches(self, settings: ModelSettings) -> None:
-        model = small(settings)
+    @pytest.mark.parametrize("number", range(len(SETTINGS)), ids=SETTINGS.keys())
+    def test_equal_beam_search_alone_in_any_batches(self, number: int) -> None:
+        model = small(list(SETTINGS.values())[number])
         rows = [[token % 9 or 3 for token in row] for row in ROWS]
         expected = [alone(model, row, BEAM) if row else () for row in rows]
         assert len(set(expected)) > 4
-        for max_tokens in BATCHES:
-            assert translated(model, rows, max_tokens=max_tokens) == expected
+        for max_tokens in BATCHES[number % 2 :: 2]:
+            assert translated(model, rows, max_tokens=max_tokens) == expected, max_tokens
 
     @pytest.mark.parametrize(
         "settings",

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -180,6 +180,17 @@ def few_rankers() -> Iterator[None]:
     few = [lambda: PairwiseLinear(0.1), lambda: PairwiseLinear(0.01)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_card, "default_candidates", lambda: (few, []))
+        yield
+
+
+@contextmanager
+def few_samples() -> Iterator[None]:
+    """Pages order features by few predictions: for tests that do not ask by how many."""
+    from nas.search import sensitivity
+
+    few = partial(sensitivity.top_features, samples=64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensitivity, "top_features", few)
         yield
 
 

@@ -18,23 +18,15 @@ from nas.console.tables import table
 from nas.run import events
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
+from supernet.data.manifest import ROLES
+from supernet.data.manifest_tables import Sheet, class_sheet, shared_examples, split_sheet
 
 if TYPE_CHECKING:
-    from supernet.data.manifest import Manifest
     from supernet.data.prepare import Prepared
 
 Report = Callable[[str, int, int], None]
-SIDES = ("source", "target")
-ROLES = ("text", "label", "image", "source", "target", "query", "passage")
-SHOWN = 10  # files that are ignored, examples that were left out, largest classes
+SHOWN = 10  # files that are ignored, examples that were left out
 LEARNT = ("bpe", "unigram")
-EXAMPLES = {
-    "pairs": "pairs",
-    "stream": "lines",
-    "images": "images",
-    "texts": "texts",
-    "embeddings": "texts",
-}
 
 
 def prepare(
@@ -133,9 +125,9 @@ def prepare(
         print_json(prepared.manifest.model_dump(mode="json"))
         return
     if not quiet:
-        out().print(split_table(prepared.manifest))
+        out().print(_shown(split_sheet(prepared.manifest)))
         if any(split.classes for split in prepared.manifest.splits.values()):
-            out().print(class_table(prepared.manifest))
+            out().print(_shown(class_sheet(prepared.manifest)))
     say(f"{'already prepared' if prepared.found else 'prepared'}: {out_folder}")
     if not quiet:
         for line in notes_of(prepared):
@@ -181,26 +173,12 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
 def notes_of(prepared: Prepared) -> list[str]:
     """What else there is to know: what was ignored, left out, or is in two splits."""
     notes = [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
-    return [*notes, *shared_examples(prepared.manifest)]
+    return [*notes, *(f"note    {one}" for one in shared_examples(prepared.manifest))]
 
 
 def _first(what: str, found: Sequence[str]) -> list[str]:
     more = [f"{what:<9}and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return [f"{what:<9}{line}" for line in found[:SHOWN]] + more
-
-
-def shared_examples(manifest: Manifest) -> list[str]:
-    """For each split with examples that another has too: how many."""
-    notes = []
-    for name, split in manifest.splits.items():
-        for other in dict.fromkeys(key.partition(".")[0] for key in split.overlap):
-            sides = [f"{split.overlap.get(f'{other}.{side}', 0):,} {side} lines" for side in SIDES]
-            more = f" ({' and '.join(sides)})" if manifest.content == "pairs" else ""
-            notes.append(
-                f"note    {split.overlap.get(other, 0):,} of {split.examples:,} "
-                f"{EXAMPLES[manifest.content]} of {name} are in {other} too{more}"
-            )
-    return notes
 
 
 def what_next(folder: Path, checkpoint: str | None) -> str:
@@ -225,36 +203,8 @@ def shown_on(screen: ProgressReporter) -> Report:
     return report
 
 
-def class_table(manifest: Manifest) -> Any:
-    """How many examples each class has; of many classes the largest and the smallest."""
-    train = manifest.splits["train"].classes
-    names = sorted(train, key=lambda name: -train[name])
-    if len(names) > 2 * SHOWN:
-        names = names[:SHOWN] + names[-SHOWN:]
-    right = [*manifest.splits, "share of train"]
-    title = f"the {2 * SHOWN} largest and smallest of {len(train):,} classes"
-    made = table(title if len(names) < len(train) else "", ["class", *right], right=right)
-    total = sum(train.values())
-    for name in names:
-        counts = [f"{split.classes.get(name, 0):,}" for split in manifest.splits.values()]
-        made.add_row(name, *counts, f"{train[name] / total:.1%}")
-    return made
-
-
-def split_table(manifest: Manifest) -> Any:
-    """What each split holds."""
-    right = ["examples", "tokens", "median", "longest", "left out", "cut"]
-    made = table("", ["split", *right], right=right)
-    for name, split in manifest.splits.items():
-        tokens = [f"{n:,}" for key, n in split.counts.items() if key.endswith("tokens")]
-        pairs = split.counts.get("pairs")
-        made.add_row(
-            name,
-            f"{split.examples:,}" + (f" ({pairs:,} pairs)" if pairs else ""),
-            " + ".join(tokens),
-            " + ".join(map(str, split.median.values())),
-            " + ".join(map(str, split.longest.values())),
-            ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in split.dropped.items()),
-            f"{split.truncated:,}" if split.truncated else "",
-        )
+def _shown(sheet: Sheet) -> Any:
+    made = table(sheet.title, sheet.heads, right=sheet.heads[1:])
+    for row in sheet.rows:
+        made.add_row(*row)
     return made

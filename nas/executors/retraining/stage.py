@@ -25,12 +25,13 @@ from search_spaces.costs import params
 from search_spaces.errors import DivergedError, UsageError
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
-from supernet.tasks.evaluation import by_distance, score
+from supernet.tasks.evaluation import by_distance, loss_error, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.loop import EpochReport
 
 SCHEMA = 2
 TUNED_SCHEMA = 3  # with settings and tuning
+ERROR_SCHEMA = 4  # with a loss_error
 REACHED = "reached_loss"
 
 
@@ -185,17 +186,19 @@ def finish(
     """Write weights and result of a trained network; this looks at the test split, once."""
     spec, task, model = run.spec, run.quick_task, network.network
     valid = score(task, model, entry.architecture, task.valid, device=spec.device)
+    error = loss_error(task, model, entry.architecture, task.valid, device=spec.device)
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     state = {"model": weights, "architecture": entry.architecture.to_json()}
     save(run.folder.path / weights_file(entry.id), state)
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
-        "schema": SCHEMA if about is None else TUNED_SCHEMA,
+        "schema": ERROR_SCHEMA if error is not None else TUNED_SCHEMA if about else SCHEMA,
         "id": entry.id,
         "architecture": entry.architecture.to_json(),
         "task": run.space.task,
         "dataset": task.name,
         **scores_json(test, valid),
+        **({} if error is None else {"loss_error": error}),
         "epochs": epochs,
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from nas.request.fields import LINE
+from search_spaces.errors import DataError
 from service.api.dependencies import AnyRole, Context, InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes.uploads import OCTETS, UploadPath, place_to_send, write_pieces
@@ -17,13 +18,37 @@ from service.api.thread_pools import Route
 from service.auth import Token
 from service.data_uploads import DataUpload
 from service.uploads import Uploaded
+from supernet.data.manifest import ColumnRole, Manifest, SplitRecord, read_manifest
 
 Task = Literal["classification", "language_modelling", "translation"]
 
 router = APIRouter(prefix="/data", tags=["datasets"], route_class=Route)
 
 
-class DataRequest(BaseModel):
+ColumnName = Annotated[str, Field(min_length=1, max_length=200, pattern=LINE)]
+
+
+class DataOptions(BaseModel):
+    """What a file of data is for, and how it is read, as `nas data prepare` takes it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: Task
+    columns: Annotated[
+        dict[ColumnRole, ColumnName],
+        Field(description="Role → the column that holds it, where it has no usual name."),
+    ] = {}
+    group_by: Annotated[
+        ColumnName | None,
+        Field(description="A column of groups, such as authors, that are held out whole."),
+    ] = None
+    image_size: Annotated[
+        int | None, Field(ge=1, le=1024, description="Side that pictures are scaled to.")
+    ] = None
+    skip_bad: Annotated[bool, Field(description="Leave out examples that cannot be used.")] = False
+
+
+class DataRequest(DataOptions):
     """A file of data that is to be uploaded, and what it is for."""
 
     model_config = ConfigDict(
@@ -38,11 +63,6 @@ class DataRequest(BaseModel):
     name: Word
     file: Annotated[str, Field(max_length=200, pattern=LINE)]
     bytes: Annotated[int, Field(ge=0)]
-    task: Task
-    image_size: Annotated[
-        int | None, Field(ge=1, le=1024, description="Side that pictures are scaled to.")
-    ] = None
-    skip_bad: Annotated[bool, Field(description="Leave out examples that cannot be used.")] = False
 
 
 class DataUploadOut(BaseModel):
@@ -76,6 +96,16 @@ class UploadedDataOut(BaseModel):
         return cls(name=one.name, task=one.task, content=one.family, bytes=one.bytes)
 
 
+class DataSetOut(UploadedDataOut):
+    """A data set that was uploaded, with what `nas data prepare` tells of one.
+
+    `splits` are those of its manifest; `left_out` is what could not be used, with file and line.
+    """
+
+    splits: dict[str, SplitRecord]
+    left_out: list[str]
+
+
 class UploadedDataPage(BaseModel):
     """What somebody has uploaded, and what is on its way."""
 
@@ -101,7 +131,7 @@ def begin(given: DataRequest, token: Submitter, context: InContext) -> DataUploa
         raise ProblemError(
             409, f"the server has a data set named {given.name}: choose another name", "/name"
         )
-    request = given.model_dump(include={"task", "image_size", "skip_bad"})
+    request = given.model_dump(include=set(DataOptions.model_fields))
     made = context.data.announce(token.name, given.name, given.file, given.bytes, request)
     return _found(context, token, made.id)
 
@@ -144,9 +174,14 @@ async def receive(
 
 
 @router.post("/{upload}/finish", status_code=202, response_model=DataUploadOut)
-def finish(upload: UploadPath, token: Submitter, context: InContext) -> DataUploadOut:
-    """Have the file checked and prepared, once all of it has come; `show` tells how far that is."""
-    context.data.start(token.name, upload)
+def finish(
+    upload: UploadPath, token: Submitter, context: InContext, given: DataOptions | None = None
+) -> DataUploadOut:
+    """Have the file checked and prepared, once all of it has come; `show` tells how far that is.
+
+    With options it is prepared so, whatever was announced, also when it could not be used as that.
+    """
+    context.data.start(token.name, upload, None if given is None else given.model_dump())
     return _found(context, token, upload)
 
 
@@ -154,6 +189,28 @@ def finish(upload: UploadPath, token: Submitter, context: InContext) -> DataUplo
 def give_up(upload: UploadPath, token: Submitter, context: InContext) -> None:
     """Give an upload up, or forget one that could not be used."""
     context.data.dismiss(token.name, upload)
+
+
+@router.get("/sets/{name}", response_model=DataSetOut)
+def data_set(name: Word, token: AnyRole, context: InContext) -> DataSetOut:
+    """What a data set that you uploaded holds, and what of the file it does not."""
+    one, manifest, left_out = found_data(name, token, context)
+    return DataSetOut(
+        **UploadedDataOut.of(one).model_dump(), splits=manifest.splits, left_out=left_out
+    )
+
+
+def found_data(name: str, token: Token, context: Context) -> tuple[Uploaded, Manifest, list[str]]:
+    """One of the token's own data sets, its manifest, and what was left out of it.
+
+    Raises:
+        ProblemError: 404 when there is none, 409 when it cannot be read.
+    """
+    found = _own(name, token, context)
+    try:
+        return found, read_manifest(found.folder), context.data.left_out(found)
+    except DataError:
+        raise ProblemError(409, f"{found.name} is damaged: upload it anew") from None
 
 
 @router.delete("/sets/{name}", status_code=204)
@@ -168,9 +225,7 @@ def delete_data(name: str, token: Token, context: Context) -> None:
     Raises:
         ProblemError: 404 when there is none, 409 while a job needs it.
     """
-    found = context.data.find(token, name)
-    if found is None:
-        raise ProblemError(404, f"no data set {name[:100]!r} was uploaded")
+    found = _own(name, token, context)
     needing = context.store.jobs.needing(str(found.folder.resolve()))
     if needing:
         raise ProblemError(
@@ -179,3 +234,10 @@ def delete_data(name: str, token: Token, context: Context) -> None:
             "or wait for its end",
         )
     context.data.delete(found)
+
+
+def _own(name: str, token: Token, context: Context) -> Uploaded:
+    found = context.data.find(token, name)
+    if found is None:
+        raise ProblemError(404, f"no data set {name[:100]!r} was uploaded")
+    return found

@@ -417,11 +417,17 @@
   // Sends what the service has not got yet; a file that is on its way goes on there.
   async function uploadData(form, bar, say) {
     const [file] = form.elements.file.files;
-    const { name, task, image_size, skip_bad } = form.elements;
+    const { name, task, image_size, group_by, skip_bad } = form.elements;
     const known = await ask("GET", "/api/v1/data");
     const same = (one) => one.state === "coming" && one.file === file.name && one.bytes === file.size;
-    const side = image_size.value ? { image_size: Number(image_size.value) } : {};
-    const how = { task: task.value, skip_bad: skip_bad.checked, ...side };
+    const named = [...form.querySelectorAll("label:not([hidden]) [name^='column.']")].filter((one) => one.value);
+    const how = {
+      task: task.value,
+      skip_bad: skip_bad.checked,
+      columns: Object.fromEntries(named.map((one) => [one.name.slice("column.".length), one.value])),
+      ...(image_size.value && { image_size: Number(image_size.value) }),
+      ...(group_by.value && { group_by: group_by.value }),
+    };
     const wanted = { name: name.value, file: file.name, bytes: file.size, ...how };
     let upload = known.uploads.find(same) ?? await ask("POST", "/api/v1/data", wanted);
     const place = `/api/v1/data/${upload.id}`;
@@ -443,8 +449,22 @@
       upload = await ask("GET", place);
     }
     say("The service checks it.");
-    await ask("POST", `${place}/finish`);
+    await ask("POST", `${place}/finish`, how);
   }
+
+  // Of the fields of a form those that its task has.
+  function fitTask(form) {
+    for (const label of form.querySelectorAll("[data-tasks]")) {
+      label.hidden = !label.dataset.tasks.split(" ").includes(form.elements.task.value);
+    }
+  }
+
+  document.querySelectorAll("form.prepare").forEach(fitTask);
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form.prepare");
+    if (form) fitTask(form);
+  });
+  document.addEventListener("contents", () => document.querySelectorAll("form.prepare").forEach(fitTask));
 
   const bringing = document.querySelector("form.data-upload");
   if (bringing) {

@@ -13,8 +13,6 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from search_spaces.errors import DataError
 from supernet.data.prepare.plan import SPLITS
@@ -28,6 +26,9 @@ Groups = NDArray[np.int64]  # (N,)
 
 def joined_groups(keys_SN: Sequence[NDArray[np.uint64]]) -> Groups:
     """Numbers of groups: examples with an equal key on any side are in one, and theirs too."""
+    from scipy.sparse import coo_array  # late: it takes long to load
+    from scipy.sparse.csgraph import connected_components
+
     numbers_SN = [np.unique(keys_N, return_inverse=True)[1] for keys_N in keys_SN]
     if len(numbers_SN) == 1:
         return numbers_SN[0].astype(np.int64)

@@ -158,8 +158,9 @@ def test_a_file_that_may_not_be_written_is_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_the_shell_completes(line: str, found: set[str]) -> None:
-    words = len(line.split()) - 1
-    done = process(_NAS_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(words))
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    asked = {"_NAS_COMPLETE": "complete_bash", **words}
+    done = CliRunner().invoke(app, [], prog_name="nas", env=asked)
     assert set(done.stdout.split()) == found, done.stderr
 
 

@@ -37,7 +37,11 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.mark.parametrize(
     ("given", "times"),
-    [({}, 2), ({"RAY_AUTH_MODE": "token"}, 1), ({"RAY_AUTH_TOKEN": "a" * 64}, 1)],
+    [
+        ({}, 2),
+        pytest.param({"RAY_AUTH_MODE": "token"}, 1, marks=pytest.mark.slow),
+        pytest.param({"RAY_AUTH_TOKEN": "a" * 64}, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_no_token_is_written_into_the_home(
     tmp_path: Path, given: dict[str, str], times: int

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from latency.turns import computing, timing
 from nas.executors import attempts
@@ -173,7 +174,7 @@ def test_ranks_that_wait_for_each_other_let_go(monkeypatch: pytest.MonkeyPatch) 
     for parameter in model.parameters():
         parameter.grad = parameter.detach().clone()
     with computing("cpu"):
-        group.sum([1.0])
+        group.sum(torch.tensor([1.0]))
         group.agrees(1)
         group.add_up(model.parameters())
         assert len(seen) >= 3 and not any(seen)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -45,11 +45,11 @@ def space(tmp_path: Path) -> Path:
     return file
 
 
-def search(space: Path, out: Path, *more: str) -> list[str]:
-    numbers = [part for item in NUMBERS.items() for part in ("--set", "=".join(item))]
+def search(space: Path, out: Path, *more: str, numbers: Mapping[str, str] = NUMBERS) -> list[str]:
+    settings = [part for item in numbers.items() for part in ("--set", "=".join(item))]
     costs = ["--objectives", "quality,flops", "--preset", "smoke", "--pick", "knee", "--quiet"]
     costs.append("--no-baseline")  # as in `tiny`
-    return ["search", "--space", str(space), "--out", str(out), *numbers, *costs, *more]
+    return ["search", "--space", str(space), "--out", str(out), *settings, *costs, *more]
 
 
 def nas_(*arguments: str) -> tuple[int, str]:
@@ -108,11 +108,10 @@ def test_a_refused_limit_leaves_no_folder(space: Path, tmp_path: Path, limit: st
 
 
 def test_stopped_by_ctrl_c_and_resumed(space: Path, tmp_path: Path) -> None:
-    many = {"observations": "150"}  # enough to be still at it when the signal comes
-    command = search(space, tmp_path / "run", "--set", "observations=150", "--json")
-    command = [part for part in command if part not in ("--quiet",)]
-    first = command.index("observations=12")
-    working = process(*command[: first - 1], *command[first + 1 :])
+    # Enough to be still at it when the signal comes, nearly all of them in one round.
+    many = {"observations": "150", "rounds.first": "142"}
+    command = search(space, tmp_path / "run", "--json", numbers=NUMBERS | many)
+    working = process(*(part for part in command if part != "--quiet"))
     assert working.stdout is not None
     next(line for line in working.stdout if '"ArchitectureMeasured"' in line)
     working.send_signal(signal.SIGINT)

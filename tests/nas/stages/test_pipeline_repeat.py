@@ -210,7 +210,13 @@ def test_killed_again_and_again(whole: RunFolder, tmp_path: Path) -> None:
     assert done_twice(folder) == []
 
 
-@pytest.mark.parametrize("searcher", ["rank-evolve", "ranknas", "nsga2", "tpe", "random"])
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        *("rank-evolve", "nsga2", "tpe"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ranknas", "random")),
+    ],
+)
 def test_every_searcher_ends_alike_when_cut_short(searcher: str, tmp_path: Path) -> None:
     straight = finished(tmp_path / "straight", searcher=searcher)
     cut = tiny(tmp_path / "cut", searcher=searcher)

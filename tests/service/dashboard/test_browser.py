@@ -392,6 +392,33 @@ def test_data_are_uploaded_and_offered(page: Page, tmp_path: Path) -> None:
     expect(page.locator(".problem")).to_have_count(0)
 
 
+def test_columns_are_named_and_what_data_hold_is_shown(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "reviews.csv"
+    lines = [f"{word} {n},{word},{n % 9}\n" for n in range(60) for word in "ab"]
+    file.write_text("review,verdict,author\n" + "".join(lines))
+    page.get_by_role("link", name="Data").click()
+    form = page.locator("form.data-upload")
+    form.get_by_label("File").set_input_files(file)
+    form.get_by_label("What it is for").select_option("translation")
+    expect(form.get_by_label("Column of labels")).to_be_hidden()
+    expect(form.get_by_label("Column of sources")).to_be_visible()
+    form.get_by_label("What it is for").select_option("classification")
+    form.get_by_label("Column of texts").fill("review")
+    form.get_by_label("Column of groups").fill("author")
+    form.get_by_role("button", name="Upload").click()
+    expect(page.locator(".problem")).to_contain_text("label")
+    page.get_by_text("Prepare it otherwise …").click()
+    again = page.locator("details form.prepare")
+    expect(again.get_by_label("Column of texts")).to_have_value("review")
+    again.get_by_label("Column of labels").fill("verdict")
+    again.get_by_role("button", name="Check again").click()
+    page.get_by_role("link", name="reviews").click()
+    expect(page.get_by_role("heading", name="Classes")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="50.0%")).to_have_count(2)
+    page.get_by_role("link", name="Search with it").click()
+    expect(page.get_by_label("Data set")).to_have_value("reviews")
+
+
 def test_a_search_is_sent_again_with_changes(page: Page, server: Server, done: str) -> None:
     page.goto(f"{server.url}/jobs/{done}")
     page.get_by_role("link", name="Again with changes").click()

@@ -15,7 +15,7 @@ from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
 from supernet.tasks import language_modelling, translation
 from supernet.tasks.bleu import corpus_bleu
-from supernet.tasks.evaluation import evaluate, score
+from supernet.tasks.evaluation import evaluate, loss_error, score
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.texts import MOST_NATS
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
@@ -64,6 +64,22 @@ def valid_logits(kind: str) -> list[tuple[Tensor, Tensor]]:
 
 
 # -- validation -------------------------------------------------------------------------------
+
+
+def test_the_error_of_the_loss_is_that_of_a_mean() -> None:
+    task, space = task_of("classification"), SPACES["classification"]
+    (network,) = networks_of(space, 1)
+    losses = torch.stack([F.cross_entropy(*one) for one in valid_logits("classification")])
+    expected = losses.double().std().item() / math.sqrt(VALID)
+    found = loss_error(task, supernet_of(space), network, task.valid)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert loss_error(task, supernet_of(space), network, task.first_valid(1).valid) is None
+
+
+def test_tokens_are_no_examples_of_their_own() -> None:
+    task, space = task_of("language_modelling"), SPACES["language_modelling"]
+    (network,) = networks_of(space, 1)
+    assert loss_error(task, supernet_of(space), network, task.valid) is None
 
 
 @each_kind

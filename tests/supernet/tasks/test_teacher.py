@@ -47,12 +47,12 @@ def test_it_is_what_the_definition_says(numbers: int, monkeypatch: pytest.Monkey
     labels = torch.randint(0, 17, (23,), generator=generator)
     labels[[0, 7, 22]] = IGNORED
     right = slow_divergence(told.tolist(), said.tolist(), labels.tolist())
-    assert summed_divergence(told, said, labels) == pytest.approx(right, rel=1e-5)
-    assert summed_divergence(said, told, labels) != pytest.approx(right, rel=1e-2)
-    assert summed_divergence(told, told + 5.0, labels) == pytest.approx(0.0, abs=1e-4)
+    assert summed_divergence(told, said, labels).item() == pytest.approx(right, rel=1e-5)
+    assert summed_divergence(said, told, labels).item() != pytest.approx(right, rel=1e-2)
+    assert summed_divergence(told, told + 5.0, labels).item() == pytest.approx(0.0, abs=1e-4)
     assert summed_divergence(told, told, labels) == 0.0
     assert summed_divergence(told, said, torch.full((23,), IGNORED)) == 0.0
-    assert math.isnan(summed_divergence(told, said * float("nan"), labels))
+    assert math.isnan(summed_divergence(told, said * float("nan"), labels).item())
 
 
 def made(scratch: Path | None) -> tuple[Any, Any, Any, list[int]]:

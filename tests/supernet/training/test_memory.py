@@ -38,7 +38,7 @@ def gradients(
     torch.manual_seed(1)
     share = Share(first_batch(task, settings), 0.5)
     losses = add_gradients(task, model, share, networks, settings, device="cpu", teacher=teacher)
-    return losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return losses.tolist(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("kind", TEXTS)

@@ -45,7 +45,7 @@ def gradients(
     networks, total = build_sampler(SPACES[kind], settings, 0).draw(), [0.0] * 3
     for share in shares:
         found = add_gradients(task, model, share, networks, settings, device="cpu")
-        total = [a + b for a, b in zip(total, found, strict=True)]
+        total = [a + b for a, b in zip(total, found.tolist(), strict=True)]
     return [parameter.grad for parameter in model.parameters()], total
 
 
@@ -200,7 +200,7 @@ def test_what_one_rank_sees_ends_them_all_in_the_same_words(group: list[dict[str
 
 def test_the_ranks_know_themselves(group: list[dict[str, Any]]) -> None:
     assert [(one["rank"], one["size"]) for one in group] == [(0, 2), (1, 2)]
-    assert (Group().rank, Group().size, Group().sum([1.0]), Group().agrees(3)) == (
+    assert (Group().rank, Group().size, Group().sum(torch.ones(1)), Group().agrees(3)) == (
         0,
         1,
         [1.0],

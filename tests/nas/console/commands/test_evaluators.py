@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -86,20 +87,18 @@ def test_the_examples_of_the_guide_run(example: int, here: Path) -> None:
         assert len(reasons) == 1 and reasons.pop().endswith("into the memory of the rig")
 
 
-def test_the_example_in_python_runs(here: Path) -> None:
+def test_the_example_in_python_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     *_, rig, script = blocks("python")
     (space,) = blocks("toml")
     for name, text in (("mine.toml", space), ("rig.py", rig), ("search.py", script)):
         (here / name).write_text(text, "utf-8")
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "search.py"],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "norm" in done.stdout and "parameters" in done.stdout
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.delitem(sys.modules, "rig", raising=False)
+    runpy.run_path("search.py", run_name="__main__")
+    told = capsys.readouterr().out
+    assert "norm" in told and "parameters" in told
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -193,20 +192,21 @@ class Deadly(Good):
 """
 
 
-def test_a_killed_process_goes_on_and_asks_for_nothing_twice(here: Path) -> None:
+def test_a_killed_process_goes_on_and_asks_for_nothing_twice(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "deadly.py").write_text(DEADLY, "utf-8")
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     told = here / "calls.jsonl"
     base = {**os.environ, "PYTHONPATH": paths, CALLS: str(told)}
-    start = [sys.executable, "-m", "nas.console.app"]
-    first = ["search", "--space", "mine.toml", "--evaluator", "deadly:Deadly"]
-    first += ["--objectives", "quality,ms", "--out", "run", *SETTINGS, "-q"]
-    codes = []
-    for command, count in ((first, "7"), (["resume", "run", "-q"], "6"), (["resume", "run"], "-")):
-        environment = {**base, "DIE_AT": count}
-        done = subprocess.run([*start, *command], env=environment, capture_output=True, check=False)
-        codes.append(done.returncode)
-    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    command = [sys.executable, "-m", "nas.console.app", "search", "--space", "mine.toml"]
+    command += ["--evaluator", "deadly:Deadly", "--objectives", "quality,ms", "--out", "run"]
+    environment = {**base, "DIE_AT": "7"}
+    done = subprocess.run([*command, *SETTINGS, "-q"], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    monkeypatch.setenv("DIE_AT", "-")
+    monkeypatch.setenv(CALLS, str(told))
+    assert nas("resume", "run").exit_code == 0
     asked = calls(told)
     lines = [
         line["architecture"]
