@@ -90,7 +90,7 @@ def nas(*arguments: str) -> Result:
 def search(*arguments: str) -> Result:
     settings = [f"--set={name}={value}" for name, value in NUMBERS.items()]
     given = ("--space", "./tiny.toml", "--out", "run", "--preset", "smoke", *settings)
-    return nas("search", *given, *arguments)
+    return nas("search", "--retrain=1", *given, *arguments)
 
 
 def refused(done: Result, why: str) -> None:

@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def search(*arguments: str, out: Path = RUN, numbers: dict[str, str] | None = None) -> Result:
     settings = [f"--set={name}={value}" for name, value in (NUMBERS | (numbers or {})).items()]
     given = ("--space", "./tiny.toml", "--out", str(out), "--preset", "smoke", *settings)
-    return CliRunner().invoke(app, ["search", "--no-baseline", *given, *arguments])
+    return CliRunner().invoke(app, ["search", "--no-baseline", "--retrain=1", *given, *arguments])
 
 
 def carried(profile: DeviceProfile, *arguments: str, out: Path = RUN) -> Result:

@@ -16,7 +16,16 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from tests.support.prepare_cases import pictures, run, write_jsonl
 
-FEW = ["--objectives", "quality,flops", "--set", "observations=16", "--set", "verified=2"]
+FEW = [
+    "--objectives",
+    "quality,flops",
+    "--retrain",
+    "1",
+    "--set",
+    "observations=16",
+    "--set",
+    "verified=2",
+]
 
 
 @pytest.fixture
