@@ -91,8 +91,15 @@ def test_the_command_takes_a_folder_for_any_space(tmp_path: Path, space: str | N
     text = IMAGE_SPACE if space else IMAGE_SPACE.replace('[data]\ndataset = "digits"\n', "")
     (tmp_path / "s.toml").write_text(text, "utf-8")
     sets = [word for name, value in NUMBERS.items() for word in ("--set", f"{name}={value}")]
-    given = ["--space", str(tmp_path / "s.toml"), "--objectives", "quality,flops", *sets]
-    where = ["--data", str(prepare_images(tmp_path)), "--out", str(tmp_path / "run"), "--retrain=1"]
+    given = [
+        "--space",
+        str(tmp_path / "s.toml"),
+        "--objectives",
+        "quality,flops",
+        *sets,
+        "--retrain=1",
+    ]
+    where = ["--data", str(prepare_images(tmp_path)), "--out", str(tmp_path / "run"), "--quiet"]
     done = CliRunner().invoke(app, ["search", *given, *where])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "run/data.json").read_text())["dataset"] == "pets"
