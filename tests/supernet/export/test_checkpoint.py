@@ -239,7 +239,7 @@ def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Pat
     assert verify_export(made.path).difference < 1e-4
     card = (made.path / "README.md").read_text()
     assert "embeddings" in card and "fine-tuned" in card
-    if form == "onnx":
+    if form != "safetensors":
         return
     done = subprocess.run(
         [sys.executable, "modeling.py", "--check"],
