@@ -26,6 +26,7 @@ from search_spaces.errors import EvaluationError, UsageError
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1200, "height": 760}
 PATIENCE_S = 1800.0
+ROWS = "".join(f"{word} {number},{word}\n" for number in range(60) for word in ("yes", "no"))
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
 # Tables that scroll sideways because a part of them is not to be seen.
@@ -117,6 +118,7 @@ def every_page(service: Service, browser: Any, preset: str, folder: Path) -> lis
         "new": "/new",
         "again": f"/new?again={first}",
         "data": "/data",
+        "data-set": uploaded(service, browser),
         "checkpoints": "/checkpoints",
         "webhook": "/webhook",
         "nonsense": "/jobs/nonsense",
@@ -136,6 +138,18 @@ def every_page(service: Service, browser: Any, preset: str, folder: Path) -> lis
                 whole = shown.evaluate("document.documentElement.scrollWidth") <= width
                 found.append({"file": file, "whole": whole, "cut": shown.evaluate(CUT)})
     return found
+
+
+def uploaded(service: Service, browser: Any) -> str:
+    """The path of the page of a data set that was uploaded."""
+    page = _logged_in(service, browser)
+    page.goto(f"{_address(service)}/data")
+    file = {"name": "words.csv", "mimeType": "text/csv", "buffer": f"text,label\n{ROWS}".encode()}
+    page.locator("[name=file]").set_input_files(file)
+    page.get_by_role("button", name="Upload").click()
+    link = page.get_by_role("link", name="words")
+    link.wait_for(timeout=1000 * PATIENCE_S)
+    return str(link.get_attribute("href"))
 
 
 def _address(service: Service) -> str:

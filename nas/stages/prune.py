@@ -45,6 +45,8 @@ def work(run: Run) -> Iterator[Event]:
 def plan(asked: Asked) -> Plan:
     """How much there is to do where the ranker can be trusted; nothing where not."""
     settings = PruningSettings()
-    scored = settings.sample + settings.population * (settings.generations + 1)
-    generations = scored / asked.spec.budget.evolution.population
-    return Plan(f"{scored:,} networks scored", (Part(GENERATION, generations),))
+    evolved = settings.population * (settings.generations + 1)
+    generations = evolved / asked.spec.budget.evolution.population
+    # The sample is scored at once, which takes little beside.
+    what = f"{settings.sample + evolved:,} networks scored"
+    return Plan(what, (Part(GENERATION, generations),))

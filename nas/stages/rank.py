@@ -14,8 +14,8 @@ from nas.stages.base import Run
 from search_spaces.encoding import encode_features, feature_names
 
 # Fits of an ensemble that choosing a ranker comes to: all candidates on all folds, the chosen one
-# on parts of them, and once more on everything.
-FITS = 18
+# on parts of them, and once more on everything. Measured: 7 to 21 (experiments/LOG.md, 2026-11-24).
+FITS = 14
 
 
 def work(run: Run) -> Iterator[Event]:

@@ -44,4 +44,4 @@ def work(run: Run) -> Iterator[Event]:
 
 def plan(asked: Asked) -> Plan:
     """How much there is to do."""
-    return Plan("writes the page", (Part(FIT, 1),))
+    return Plan("writes the page", (Part(FIT, 3),))

@@ -7,13 +7,18 @@ a few seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 
+from latency.device import usable_cores
 from nas.objectives import OBJECTIVES
+from nas.request.spec import SearchSpec
 from nas.run.duration import (
     TRAINED,
     Asked,
@@ -24,6 +29,7 @@ from nas.run.duration import (
     write_duration,
 )
 from nas.run.events import DurationTold, Event
+from nas.run.folder import RunFolder
 from nas.run.stages import REPORT, search_stages
 from nas.search.uniform_networks import middle
 from nas.stages.base import Run
@@ -47,7 +53,7 @@ def tell(run: Run) -> Iterator[Event]:
     if duration is None:
         if ended - {CHECKED}:
             return
-        duration = _told(run)
+        duration = _told(run, {})
         write_duration(run.folder, duration)
     if REPORT.name in ended:
         ended.add(TRAINED)
@@ -58,7 +64,21 @@ def tell(run: Run) -> Iterator[Event]:
         yield event
 
 
-def _told(run: Run) -> Duration:
+def duration_of(spec: SearchSpec, known: Mapping[str, float]) -> Duration:
+    """How long a search would take in this process, without a run.
+
+    Args:
+        spec: the request.
+        known: of an earlier calibration, which is not done again.
+    """
+    with TemporaryDirectory() as place:
+        folder = RunFolder.create(Path(place) / "run", spec)
+        if spec.budget.threads is None:
+            torch.set_num_threads(usable_cores())
+        return _told(Run(folder), known)
+
+
+def _told(run: Run, known: Mapping[str, float]) -> Duration:
     """The duration; or why it cannot be told, for no search shall fail for that."""
     if run.spec.evaluator is not None:
         return Duration(reason="only the evaluator knows how long its answers take")
@@ -66,7 +86,7 @@ def _told(run: Run) -> Duration:
     try:
         stages, workers = _plans(run, asked(run)), run.executor.width
         units = dict.fromkeys(part.unit for _, _, plan in stages for part in plan.parts)
-        seconds = calibrate(run, tuple(units))
+        seconds = {**known, **calibrate(run, [unit for unit in units if unit not in known])}
     except Exception as error:
         return Duration(reason=f"calibrating failed: {error or type(error).__name__}")
     told = tuple(

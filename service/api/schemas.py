@@ -570,6 +570,26 @@ class PredictionOut(BaseModel):
     warning: str | None = None
 
 
+class StageDurationOut(BaseModel):
+    """What a stage will do and take; `seconds` is null where that is not told."""
+
+    label: str
+    what: str
+    seconds: float | None
+
+
+class DurationOut(BaseModel):
+    """How long a search would take on the machine of the service.
+
+    `about` says what that is told from; `reason` why nothing is told, and is empty otherwise.
+    """
+
+    seconds: float
+    stages: list[StageDurationOut]
+    about: str
+    reason: str
+
+
 class OmniLayerOut(BaseModel):
     """Shares of one omni layer; `sources` are layers' numbers, 0 for the embeddings.
 

@@ -8,6 +8,8 @@ Checkpoints are read there as well, because that takes libraries that the servic
 Those that were put on the server by its owner may take their time; what was uploaded is read for
 the first time within `CHECK_CPU_S` and `CHECK_MEMORY_MB`.
 
+How long a search will take is told there, for which a few seconds are spent on training and timing.
+
 Networks that were trained answer there (`service.api.trials`), since torch and their data are no
 part of the service either, within `TRY_CPU_S` and `TRY_MEMORY_MB` beside their data and weights.
 
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.request.resolve import blaming
-from nas.request.spec import SpaceSource
+from nas.request.spec import SpaceSource, build_spec
 from nas.run.folder import RunFolder
 from nas.run.layout import weights_file
 from search_spaces.errors import NasError
@@ -44,6 +46,7 @@ from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import (
     CheckpointOut,
+    DurationOut,
     JobRequest,
     PredictionOut,
     PredictRequest,
@@ -62,6 +65,18 @@ CHECK_CPU_S, CHECK_MEMORY_MB = 20, 1024  # for reading an upload, beside its wei
 CHECK_WALL_S = 120.0
 TRY_CPU_S, TRY_MEMORY_MB = 60, 2048  # for asking a network, beside its data and weights
 TRY_WALL_S = 120.0  # others may be timed meanwhile
+_LENGTH = {"epochs", "epoch_updates", "max_updates", "check_every", "num_probes"}
+# What of a budget says how often steps are done, and nothing of the steps.
+AMOUNTS: Any = {
+    "supernet": _LENGTH,
+    "retrain": _LENGTH,
+    "rounds": True,
+    "own_updates": True,
+    "own_seeds": True,
+    "latency_samples": True,
+    "verified": True,
+}
+MOST_CALIBRATIONS = 64  # that are kept, of a space with its data each
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
@@ -88,6 +103,7 @@ class SpaceReader:
         self._catalog = Catalog(settings)
         self._guard = threading.Lock()
         self._idle: list[_Process] = []
+        self._calibrations: dict[tuple[object, ...], dict[str, float]] = {}
 
     def search(self, given: JobRequest, viewer: Token) -> Search:
         """What a search needs.
@@ -160,6 +176,30 @@ class SpaceReader:
         )
         with _lost_means(told):
             return PredictionOut(**self._ask("predict", asked, TRY_WALL_S))
+
+    def duration(self, search: Search) -> DurationOut:
+        """How long a search would take here; calibrates what is not known of its space yet.
+
+        Raises:
+            ProblemError: 422 when calibrating takes too much.
+        """
+        spec = build_spec(**json.loads(search.spec))
+        steps = spec.budget.model_dump_json(exclude=AMOUNTS)
+        key = (spec.space_toml, spec.dataset, spec.data, spec.device, spec.quality, steps)
+        size = 0 if spec.data is None else _bytes_of(Path(spec.data))
+        asked = {"spec": search.spec, "known": self._calibrations.get(key, {}), "size": size}
+        told = (
+            f"calibrating took more than {TRY_CPU_S} s of computing, {TRY_WALL_S:.0f} s in all or "
+            f"{TRY_MEMORY_MB} MB beside the data; nas search tells the duration without such limits"
+        )
+        with _lost_means(told):
+            found = self._ask("duration", asked, TRY_WALL_S)
+        with self._guard:
+            self._calibrations.pop(key, None)
+            self._calibrations[key] = found.pop("calibration")
+            while len(self._calibrations) > MOST_CALIBRATIONS:
+                del self._calibrations[next(iter(self._calibrations))]
+        return DurationOut(**found)
 
     def close(self) -> None:
         """End the processes."""
@@ -309,7 +349,8 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
 
     Args:
         kind: ``space``, which is described, ``search``, whose spec is made, ``checkpoints``,
-            which are listed, ``upload``, which is read, or ``predict``, a network that is asked.
+            which are listed, ``upload``, which is read, ``predict``, a network that is asked, or
+            ``duration``, a search whose duration is told.
         given: the request as JSON.
         catalog: spaces and data sets of the server.
 
@@ -326,6 +367,8 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
             from service.api.trials import ask_network  # brings along torch
 
             return {"found": ask_network(given)}
+        if kind == "duration":
+            return {"found": _duration(given, catalog)}
         if kind == "space":
             space = read_space(SpaceSource(**given), catalog)
             return {"found": SpaceOut.of(space).model_dump(mode="json")}
@@ -341,6 +384,18 @@ def _seen(catalog: Catalog, viewer: dict[str, Any] | None) -> Catalog:
     if viewer is None:
         return catalog
     return catalog.seen_by(Token(**{**viewer, "role": Role(viewer["role"])}))
+
+
+def _duration(given: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
+    from nas.stages.telling import duration_of  # brings along torch
+
+    told = duration_of(build_spec(**json.loads(given["spec"])), given["known"])
+    reason = told.reason
+    for place in catalog.hidden:
+        reason = reason.replace(place, "")
+    stages = [asdict(one) for one in told.stages]
+    found = {"seconds": told.seconds, "stages": stages, "about": told.about, "reason": reason}
+    return found | {"calibration": dict(told.calibration)}
 
 
 def _read_upload(folder: Path) -> dict[str, str]:
@@ -408,6 +463,9 @@ def main() -> None:
         elif request["kind"] == "predict":
             importlib.import_module("service.api.trials").load_libraries()
             bounds = TRY_CPU_S, TRY_MEMORY_MB + request["given"]["size"] // MIB
+        elif request["kind"] == "duration":
+            importlib.import_module("nas.stages.telling")
+            bounds = TRY_CPU_S, TRY_MEMORY_MB + request["given"]["size"] // MIB
         elif needs_limits(request["given"]):
             importlib.import_module("nas.stages.feasibility")
         try:
@@ -415,7 +473,7 @@ def main() -> None:
                 answered = answer(request["kind"], request["given"], seen)
         except MemoryError:
             os._exit(TOO_MUCH)
-        if request["kind"] in ("upload", "predict"):
+        if request["kind"] in ("upload", "predict", "duration"):
             began = max(began, mapped_bytes())  # libraries, and tables that they keep
         answered["spent"] = mapped_bytes() > began + KEPT_BYTES
         output.write(json.dumps(answered).encode() + b"\n")

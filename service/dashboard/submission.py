@@ -25,6 +25,7 @@ from service.api.schemas import JobRequest
 from service.api.specs import read_space
 from service.auth import Token
 from service.dashboard.pages import Form, Page, digits, page
+from service.dashboard.pages import duration as seconds
 from service.jobs.states import Kind
 from supernet.data.sources import SOURCES
 
@@ -162,6 +163,26 @@ def check(token: Submitter, context: InContext, form: Form) -> Response:
     except NasError as error:
         problem = str(error)
     return JSONResponse({"problem": problem, "field": field, "remaining": digits(remaining)})
+
+
+@router.post("/new/duration")
+async def duration(token: Submitter, context: InContext, form: Form) -> Response:
+    """As JSON, how long the search of the form would take here, in a sentence; or why not."""
+    pools = context.thread_pools
+    try:
+        given = await pools.spaces.run(lambda: _asked(_chosen(form, token, context)))
+        found = await pools.spaces.run(lambda: context.spaces.search(given, token))
+        told = await pools.trials.run(lambda: context.spaces.duration(found))
+    except (ValidationError, NasError):
+        return JSONResponse({"duration": ""})  # what is wrong is told by the check
+    except ProblemError as error:
+        return JSONResponse({"duration": f"No duration is told: {error.detail}."})
+    text = f"No duration is told: {told.reason}."
+    if not told.reason:
+        longest = sorted(told.stages, key=lambda one: -(one.seconds or 0.0))[:2]
+        most = ", ".join(f"{one.label} {seconds(one.seconds or 0.0)}" for one in longest)
+        text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine."
+    return JSONResponse({"duration": text})
 
 
 def _asked(chosen: Chosen) -> JobRequest:

@@ -14,9 +14,9 @@ from latency.timings import TimingJournal, open_timings, read_timings
 from nas.request.spec import SpaceSource
 from search_spaces.errors import DataError, NasError
 from service.api.catalog import Catalog
-from service.api.dependencies import Admin, AnyRole, InContext
+from service.api.dependencies import Admin, AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.schemas import DatasetOut, ProfileOut, SpaceOut
+from service.api.schemas import DatasetOut, DurationOut, JobRequest, ProfileOut, SpaceOut
 from service.api.specs import read_space
 from service.api.thread_pools import Route
 from service.settings import Settings
@@ -53,6 +53,17 @@ async def check(given: SpaceSource, token: AnyRole, context: InContext) -> Space
 
 def _smaller(given: SpaceSource, catalog: Catalog) -> SpaceOut:
     return SpaceOut.of(read_space(given, catalog))
+
+
+@router.post("/duration", tags=["jobs"], response_model=DurationOut)
+async def duration(given: JobRequest, token: Submitter, context: InContext) -> DurationOut:
+    """Tell how long a search would take on the machine of this service, without submitting it.
+
+    The first answer for a space takes some seconds, in which single steps of the search are tried;
+    the others follow from it. Workers on other machines may be faster or slower.
+    """
+    found = await context.thread_pools.spaces.run(partial(context.spaces.search, given, token))
+    return await context.thread_pools.trials.run(partial(context.spaces.duration, found))
 
 
 @router.get("/datasets", tags=["datasets"], response_model=list[DatasetOut])

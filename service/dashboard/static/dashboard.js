@@ -205,6 +205,7 @@
   if (form) {
     const shown = document.getElementById("remaining");
     const problem = document.getElementById("problem");
+    const duration = document.getElementById("duration");
     document.getElementById("count").hidden = true;
     let timer = null;
     let asked = 0;
@@ -232,12 +233,21 @@
       if (problem.textContent !== (found.problem ?? "")) problem.textContent = found.problem ?? "";
       mark(found.field);
       shown.replaceChildren(element("strong", found.remaining), " networks remain");
+      if (found.problem) duration.textContent = "";
+      else tell(number, body);
+    }
+
+    // The first answer for a space takes seconds.
+    async function tell(number, body) {
+      const answer = await fetch(form.getAttribute("data-duration"), { method: "POST", body });
+      if (number === asked && answer.ok) duration.textContent = (await answer.json()).duration;
     }
 
     form.addEventListener("input", () => {
       clearTimeout(timer);
       timer = setTimeout(check, 400);
     });
+    form.addEventListener("focusin", check, { once: true });
     const space = document.querySelector("[data-submit]");
     if (space) {
       space.addEventListener("change", () => space.form.submit());

@@ -96,7 +96,7 @@ def test_bars_and_the_front_of_the_trained_are_drawn(contents: RunContents) -> N
     (stairs,) = (
         one
         for one in charts(page)["front-latency_ms"]["data"]
-        if one["line" if one["mode"] == "lines" else "marker"].get("dash") == "longdash"
+        if one["line" if one["mode"] == "lines" else "marker"].get("dash") == "6px,3px"
     )
     pairs = list(zip(stairs["x"], stairs["y"], strict=True))
     assert pairs == sorted(pairs) and stairs["y"] == sorted(stairs["y"], reverse=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nas.console.commands.search import Here
+from nas.request.resolve import resolve
+from nas.request.spec import SearchRequest
 from nas.results.reader import read_contents
 from nas.results.state import read_state
 from nas.run.events import Progress
@@ -37,6 +41,14 @@ def test_the_candidates_are_the_picked_one_and_its_neighbours() -> None:
     assert candidates(made, "best", 3) == ids[:3]
     assert candidates(made, ids[3], 2) == [ids[3], ids[2]]
     assert len(candidates(made, "best", 16)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [({}, 3), ({"retrain": 1}, 1), ({"pick": "knee"}, 1), ({"pick": "knee", "retrain": 2}, 2)],
+)
+def test_three_are_trained_unless_one_is_picked(asked: dict[str, Any], number: int) -> None:
+    assert resolve(SearchRequest(space="digits", **asked), Here()).spec.retrain == number
 
 
 def test_the_winner_ends_as_if_it_had_been_alone_also_after_kills(tmp_path: Path) -> None:

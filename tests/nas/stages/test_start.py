@@ -90,6 +90,7 @@ def run(llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 def test_without_a_space_the_one_around_it_is_searched(llama: Path, data: Path) -> None:
     found = resolve(asked(llama, data), Here())
+    assert found.spec.retrain == 1  # no neighbour in quality is as much cheaper
     assert found.space.digest == space_around(read_checkpoint(llama)).digest
     assert found.spec.start is not None and found.spec.start.folder == str(llama)
 

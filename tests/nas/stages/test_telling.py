@@ -90,15 +90,16 @@ def test_candidates_and_the_rest_of_the_winners_training_cost_1_7_trainings() ->
     asked = digits(retrain=3)
     assert stops_of(asked) == [0.2, 0.5]
     halved, rest = counts(plan_of("halve")(asked)), counts(plan_of("retrain")(asked))
-    assert halved[OWN_UPDATE] + rest[OWN_UPDATE] == pytest.approx(1.7 * 100 * BATCHES)
+    for unit in (OWN_UPDATE, PLAIN_UPDATE):  # of half of its size each
+        assert halved[unit] + rest[unit] == pytest.approx(1.7 / 2 * 100 * BATCHES)
     assert rest[SCORE] == 2
 
 
 def test_baselines_are_trained_beside_the_winner() -> None:
     found = counts(plan_of("retrain")(digits(baseline="plain")))
-    assert found[PLAIN_UPDATE] == 2300 and found[OWN_UPDATE] == 4600 and found[SCORE] == 6
+    assert found[PLAIN_UPDATE] == 2 * 2300 and found[OWN_UPDATE] == 2300 and found[SCORE] == 6
     given = counts(plan_of("retrain")(digits(baseline=SMALL.to_json())))
-    assert given[PLAIN_UPDATE] == given[OWN_UPDATE] == 2300
+    assert given[PLAIN_UPDATE] == 1.5 * 2300 and given[OWN_UPDATE] == 0.5 * 2300
 
 
 def test_what_is_known_is_not_timed_again() -> None:

@@ -13,6 +13,8 @@ from nas.run.folder import RunFolder
 from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space, parse_space
+from service.api.schemas import DurationOut, StageDurationOut
+from service.api.space_reader import SpaceReader
 from service.auth import Role
 from service.jobs.listing import Filter
 from tests.support import dashboard_cases
@@ -96,6 +98,25 @@ def checked(client: httpx.Client, form: dict[str, list[str]]) -> dict[str, Any]:
     answer = client.post("/new/check", data=form)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
+
+
+def test_a_form_tells_how_long_its_search_would_take(
+    alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = [StageDurationOut(label=n, what="", seconds=s) for n, s in (("A", 1), ("B", 90))]
+    told = DurationOut(seconds=91.0, stages=stages, about="", reason="")
+    monkeypatch.setattr(SpaceReader, "duration", lambda *_: told)
+    form = whole_form(alice)
+    words = alice.post("/new/duration", data=form).json()["duration"].split()
+    assert " ".join(words) == (
+        "About 1 min 31 s (B 1 min 30 s, A 1.0 s, …), as fast as this service's machine."
+    )
+    wrong = alice.post("/new/duration", data=form | {"seed": ["x"]})
+    assert wrong.json() == {"duration": ""}
+    untold = told.model_copy(update={"reason": "it failed"})
+    monkeypatch.setattr(SpaceReader, "duration", lambda *_: untold)
+    answer = alice.post("/new/duration", data=form)
+    assert answer.json() == {"duration": "No duration is told: it failed."}
 
 
 def test_a_form_is_checked_as_it_is_typed(alice: httpx.Client) -> None:

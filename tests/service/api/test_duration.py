@@ -1,0 +1,77 @@
+"""How long a search would take is told without submitting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from nas.stages import telling
+from service.api.space_reader import answer
+from service.client import Client
+from tests.support import service_api_cases
+from tests.support.pipeline_cases import TINY, spec_of
+from tests.support.service_cases import Server, problem
+
+server, alice = service_api_cases.server, service_api_cases.alice
+ASKED: dict[str, Any] = {
+    "space_toml": TINY,
+    "preset": "smoke",
+    "objectives": ["quality", "flops"],
+    "settings": {"observations": 12, "evolution.population": 16},
+}
+
+
+def test_it_is_told_and_calibrated_once(server: Server, alice: httpx.Client) -> None:
+    alice.timeout = httpx.Timeout(None)
+    first = alice.post("/duration", json=ASKED).json()
+    assert first["reason"] == "" and first["seconds"] > 0
+    assert "calibration" in first["about"] and "calibration" not in first
+    labels = {one["label"]: one["what"] for one in first["stages"]}
+    assert labels["Train the supernet"].startswith("4 epochs, ")
+    longer = {**ASKED, "settings": ASKED["settings"] | {"supernet.epochs": 400}}
+    again = alice.post("/duration", json=longer).json()
+    (before,), (after,) = (
+        [one["seconds"] for one in told["stages"] if one["label"] == "Train the supernet"]
+        for told in (first, again)
+    )
+    assert after == pytest.approx(100 * before, rel=0.3)  # exactly but for the checks
+    with server.client("alice") as http:
+        token = http.headers["authorization"].removeprefix("Bearer ")
+    with Client(server.url, token) as client:
+        assert client.duration(**ASKED).seconds == pytest.approx(first["seconds"])
+    assert alice.get("/jobs").json()["jobs"] == []
+
+
+def test_a_wrong_request_is_refused_as_ever(alice: httpx.Client) -> None:
+    problem(alice.post("/duration", json={**ASKED, "limits": {"params": 1}}), 422, "/limits")
+
+
+def test_what_is_known_is_not_calibrated_again(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def calibrated(_: object, units: list[str]) -> dict[str, float]:
+        asked.append(units)
+        return dict.fromkeys(units, 1.0)
+
+    monkeypatch.setattr(telling, "calibrate", calibrated)
+    spec = spec_of(tmp_path / "spec")
+    first = telling.duration_of(spec, {})
+    assert telling.duration_of(spec, first.calibration).seconds == first.seconds
+    assert asked[0] and asked[1] == []
+
+
+def test_paths_of_the_server_are_not_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hiding:
+        hidden = ("/secret/",)
+
+    def fails(*_: object) -> None:
+        raise OSError("no /secret/file")
+
+    monkeypatch.setattr(telling, "calibrate", fails)
+    given = {"spec": spec_of(tmp_path / "spec").model_dump_json(), "known": {}}
+    found = answer("duration", given, Hiding())["found"]  # type: ignore[arg-type]
+    assert found["reason"] == "calibrating failed: no file"
