@@ -231,7 +231,9 @@ def test_another_encoder_answers_as_auto_models_do(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("form", ["safetensors", "torch", "onnx"])
+@pytest.mark.parametrize(
+    "form", ["safetensors", "torch", pytest.param("onnx", marks=pytest.mark.slow)]
+)
 def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Path) -> None:
     if form == "onnx":
         pytest.importorskip("onnxruntime", reason="the extra export")

@@ -93,7 +93,7 @@ def found(cases: list[Case]) -> int:
     return sum(len(case.model.useless & case.cuts) for case in cases)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[::2])
 def test_the_planted_choices_are_useless_and_others_are_not(seed: int) -> None:
     model = Planted(seed)
     worth = Truth(model).worth()
