@@ -16,7 +16,8 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from tests.support.prepare_cases import pictures, run, write_jsonl
 
-FEW = ["--objectives", "quality,flops", "--set", "observations=16", "--set", "verified=2"]
+SETTINGS = ("observations=16", "verified=2", "supernet.epochs=1", "retrain.epochs=1")
+FEW = ["--objectives", "quality,flops", "--no-baseline", *(f"--set={one}" for one in SETTINGS)]
 
 
 @pytest.fixture
