@@ -26,8 +26,10 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python;
 	&& echo $$python && break; done)
 # Without torch's line, so that TORCH has the only word on it.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
-# Running tests on one thread a process is faster than all processes fighting for all cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS)
+# Running tests on one thread a process is faster than all processes fighting for all cores. Each
+# process keeps neighbours together, which share what their file makes, and takes over at the end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS) \
+	--dist worksteal
 
 # fairseq has an environment of its own: it fixes versions that nothing else here should be held to.
 # It is built from source, for minutes; the wheel is kept for the next time, for each build of torch.

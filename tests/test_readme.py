@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,16 @@ def commands(text: str, program: str) -> list[str]:
     return [line for line in lines if line.startswith(program + " ")]
 
 
+@cache
+def whole_command() -> Any:
+    """The command with all that is plugged in, made once: that takes long."""
+    return typer.main.get_command(app)
+
+
 def mistakes(line: str) -> Iterator[str]:
     """What is wrong with a call of `nas`: the command, an option, or the value of one."""
     words = shlex.split(line, comments=True)[1:]
-    command: Any = typer.main.get_command(app)
+    command: Any = whole_command()
     while words and hasattr(command, "commands"):
         if words[0].startswith("-"):
             break

@@ -25,6 +25,7 @@ from supernet.training_settings import TrainingSettings, epoch_updates, planned_
 UPDATE = "update of the supernet"
 OWN_UPDATE = "update of a drawn network"
 PLAIN_UPDATE = "update of the baseline"
+CHOSEN_UPDATE = "update of a chosen network"
 CHECK = "loss of a network"
 EVALUATION = "quality of a network"
 SCORE = "scores of a trained network"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from supernet.training_settings import TrainingSettings
 
 Clock = Callable[[], float]
 
-ENOUGH_S, LEAST_UPDATES, MOST_UPDATES = 0.5, 3, 12  # of training
+ENOUGH_S, MOST_UPDATES = 0.5, 12  # of training
 EXAMPLES = 16  # that are evaluated
 GAIN = 0.9  # more threads have to be faster by this
 
@@ -110,16 +112,18 @@ class Stopwatch:
         """
         self._times.append(self._clock())
         spent = self._times[1:]  # the first update warms up
-        if len(spent) > LEAST_UPDATES and (
-            len(spent) > MOST_UPDATES or spent[-1] - spent[0] >= ENOUGH_S
-        ):
+        if len(spent) > MOST_UPDATES or (len(spent) > 1 and spent[-1] - spent[0] >= ENOUGH_S):
             raise _EnoughError
         return self._sampler.draw()
 
     @property
     def update_s(self) -> float:
-        """Seconds of an update, the mean of those that were timed."""
-        return (self._times[-1] - self._times[1]) / (len(self._times) - 2)
+        """Seconds of an update: the mean of those that were timed, but for the slowest.
+
+        Other work on the machine comes in spells.
+        """
+        spent = sorted(after - before for before, after in pairwise(self._times[1:]))
+        return statistics.fmean(spent[:-1] or spent)
 
 
 def update_seconds(

@@ -2,11 +2,13 @@
 
 Nothing of it reaches the search: networks, weights and numbers drawn are its own, the states of
 torch's generators are put back, and nothing is written. Whatever takes long is done on a part and
-multiplied.
+multiplied. How large the network is that will be chosen nobody knows yet: it is taken to be the
+geometric mean of drawn ones and the largest plain one, or the baseline that was given.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +23,7 @@ from nas.objectives import OBJECTIVES, base_workload, exact
 from nas.profiling.timed_work import SESSION_ROUNDS, network_cost, timed_call
 from nas.run.duration import (
     CHECK,
+    CHOSEN_UPDATE,
     EVALUATION,
     FIT,
     GENERATION,
@@ -92,8 +95,9 @@ class _Bench:
         name, _, part = unit.partition(": ")
         ways: Mapping[str, Callable[[str], float]] = {
             UPDATE: lambda _: self._update(),
-            OWN_UPDATE: lambda _: self._own_updates(self._drawn[:-1]),
-            PLAIN_UPDATE: lambda _: self._own_updates([self._plain]),
+            OWN_UPDATE: lambda _: self._own_s,
+            PLAIN_UPDATE: lambda _: self._plain_s,
+            CHOSEN_UPDATE: lambda _: math.sqrt(self._own_s * self._plain_s),
             CHECK: lambda _: self._check_s,
             EVALUATION: lambda _: self._evaluation(),
             SCORE: lambda _: self._score(),
@@ -153,10 +157,20 @@ class _Bench:
             teacher=self._run.teacher,
         )
 
+    @cached_property
+    def _own_s(self) -> float:
+        return self._own_updates(self._drawn[:-1])
+
+    @cached_property
+    def _plain_s(self) -> float:
+        return self._own_updates([self._plain])
+
     def _own_updates(self, networks: Sequence[Architecture]) -> float:
         settings = self._budget.retrain
-        found = []
+        found: list[float] = []
         for network in networks:
+            if sum(found) >= ENOUGH_S:  # an update takes so long that one network has to do
+                break
             made = build_network(self._space.model, self._space.task, network, settings.dropout)
             found.append(
                 update_seconds(
@@ -181,9 +195,10 @@ class _Bench:
         while True:
             part = task.first_valid(count)
             seconds = self._took(lambda part=part: work(part, first))  # type: ignore[misc]
-            if count == whole or 4 * seconds > ENOUGH_S / NETWORKS:
+            if count == whole or 4 * seconds > ENOUGH_S / 2:
                 break
             count = min(4 * count, whole)
+        others = others if seconds < ENOUGH_S else []
         every = [seconds, *(self._took(lambda one=one: work(part, one)) for one in others)]  # type: ignore[misc]
         return float(np.mean(every)) * whole / count
 

@@ -23,12 +23,12 @@ from nas.run.events import Event, Progress
 from nas.run.layout import EXCHANGES_FILE, NOTHING, SUPERNET_FILE, VERIFICATION_FILE
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import pick, read_front
-from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.observe import evaluating
 from nas.stages.outcomes import to_event
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.operators import largest
 from search_spaces.space import Genotypes, SearchSpace
 from supernet.building import build_supernet
 from supernet.extraction import without_attention
@@ -157,9 +157,9 @@ def _label(network: Architecture | None) -> str:
 
 
 def plan(asked: Asked) -> Plan:
-    """How much there is to do for a network of middle sizes."""
+    """How much there is to do at most: for a network of all layers."""
     space, spec = asked.spec.space, asked.spec
-    row = middle(space)
+    row = largest(space)
     (network,) = space.decode(row)
     number = min(len(exchanged(space, network)), max(LEAST, spec.budget.observations))
     parts, what = evaluating(asked, number)
@@ -167,4 +167,4 @@ def plan(asked: Asked) -> Plan:
         active = space.active(row)[0]
         layers = sum(bool(active[space.slot_index[one.name]]) for one in kinds_to_exchange(space))
         parts.append(Part(EVALUATION, layers))
-    return Plan(f"about {what}", tuple(parts))
+    return Plan(f"up to {what}", tuple(parts))

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 
 from nas.objectives import QUALITY
-from nas.run.duration import CHECK, OWN_UPDATE, PLAIN_UPDATE, Asked, Part, Plan, Training, counted
+from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HALVING_FILE, checkpoints_folder
 from nas.run.stages import RETRAIN
@@ -116,11 +116,9 @@ def stops_of(asked: Asked) -> list[float]:
 def training_parts(training: Training, times: float, pieces: int) -> list[Part]:
     """What so many trainings of a chosen network take; workers share the pieces.
 
-    Nobody knows its size yet: it is taken to lie half way from a drawn network to the largest plain
-    one, or the baseline that was given.
+    Nobody knows its size yet, see `nas.stages.calibration`.
     """
     return [
-        Part(OWN_UPDATE, times * training.updates / 2, pieces),
-        Part(PLAIN_UPDATE, times * training.updates / 2, pieces),
+        Part(CHOSEN_UPDATE, times * training.updates, pieces),
         Part(CHECK, times * training.checks, pieces),
     ]

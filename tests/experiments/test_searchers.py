@@ -53,5 +53,6 @@ def test_jobs_are_done_here_or_in_other_processes():
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_jobs_are_done_by_ray():
     assert dict(done_in("ray", words, [1.0, np.inf], 2)) == {1.0: "1", np.inf: "×"}

@@ -69,6 +69,8 @@ NUMBERS = {
     "supernet.epochs": "2",
     "supernet.check_every": "1",
     "supernet.batch_size": "288",
+    "supernet.sampling": "uniform",
+    "supernet.num_random": "1",
     "supernet.num_probes": "4",
     "observations": "12",
     "rounds.first": "8",
@@ -170,6 +172,18 @@ def finished_once(path: Path) -> RunFolder:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
     return RunFolder.open(path)
+
+
+def trained_once(path: Path) -> RunFolder:
+    """The same search as it was when the supernet had been trained."""
+    run = finished_once(path)
+    for stage, name in list(files_of(run)):
+        if stage not in ("declare", "supernet"):
+            (path / name).unlink()
+    lines = (path / "events.jsonl").read_text("utf-8").splitlines(keepends=True)
+    last = next(n for n, line in enumerate(lines) if '"StageFinished", "stage": "supernet"' in line)
+    (path / "events.jsonl").write_text("".join(lines[: last + 1]), "utf-8")
+    return run
 
 
 @contextmanager

@@ -54,7 +54,6 @@ class ExecutorContract:
         executor, run = made()
         with executor:
             assert list(executor.evaluate(run, networks)) == known
-            executor.release()
             assert list(executor.evaluate(run, networks[::-1][:3])) == known[::-1][:3]
             assert list(executor.evaluate(run, [])) == []
 
@@ -80,6 +79,8 @@ class ExecutorContract:
             assert next(outcomes) == known[0]
             outcomes.close()  # type: ignore[attr-defined]
             assert list(executor.evaluate(run, networks[3:5])) == known[3:5]
+            executor.release()
+            assert list(executor.evaluate(run, networks[5:6])) == known[5:6]
 
     def test_networks_are_timed_and_remembered_and_memory_is_measured(
         self, made: Made, networks: list[Architecture], tmp_path: Path

@@ -25,6 +25,7 @@ from tests.support.pipeline_cases import (
     named,
     results,
     tiny,
+    trained_once,
     work,
 )
 
@@ -48,7 +49,7 @@ def events(folder: RunFolder) -> Iterator[Event]:
 def test_begun_through_ray_and_ended_without(
     whole: RunFolder, tmp_path: Path, ray_session: None
 ) -> None:
-    run, seen = tiny(tmp_path / "run"), 0
+    run, seen = trained_once(tmp_path / "run"), 0
     with closing(events(run)) as stream:  # type: ignore[type-var]
         while seen < 5:
             seen += type(next(stream)).__name__ == "ArchitectureMeasured"
@@ -95,7 +96,7 @@ def test_a_full_disk_that_grows(whole: RunFolder, small_disk: Path, ray_session:
 def test_a_disk_that_fills_up_with_logs(
     whole: RunFolder, tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny(tmp_path / "run")
+    run = trained_once(tmp_path / "run")
     (run.path / "workers").write_text("a file where the folder should be")
     done = CliRunner().invoke(app, ["resume", str(run.path), "-q", "--executor", "ray"])
     assert done.exit_code == 1 and "workers" in done.stderr and "Traceback" not in done.stderr

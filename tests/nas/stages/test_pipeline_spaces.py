@@ -82,7 +82,9 @@ def test_a_space_too_small_to_learn_from(tmp_path: Path, text: str, size: str) -
         pytest.param(CLASS_TOKEN, id="class token", marks=pytest.mark.slow),
     ],
 )
-def test_another_kind_of_input(tmp_path: Path, text: str) -> None:
+def test_another_kind_of_input(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRAIN", "VALID", "TEST"):
+        monkeypatch.setattr(f"supernet.data.sources.LISTOPS_{name}", 300)
     run = finished(tmp_path / "run", text, numbers={"supernet.epochs": "1", "retrain.epochs": "1"})
     assert read_front(run).entries and len(results(run)) == 2
 

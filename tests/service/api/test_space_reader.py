@@ -146,7 +146,11 @@ def test_what_takes_too_much_costs_a_process_and_an_answer(
 def test_a_process_that_gives_no_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space_reader, "WALL_S", 0.0)
+    silent = "import signal, service.api.space_reader as p\np.answer = lambda *_: signal.pause()"
+    (tmp_path / "attacked.py").write_text(f"{silent}\np.main()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    monkeypatch.setattr(space_reader, "WALL_S", 0.1)
     attacked = SpaceReader(Settings(home=tmp_path))
     with pytest.raises(ProblemError, match="took more than"):
         attacked.check(SpaceSource(space_toml=DIGITS))

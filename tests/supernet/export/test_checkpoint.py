@@ -231,7 +231,9 @@ def test_another_encoder_answers_as_auto_models_do(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("form", ["safetensors", "torch", "onnx"])
+@pytest.mark.parametrize(
+    "form", ["safetensors", "torch", pytest.param("onnx", marks=pytest.mark.slow)]
+)
 def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Path) -> None:
     if form == "onnx":
         pytest.importorskip("onnxruntime", reason="the extra export")
@@ -239,7 +241,7 @@ def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Pat
     assert verify_export(made.path).difference < 1e-4
     card = (made.path / "README.md").read_text()
     assert "embeddings" in card and "fine-tuned" in card
-    if form == "onnx":
+    if form != "safetensors":
         return
     done = subprocess.run(
         [sys.executable, "modeling.py", "--check"],

