@@ -142,7 +142,7 @@ attention = ["omni"]
 
 
 def test_a_real_run_is_looked_into_with_the_best_weights_it_has(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", DEEP)
+    run = finished(tmp_path / "run", DEEP, seed=1)
     ids = [entry.id for entry in read_front(run).entries]
     trained = next(one for one in ids if run.record(f"retrain-{one}") is not None)
     other = next(one for one in ids if one != trained)
@@ -158,7 +158,7 @@ def test_a_real_run_is_looked_into_with_the_best_weights_it_has(tmp_path: Path) 
 
 
 def test_views_follow_better_weights_and_damage(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", DEEP)
+    run = finished(tmp_path / "run", DEEP, seed=1)
     other = next(e.id for e in read_front(run).entries if not run.record(f"retrain-{e.id}"))
     assert nas("show", str(run.path), "--attention", other).exit_code == 0
     (run.path / attention_file(other)).write_text("{}")

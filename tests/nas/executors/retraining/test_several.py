@@ -54,7 +54,7 @@ def test_tuning_needs_ray_and_can_be_taken_back(run: RunFolder) -> None:
         list(retrain(run, one))
     assert one in new_ones(run)
     list(retrain(run, one, trials=0))
-    assert one not in new_ones(run) and run.read_json(f"retrained/{one}/result.json")["schema"] == 2
+    assert one not in new_ones(run) and run.read_json(f"retrained/{one}/result.json")["schema"] == 4
 
 
 def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> None:

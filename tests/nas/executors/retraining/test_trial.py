@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nas.run.folder import RunFolder
 from nas.run.supernet_training import training_losses
@@ -303,10 +304,11 @@ def test_a_loss_that_is_no_number(
 ) -> None:
     losses = Trainer._backward
 
-    def backward(trainer: Trainer, *arguments: Any) -> list[float]:
+    def backward(trainer: Trainer, *arguments: Any) -> Tensor:
         alone = isinstance(trainer._sampler, SingleNetwork)
         broken = alone == (stage == "retrain") and trainer._epoch == 1
-        return [math.nan if broken else one for one in losses(trainer, *arguments)]
+        found = losses(trainer, *arguments)
+        return found * math.nan if broken else found
 
     run = tiny(tmp_path / "run")
     with monkeypatch.context() as patch:
