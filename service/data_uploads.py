@@ -157,18 +157,24 @@ class DataUploads(Uploads):
             received = 0
             with suppress(FileNotFoundError):
                 received = (folder / file).stat().st_size
-            state, note = self._state(upload, folder, coming)
+            known = self._state(upload, folder, coming)
+            if known is None:  # it became a data set a moment ago
+                continue
+            state, note = known
             options = read_facts(folder / REQUEST_FILE)
             found.append(
                 DataUpload(upload.id, upload.name, file, size, received, state, note, options)
             )
         return sorted(found, key=lambda one: one.id)
 
-    def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str]:
+    def _state(self, upload: Upload, folder: Path, coming: Path) -> tuple[str, str] | None:
         if folder == coming:
             return "coming", ""
         try:
             with FileLock(folder / LOCK_FILE, timeout=0):
+                if not (folder / next(iter(upload.files))).exists():
+                    self._discard(folder)  # the lock has made it anew
+                    return None
                 problem = read_facts(folder / PROBLEM_FILE).get("problem")
         except (Timeout, OSError):
             return "checking", self._notes.get(upload.id, "it is being checked")
