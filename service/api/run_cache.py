@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 MOST_DRAWN, MOST_IN_ALL = 300, 450  # networks of a kind, in one chart and in all of a page
 MOST_KEPT = 30_000  # networks of all runs together, each of one to five kilobytes
-STRIPES = 16
 
 _CONTENTS = (".json", ".jsonl", ".toml")
 _UNREAD = ("export", WORKERS_FOLDER)
@@ -74,6 +73,14 @@ class RunView:
         return timed + sum(map(len, held))
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Who makes a value, and how many are there for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: int = 0
+
+
 class Kept(Generic[T]):
     """What was made last, for as long as it is the same thing, within a weight.
 
@@ -85,11 +92,11 @@ class Kept(Generic[T]):
         self.most = most
         self._values: OrderedDict[str, tuple[object, T, int]] = OrderedDict()
         self._changing = threading.Lock()
-        self._making = [threading.Lock() for _ in range(STRIPES)]
+        self._making: dict[str, _Turn] = {}
 
     def get(self, key: str, version: object, make: Callable[[], T], weigh: Callable[[T], int]) -> T:
         """The value of a key in that version; who asks while it is made waits for it."""
-        with self._making[hash(key) % STRIPES]:
+        with self._alone(key):
             with self._changing:
                 known = self._values.get(key)
                 if known is not None and known[0] == version:
@@ -102,6 +109,21 @@ class Kept(Generic[T]):
                 while len(self._values) > 1 and self.weight > self.most:
                     self._values.popitem(last=False)
             return value
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While others make the same value; who asks for another one waits for nobody."""
+        with self._changing:
+            turn = self._making.setdefault(key, _Turn())
+            turn.waiting += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._changing:
+                turn.waiting -= 1
+                if not turn.waiting:
+                    del self._making[key]
 
     @property
     def weight(self) -> int:
