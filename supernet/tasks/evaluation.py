@@ -42,7 +42,8 @@ def evaluate(
     """Evaluate one network of a model on a split of its task, in evaluation mode.
 
     The model is left in the mode it came in. Sums are taken in float64, so that the result does not
-    depend on the batches beyond rounding; the device is waited for once, behind the last batch.
+    depend on the batches beyond rounding. The device is waited for behind the last batch; in each
+    batch only where recalled tokens or a teacher's predictions are picked out.
     """
     found: dict[str, list[Tensor]] = {}
     kept: list[tuple[Tensor, Tensor]] = []

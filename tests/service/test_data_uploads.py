@@ -212,6 +212,26 @@ def test_a_check_that_a_killed_service_began_is_begun_again(tmp_path: Path) -> N
     assert found.state == "failed"
 
 
+def test_one_that_becomes_a_data_set_while_it_is_asked_for_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    made = uploads.announce("alice", "x", "x.csv", 2, {"task": "classification"})
+    part = uploads.part("alice", made.id, 0)
+    part.write(b"ab")
+    part.close()
+    uploads._coming(made).rename(uploads._aside(made))
+    state = DataUploads._state
+
+    def late(self: DataUploads, *asked: Any) -> tuple[str, str] | None:
+        self._discard(self._aside(made))  # as the thread does that has prepared it
+        return state(self, *asked)
+
+    monkeypatch.setattr(DataUploads, "_state", late)
+    assert uploads.on_their_way("alice") == []
+    assert not uploads._aside(made).exists()
+
+
 def test_a_file_is_prepared_as_the_command_does(tmp_path: Path) -> None:
     (tmp_path / "mails.jsonl").write_bytes(LINES)
     order = {"task": "classification", "source": str(tmp_path / "mails.jsonl")}

@@ -12,9 +12,12 @@ def test_who_asks_for_another_value_waits_for_nobody() -> None:
     kept: Kept[str] = Kept(1_000)
 
     def make() -> str:
-        with ThreadPoolExecutor(1) as others:
+        others = ThreadPoolExecutor(1)
+        try:
             asked = [others.submit(kept.get, str(n), 0, lambda: "small", len) for n in range(64)]
             assert {one.result(timeout=60) for one in asked} == {"small"}
+        finally:  # without waiting for one that waits for this
+            others.shutdown(wait=False, cancel_futures=True)
         return "large"
 
     assert kept.get("run", 0, make, len) == "large"
