@@ -31,7 +31,7 @@ from supernet.building import build_supernet
 from supernet.depth import ORDER
 from supernet.inheritance.inherit import with_layers
 from supernet.inheritance.parts import Weights, stack_name
-from supernet.layers import prefix
+from supernet.slices import prefix
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import load

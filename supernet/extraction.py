@@ -9,7 +9,7 @@ from typing import overload
 import torch
 
 from search_spaces.architecture import Architecture
-from supernet.layers import prefix
+from supernet.slices import prefix
 from supernet.models import EncoderClassifier, EncoderEmbedder, FixedEmbedder, FixedNetwork
 from supernet.sequence_models import (
     FixedLanguageModel,

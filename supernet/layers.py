@@ -19,20 +19,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from search_spaces.settings import Activation, ModelSettings
+from supernet.slices import multiplied, prefix, used
 
 T = TypeVar("T")
-
-
-def prefix(parameter: Tensor, *sizes: int) -> Tensor:
-    """The leading ``sizes`` of a parameter as a view; the parameter itself when that is all.
-
-    Raises:
-        RuntimeError: for a size beyond the parameter's (indexing would cut it down silently).
-    """
-    for dim, size in enumerate(sizes):
-        if parameter.shape[dim] != size:
-            parameter = parameter.narrow(dim, 0, size)
-    return parameter
 
 
 class ElasticLinear(nn.Linear):
@@ -46,13 +35,8 @@ class ElasticLinear(nn.Linear):
 
     def forward(self, x_BND: Tensor, out_features: int) -> Tensor:  # type: ignore[override]
         """``(…, in)`` → ``(…, out_features)``."""
-        weight: Tensor = self.weight
-        bias: Tensor | None = self.bias
-        in_features = x_BND.shape[-1]
-        # Decoding makes hundreds of these calls a token: the layer's own size needs no slice.
-        if in_features != self.in_features or out_features != self.out_features:
-            weight = prefix(weight, out_features, in_features)
-            bias = None if bias is None else prefix(bias, out_features)
+        weight = multiplied(self.weight, out_features, x_BND.shape[-1])
+        bias = None if self.bias is None else multiplied(self.bias, out_features)
         return F.linear(x_BND, weight, bias)
 
 
@@ -62,10 +46,7 @@ class ElasticLayerNorm(nn.LayerNorm):
     def forward(self, x_BND: Tensor) -> Tensor:
         """``(…, D)`` → ``(…, D)``, statistics over the D features that are there."""
         width = x_BND.shape[-1]
-        weight: Tensor = self.weight
-        bias: Tensor = self.bias
-        if width != self.normalized_shape[0]:
-            weight, bias = prefix(weight, width), prefix(bias, width)
+        weight, bias = used(self.weight, width), used(self.bias, width)
         return F.layer_norm(x_BND, (width,), weight, bias, self.eps)
 
 
@@ -87,8 +68,8 @@ class ElasticRMSNorm(nn.Module):
         if x.dtype in (torch.bfloat16, torch.float16):
             # Not of one call: its gain would be multiplied before the result is rounded.
             normed = F.rms_norm(x.float(), (width,), eps=self.eps).to(x.dtype)
-            return normed * prefix(self.weight, width).to(x.dtype)
-        return F.rms_norm(x, (width,), prefix(self.weight, width), self.eps)
+            return normed * used(self.weight, width).to(x.dtype)
+        return F.rms_norm(x, (width,), used(self.weight, width), self.eps)
 
 
 def build_norm(settings: ModelSettings, max_dim: int) -> ElasticLayerNorm | ElasticRMSNorm:
@@ -107,7 +88,7 @@ class ElasticEmbedding(nn.Embedding):
 
     def forward(self, tokens_BN: Tensor, embed_dim: int) -> Tensor:  # type: ignore[override]
         """Token numbers ``(B, N)`` → ``(B, N, embed_dim)``."""
-        return F.embedding(tokens_BN, prefix(self.weight, self.num_embeddings, embed_dim))
+        return F.embedding(tokens_BN, used(self.weight, self.num_embeddings, embed_dim))
 
 
 class EmbeddingExtras(nn.Module):
@@ -143,8 +124,8 @@ class ElasticPatchEmbedding(nn.Conv2d):
     def forward(self, images_BCHW: Tensor, embed_dim: int) -> Tensor:  # type: ignore[override]
         """Images ``(B, C, H, W)`` → patches ``(B, N, embed_dim)``, row by row."""
         assert self.bias is not None
-        weight = prefix(self.weight, embed_dim, *self.weight.shape[1:])
-        bias = prefix(self.bias, embed_dim)
+        weight = multiplied(self.weight, embed_dim, *self.weight.shape[1:])
+        bias = multiplied(self.bias, embed_dim)
         return F.conv2d(images_BCHW, weight, bias, self.stride).flatten(2).transpose(1, 2)
 
 

@@ -19,10 +19,10 @@ from supernet.layers import (
     ElasticLinear,
     ElasticPatchEmbedding,
     EmbeddingExtras,
-    prefix,
     sinusoidal_positions,
 )
 from supernet.plan import StackPlan, encoder_of, encoder_plan_of_network, encoder_plan_of_space
+from supernet.slices import used
 
 
 class InputEmbedding(nn.Module):
@@ -47,11 +47,11 @@ class InputEmbedding(nn.Module):
         """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → ``(B, N, embed_dim)``."""
         x_BND = self.tokens(inputs, embed_dim)
         if self.class_token is not None:
-            token = prefix(self.class_token, embed_dim).expand(x_BND.shape[0], 1, -1)
+            token = used(self.class_token, embed_dim).expand(x_BND.shape[0], 1, -1)
             x_BND = torch.cat((token, x_BND), dim=1)
         length = x_BND.shape[1]
         if self.positions is not None:
-            x_BND = x_BND + prefix(self.positions, length, embed_dim)
+            x_BND = x_BND + used(self.positions, length, embed_dim)
         elif self.settings.positions == "sinusoidal":
             x_BND = x_BND + sinusoidal_positions(length, embed_dim, x_BND.device).to(x_BND.dtype)
         return self.extras(x_BND)  # type: ignore[no-any-return]

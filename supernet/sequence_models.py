@@ -34,7 +34,6 @@ from supernet.layers import (
     ElasticLinear,
     EmbeddingExtras,
     ScaledDropout,
-    prefix,
     sinusoidal_positions,
 )
 from supernet.plan import (
@@ -47,6 +46,7 @@ from supernet.plan import (
     encoder_plan_of_network,
     encoder_plan_of_space,
 )
+from supernet.slices import multiplied, used
 
 
 class Positions(nn.Module):
@@ -82,7 +82,7 @@ class Positions(nn.Module):
         if self.settings.scale_embeddings:
             x_BND = x_BND * width**0.5
         if self.learned is not None:
-            x_BND = x_BND + prefix(self.learned, length, width)[start:]
+            x_BND = x_BND + used(self.learned, length, width)[start:]
         elif self.settings.positions == "sinusoidal":
             table_ND = sinusoidal_positions(length - start, width, x_BND.device, start)
             x_BND = x_BND + table_ND.to(x_BND.dtype)
@@ -145,7 +145,7 @@ class SequenceModel(nn.Module):
             return logits
         table = self.tables[-1]
         assert isinstance(table, ElasticEmbedding)
-        return F.linear(x_BND, prefix(table.weight, self.vocab_size, x_BND.shape[-1]))
+        return F.linear(x_BND, multiplied(table.weight, self.vocab_size, x_BND.shape[-1]))
 
     def _read(
         self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None

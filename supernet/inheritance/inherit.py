@@ -34,7 +34,7 @@ from supernet.inheritance.parts import (
     stack_of,
 )
 from supernet.inheritance.refit import fitted_outputs
-from supernet.layers import prefix
+from supernet.slices import prefix
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds, projections_name
 

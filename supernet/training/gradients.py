@@ -11,6 +11,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from supernet.extraction import StandAlone, Supernet
 from supernet.loss import IGNORED
+from supernet.slices import Slices
 from supernet.tasks.base import Task
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
@@ -24,6 +25,7 @@ def add_gradients(
     settings: TrainingSettings,
     *,
     device: str,
+    slices: Slices,
     teacher: StandAlone | None = None,
 ) -> Tensor:
     """Add to the model's gradients those of the networks' mean loss on a share of an update.
@@ -35,6 +37,7 @@ def add_gradients(
         networks: which train; the first is the teacher where there is one.
         settings: the numbers.
         device: where the model is.
+        slices: of the model, begun anew for the update.
         teacher: a frozen network that teaches all of them, in place of the first.
 
     Returns:
@@ -47,7 +50,8 @@ def add_gradients(
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
-        loss, teacher_logits = way(task, model, part, network, settings, taught, device)
+        with slices.training():
+            loss, teacher_logits = way(task, model, part, network, settings, taught, slices, device)
         losses.append(loss)
         if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):
             taught = teacher_logits
@@ -100,6 +104,7 @@ def _at_once(
     network: Architecture,
     settings: TrainingSettings,
     teacher: Taught | None,
+    slices: Slices,
     device: str,
 ) -> tuple[Tensor, Taught]:
     """One network's gradients; its loss, times the part's weight; and what it teaches."""
@@ -107,7 +112,7 @@ def _at_once(
         logits, labels, *_ = task.predict(model, part.batch, network)
     soft = None if teacher is None else teacher(0, len(labels))
     loss = task.loss(logits, labels, soft, settings) * part.weight
-    (loss / part.networks).backward()
+    slices.backward(loss / part.networks)
     teacher_logits = logits.detach()
 
     def taught(start: int, end: int) -> Tensor:
@@ -123,34 +128,35 @@ def _in_chunks(
     network: Architecture,
     settings: TrainingSettings,
     teacher: Taught | None,
+    slices: Slices,
     device: str,
 ) -> tuple[Tensor, Taught]:
     """As `_at_once`, with the logits of `loss_chunk` predictions at a time.
 
-    The gradients of the states are added up chunk by chunk and then go back through the network.
+    The gradients of the states come chunk by chunk and then go back through the network.
     """
     with _autocast(device, settings):
         states_PD, tell, labels_P = task.states(model, part.batch, network)
-    before_PD = states_PD.detach().requires_grad_()
-    total = torch.zeros((), dtype=torch.float64, device=before_PD.device)
+    known_PD, gradients = states_PD.detach(), list[Tensor]()
+    total = torch.zeros((), dtype=torch.float64, device=known_PD.device)
     size = settings.loss_chunk
     real_P = labels_P != IGNORED
     whole = real_P.sum().clamp(min=1)
     for start in range(0, len(labels_P), size):
         labels = labels_P[start : start + size]
         share = real_P[start : start + size].sum() / whole
+        piece_KD = known_PD[start : start + size].requires_grad_()
         with _autocast(device, settings):
-            logits = tell(before_PD[start : start + size])
+            logits = tell(piece_KD)
         soft = None if teacher is None else teacher(start, start + size)
         loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
-        (loss / part.networks).backward()
+        gradients += slices.backward(loss / part.networks, by=[piece_KD])
         total += loss.detach()
-    if before_PD.grad is not None:
-        states_PD.backward(before_PD.grad)
+    slices.backward(states_PD, torch.cat(gradients))
 
     def taught(start: int, end: int) -> Tensor:
         with torch.no_grad(), _autocast(device, settings):
-            return tell(before_PD[start:end]).float().softmax(dim=-1)
+            return tell(known_PD[start:end]).float().softmax(dim=-1)
 
     return total, taught
 

@@ -25,6 +25,7 @@ from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
 from supernet.extraction import StandAlone, Supernet
 from supernet.seeds import mixed_seed
+from supernet.slices import Slices
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.training.averaging import WeightAverages
@@ -118,6 +119,7 @@ class Trainer:
             betas=(0.9, settings.adam_beta2),
             fused=True,
         )
+        self._slices = Slices(model)
         self._averages = WeightAverages(self._raw, settings)
         self._total = planned_updates(settings, task.num_batches(settings))
         self._epoch = 0
@@ -263,6 +265,7 @@ class Trainer:
             group["lr"] = rate
         networks = self._sampler.draw()
         self._optimizer.zero_grad(set_to_none=True)
+        self._slices.begin()
         sums = self._backward(batches, networks)
         self._group.add_up(self._raw.parameters())
         if self._settings.clip_norm > 0.0:
@@ -286,6 +289,7 @@ class Trainer:
                 networks,
                 self._settings,
                 device=self._device,
+                slices=self._slices,
                 teacher=self._teacher,
             )
         return losses

@@ -19,9 +19,9 @@ from supernet.layers import (
     ElasticPatchEmbedding,
     ScaledDropout,
     dropout,
-    prefix,
     sinusoidal_positions,
 )
+from supernet.slices import prefix
 from tests.support.supernet_cases import IMAGES, gradients, randomised
 
 

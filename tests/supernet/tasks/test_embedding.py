@@ -20,6 +20,7 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from supernet.building import build_network
 from supernet.extraction import extract
+from supernet.slices import Slices
 from supernet.tasks import embedding
 from supernet.tasks.embedding import EmbeddingTask, neighbours_found, passages_found, similarity
 from supernet.tasks.evaluation import evaluate, score
@@ -260,7 +261,7 @@ def test_the_shares_of_two_ranks_make_the_update() -> None:
     def gradients(shares: list[Share]) -> list[Tensor]:
         model = supernet_of(SPACE)
         for share in shares:
-            add_gradients(task, model, share, networks, SETTINGS, device="cpu")
+            add_gradients(task, model, share, networks, SETTINGS, device="cpu", slices=Slices(model))
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     class Rank(Group):
@@ -278,8 +279,9 @@ def test_no_other_network_teaches() -> None:
     (batch, *_) = task.batches(SETTINGS, seed=0, epoch=0, device="cpu")
     teacher: Any = object()
     for settings in (SETTINGS, replace(SETTINGS, distillation=0.9)):
+        share, slices = Share(batch, 1.0), Slices(model)
         found = add_gradients(
-            task, model, Share(batch, 1.0), networks, settings, device="cpu", teacher=teacher
+            task, model, share, networks, settings, device="cpu", slices=slices, teacher=teacher
         )
         assert len(found) == 2
 
@@ -314,7 +316,8 @@ def test_logits_in_chunks_are_refused() -> None:
     (batch, *_) = task.batches(SETTINGS, seed=0, epoch=0, device="cpu")
     chunked = replace(SETTINGS, loss_chunk=4)
     with pytest.raises(UsageError, match="tell one thing of an input: set it to 0"):
-        add_gradients(task, model, Share(batch, 1.0), networks, chunked, device="cpu")
+        share, slices = Share(batch, 1.0), Slices(model)
+        add_gradients(task, model, share, networks, chunked, device="cpu", slices=slices)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from supernet.building import build_supernet
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
 from supernet.extraction import extract
+from supernet.slices import Slices
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
@@ -37,7 +38,10 @@ def gradients(
         teacher = extract(build_supernet(space).eval(), networks[0]).requires_grad_(False)
     torch.manual_seed(1)
     share = Share(first_batch(task, settings), 0.5)
-    losses = add_gradients(task, model, share, networks, settings, device="cpu", teacher=teacher)
+    slices = Slices(model)
+    losses = add_gradients(
+        task, model, share, networks, settings, device="cpu", slices=slices, teacher=teacher
+    )
     return losses.tolist(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 

@@ -1,0 +1,172 @@
+"""Parts of parameters with gradients of their own, against views whose gradients autograd spreads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from supernet.slices import Slices, multiplied, prefix, used
+from supernet.training.loop import Trainer
+from supernet.training.sampling import build_sampler
+from supernet.training_settings import TrainingSettings
+from tests.support.device_waits import CountedOperations
+from tests.support.task_cases import (
+    SEGMENT,
+    SPACES,
+    each_kind,
+    networks_of,
+    supernet_of,
+    task_of,
+)
+
+UPDATES = 3
+SETTINGS = TrainingSettings(
+    max_tokens=128, segment_length=SEGMENT, batch_size=16, accumulate=2, sampling="sandwich"
+)
+
+
+class Views(Slices):
+    """The naive twin: views of the parameters."""
+
+    def of(self, parameter: Tensor, *sizes: int, product: bool = False) -> Tensor:
+        """A view."""
+        return prefix(parameter, *sizes)
+
+
+def trained(kind: str, settings: TrainingSettings, way: type[Slices]) -> dict[str, Tensor]:
+    """The weights after some updates, and the gradients of the last."""
+    space, task = SPACES[kind], task_of(kind)
+    model = supernet_of(space, settings.dropout)
+    sampler = build_sampler(space, settings, 0)
+    trainer = Trainer(model, sampler, networks_of(space, 2), task, settings, seed=0)
+    trainer._slices = way(model)
+    stream = task.batches(settings, seed=0, epoch=0, device="cpu")
+    torch.manual_seed(1)  # of dropout
+    for _, batch in zip(range(UPDATES), stream, strict=False):
+        trainer._update([batch, batch])
+    found = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            found[f"gradient of {name}"] = parameter.grad
+    return found
+
+
+@each_kind
+@pytest.mark.parametrize("change", [{}, {"distillation": 0.5}, {"loss_chunk": 16}])
+def test_training_ends_in_the_same_weights(kind: str, change: dict[str, float]) -> None:
+    if kind == "classification" and "loss_chunk" in change:
+        pytest.skip("one prediction an image: no chunks")
+    settings = replace(SETTINGS, **change)  # type: ignore[arg-type]
+    wanted = trained(kind, settings, Views)
+    found = trained(kind, settings, Slices)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        # A table that is used in two sizes adds its gradients up in another order.
+        near = {"rtol": 0, "atol": 0} if kind == "classification" else {"rtol": 1e-4, "atol": 1e-6}
+        torch.testing.assert_close(found[name], value, **near)
+
+
+@each_kind
+def test_products_in_bf16(kind: str) -> None:
+    settings = replace(SETTINGS, bfloat16=True)
+    wanted = trained(kind, settings, Views)
+    found = trained(kind, settings, Slices)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=2e-2, atol=2e-3)
+
+
+@each_kind
+def test_a_part_that_is_used_twice_is_cast_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second update asks for no cast of a parameter that the first one has cast."""
+    calls = []
+    for way in (Views, Slices):
+        with CountedOperations(monkeypatch) as counted:
+            trained(kind, replace(SETTINGS, bfloat16=True), way)
+        calls.append(counted.calls)
+    views, parts = calls
+    assert parts["aten.slice_backward.default"] < views["aten.slice_backward.default"] / 4
+    assert parts["aten._to_copy.default"] < views["aten._to_copy.default"] * 0.7
+
+
+class Table(nn.Module):
+    """A parameter that is used in parts, one that is used whole, and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 3))
+        self.whole = nn.Parameter(torch.ones(2))
+        self.unused = nn.Parameter(torch.ones(1))
+
+
+def test_gradients_go_to_the_leading_part() -> None:
+    model = Table()
+    slices = Slices(model)
+    for _ in range(2):  # the gradients of an update before are forgotten
+        model.zero_grad(set_to_none=True)
+        slices.begin()
+        for _ in range(2):
+            with slices.training():
+                part = used(model.table, 2, 2)
+                assert used(model.table, 2, 2) is part and used(model.whole, 2) is model.whole
+                row = multiplied(model.table, 1, 3)
+                slices.backward(3.0 * part.sum() + row.sum() + 5.0 * model.whole.sum())
+        assert model.table.grad is not None and model.whole.grad is not None
+        assert model.table.grad.tolist() == [[8, 8, 2], [6, 6, 0], [0, 0, 0], [0, 0, 0]]
+        assert model.whole.grad.tolist() == [10, 10]
+        assert model.unused.grad is None
+
+
+def test_a_part_after_the_whole() -> None:
+    """In one network, and in one update: both orders."""
+    model = Table()
+    for sizes in ([(4, 3), (1, 1)], [(1, 1), (4, 3)]):
+        model.zero_grad(set_to_none=True)
+        slices = Slices(model)
+        slices.begin()
+        for size in sizes:
+            with slices.training():
+                slices.backward(used(model.table, *size).sum() + used(model.table, 1, 2).sum())
+        assert model.table.grad is not None
+        assert model.table.grad.tolist() == [[4, 3, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]
+
+
+def test_gradients_by_other_tensors() -> None:
+    model, state = Table(), torch.ones(3, requires_grad=True)
+    slices = Slices(model)
+    with slices.training():
+        found = slices.backward((used(model.whole, 1) * state).sum(), by=[state, state])
+    assert [one.tolist() for one in found] == [[1, 1, 1]] * 2
+    assert state.grad is None
+    assert model.whole.grad is not None and model.whole.grad.tolist() == [3, 0]
+
+
+def test_parts_follow_the_parameters() -> None:
+    model = Table()
+    slices = Slices(model)
+    for value in (1.0, 2.0):
+        with torch.no_grad():
+            model.table.fill_(value)
+        slices.begin()
+        with slices.training(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert multiplied(model.table, 1, 2).tolist() == [[value, value]]
+            assert multiplied(model.table, 1, 2).dtype == torch.bfloat16
+            assert used(model.table, 1, 2).dtype == torch.float32
+    assert multiplied(model.table, 4, 3) is model.table, "outside nothing is cast"
+
+
+def test_frozen_parameters_are_views() -> None:
+    model = Table().requires_grad_(False)
+    with Slices(model).training():
+        assert used(model.table, 2).data_ptr() == model.table.data_ptr()
+        assert not used(model.table, 2).requires_grad
+
+
+def test_a_size_beyond_the_parameter_is_refused() -> None:
+    model = Table()
+    with Slices(model).training(), pytest.raises(RuntimeError, match="exceeds"):
+        used(model.table, 5)
