@@ -41,6 +41,7 @@ from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
 from nas.stages.pipeline import run_search
 from nas.stages.telling import plan_of
+from search_spaces.errors import DataError
 from search_spaces.loading import dump_space, load_space
 from supernet.training.sampling import SingleNetwork
 from tests.support.cli_fakes import SMALL
@@ -196,19 +197,43 @@ def test_a_run_that_goes_on_keeps_what_was_told_first(
     assert first is not None and again.seconds == first.seconds
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (DataError("a file is gone"), "a file is gone"),
+        (OSError("no room"), "no room"),
+        (MemoryError(), "the memory does not suffice"),
+        (torch.OutOfMemoryError("2.0 GiB are wanted"), "the memory does not suffice"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate"), "the memory does not suffice"),
+    ],
+)
 def test_a_calibration_that_fails_stops_no_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
 ) -> None:
     def fails(*_: object) -> None:
-        raise RuntimeError("no room")
+        raise error
 
     monkeypatch.setattr("nas.stages.telling.calibrate", fails)
     folder = tiny(tmp_path / "run")
     (event,) = [one for one in told(folder) if isinstance(one, DurationTold)]
-    assert event.reason == "calibrating failed: no room"
-    assert str(duration_table(event)) == "no duration is told: calibrating failed: no room"
+    assert event.reason == f"calibrating failed: {why}"
+    assert str(duration_table(event)) == f"no duration is told: calibrating failed: {why}"
     assert duration_words(read_state(folder, thorough=False)).startswith("not told: calibrating")
     assert read_front(folder).entries
+
+
+@pytest.mark.parametrize("error", [TypeError("our own mistake"), RuntimeError("shapes differ")])
+def test_a_mistake_of_our_own_in_a_calibration_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("nas.stages.telling.calibrate", fails)
+    folder = tiny(tmp_path / "run")
+    with pytest.raises(type(error), match=str(error)):
+        told(folder)
+    assert read_duration(folder) is None
 
 
 def test_a_run_that_was_begun_without_is_not_told_of(tmp_path: Path) -> None:
