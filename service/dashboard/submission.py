@@ -14,6 +14,7 @@ from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown, texts_of
 from nas.request.protected_choices import NONE
 from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
+from nas.run.duration import not_told
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
@@ -181,7 +182,9 @@ async def duration(token: Submitter, context: InContext, form: Form) -> Response
     if not told.reason:
         longest = sorted(told.stages, key=lambda one: -(one.seconds or 0.0))[:2]
         most = ", ".join(f"{one.label} {seconds(one.seconds or 0.0)}" for one in longest)
-        text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine."
+        lacking = not_told(one.label for one in told.stages if one.seconds is None)
+        text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine"
+        text += f"{lacking}."
     return JSONResponse({"duration": text})
 
 

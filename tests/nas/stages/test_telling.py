@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.table import Table
 
 from nas.console.commands.results import duration_words, final_lines
 from nas.console.tables import duration_table
@@ -71,7 +72,7 @@ def test_each_stage_tells_its_work_or_a_reason_for_nothing(stage: str) -> None:
     plan = plan_of(stage)(digits(baseline="plain", retrain=3))
     assert plan.what
     assert all(count > 0 for count in counts(plan).values())
-    assert plan.parts or stage in ("declare", "inherit", "distil", "front")
+    assert plan.parts or stage in ("declare", "inherit", "front")
 
 
 def test_trainings_are_counted_from_the_request() -> None:
@@ -234,6 +235,16 @@ def test_a_mistake_of_our_own_in_a_calibration_is_raised(
     with pytest.raises(type(error), match=str(error)):
         told(folder)
     assert read_duration(folder) is None
+
+
+def test_stages_whose_time_is_not_told_are_named_beside_the_sum() -> None:
+    stages = ({"label": "Inherit", "what": "", "seconds": None},)
+    stages += ({"label": "Distil", "what": "", "seconds": 3.0},)
+    table = duration_table(DurationTold("declare", stages, 3.0, "from 1.0 s"))
+    assert isinstance(table, Table)
+    assert list(table.columns[1].cells)[-1] == "from 1.0 s; not told: Inherit"
+    whole = duration_table(DurationTold("declare", stages[1:], 3.0, "from 1.0 s"))
+    assert isinstance(whole, Table) and list(whole.columns[1].cells)[-1] == "from 1.0 s"
 
 
 def test_a_run_that_was_begun_without_is_not_told_of(tmp_path: Path) -> None:

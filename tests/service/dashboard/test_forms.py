@@ -113,6 +113,11 @@ def test_a_form_tells_how_long_its_search_would_take(
     )
     wrong = alice.post("/new/duration", data=form | {"seed": ["x"]})
     assert wrong.json() == {"duration": ""}
+    some = [*stages, StageDurationOut(label="C", what="", seconds=None)]
+    partly = told.model_copy(update={"stages": some})
+    monkeypatch.setattr(SpaceReader, "duration", lambda *_: partly)
+    lacking = alice.post("/new/duration", data=form).json()["duration"]
+    assert lacking.endswith("machine; not told: C.")
     untold = told.model_copy(update={"reason": "it failed"})
     monkeypatch.setattr(SpaceReader, "duration", lambda *_: untold)
     answer = alice.post("/new/duration", data=form)
