@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as parquet
@@ -98,7 +100,7 @@ def test_columns_are_found_by_name_or_told(tmp_path: Path) -> None:
     assert record.values == ("a", "b")
     path = write_as(tmp_path, "csv", {"words": ["a"], "kind": ["b"]})
     with pytest.raises(
-        DataError, match=r"'words', 'kind': which holds the text and the label\? --c"
+        DataError, match=r"'words', 'kind': which holds the text and the label\? Say so with --c"
     ):
         list(read_records([path], LABELLED))
     with pytest.raises(DataError, match="has no column 'wrods', only 'words', 'kind'"):
@@ -233,3 +235,41 @@ def test_lines_of_text_have_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n" * 50)
     with pytest.raises(UsageError, match="--group-by is for data with named columns"):
         run(tmp_path, "language_modelling", source=(tmp_path / "a.txt",), group_by="author")
+
+
+# -- the words of whoever reads -----------------------------------------------------------------
+
+
+def test_messages_name_the_fields_as_they_are_called_where_they_are_read(tmp_path: Path) -> None:
+    def said(match: str, name: str, content: str | bytes, **changes: Any) -> None:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        task = changes.pop("task", "classification")
+        given = {"source": (path,), "target": (), "valid": (), "test": (), "vocab_size": None}
+        with pytest.raises((DataError, UsageError), match=match) as caught:
+            run(tmp_path, task, called=lambda field: f"<{field}>", **(given | changes))
+        assert "--" not in str(caught.value)
+
+    said(r"Say so with <columns\.text> and <columns\.label>$", "a.csv", "x,y\n1,2\n")
+    said(r"classes come back; name .* with <columns\.label>$", *numbers_as_labels())
+    said("leave it out with <skip_bad>$", "b.csv", "text,label\na,1\nb,2\n,1\n")
+    lines = "a\n" * 50
+    said("^<columns> is for data", "c.txt", lines, task="language_modelling", columns=TEXT)
+    said("^<group_by> is for data", "c.txt", lines, task="language_modelling", group_by="x")
+    said("^<image_size> is for images", "c.txt", lines, task="language_modelling", image_size=8)
+    said("^<image_size> is for images", "b.csv", "text,label\na,1\nb,2\n", image_size=8)
+    said("give more, <valid> FILE", "d.txt", "a\n", task="language_modelling")
+    said("for the test split; give <test>$", "e.csv", "text,label\na,1\nb,2\n")
+    said("^translation needs <target>: .* of <source>, .* as <source> alone$", "c.txt", lines, **TO)
+    stored = io.BytesIO()
+    np.savez(stored, x_train=np.zeros((9, 4, 5, 3), np.uint8), y_train=np.arange(9) % 2)
+    said("give <image_size> to cut and scale them$", "f.npz", stored.getvalue())
+
+
+TEXT = (("text", "x"),)
+TO: dict[str, Any] = {"task": "translation"}
+
+
+def numbers_as_labels() -> tuple[str, str]:
+    """A file in which the labels are numbers of examples."""
+    return "h.csv", "text,label\n" + "".join(f"t,{n}\n" for n in range(60))
