@@ -10,13 +10,14 @@ What is wrong with a record is told with it and ends nothing; what is wrong with
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,10 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 EXAMPLES = {"label": "0", "image": '"a.png"'}
 ROWS_PER_BATCH = 256
 MOST_LINES_OF_A_ROW = 1000
+UNCLOSED = "a quotation mark that opens here is not closed"
+# A cell of CSV; `open` where its line ends between quotation marks. Inside of a cell that does not
+# begin with one they are characters like others.
+_CELL = '"[^"]*+(?:""[^"]*+)*+(?:"[^{0}]*+|(?P<open>\\Z))|[^{0}]*+'
 
 Row = tuple[int, Mapping[str, Any] | str]  # its number, and what it holds or what is wrong with it
 
@@ -420,19 +425,66 @@ def _flat_names(row: Mapping[str, Any]) -> list[str]:
     return names
 
 
-class _CountedLines:
-    """Lines for Python's reader of CSV; those that cannot be decoded are remembered."""
+class _CsvRecord(NamedTuple):
+    """A record of a CSV file as it stands there.
 
-    def __init__(self, path: Path) -> None:
-        self._lines = numbered_lines(path)
-        self.number = 0
-        self.problem = ""
+    Attributes:
+        line: where it begins, from 1.
+        text: of all its lines.
+        cells: how many it has.
+        problem: why it cannot be used; empty if it can.
+    """
 
-    def __iter__(self) -> Iterator[str]:
-        for line, problem in self._lines:
-            self.number += 1
-            self.problem = self.problem or problem
-            yield f"{line}\n"
+    line: int
+    text: str
+    cells: int
+    problem: str
+
+
+def _csv_records(path: Path, between: str) -> Iterator[_CsvRecord]:
+    """Which lines belong together: a line feed between quotation marks ends no record.
+
+    pandas, which reads what is in the cells, tells neither where a record begins nor that cells
+    are missing.
+
+    Raises:
+        DataError: for a quotation mark that is not closed for very long.
+    """
+    cell = re.compile(_CELL.format(re.escape(between)))
+    lines, begun, ends, problem = list[str](), 0, 0, ""
+    for number, (line, wrong) in enumerate(numbered_lines(path), start=1):
+        if not lines:
+            begun, ends, problem = number, 0, ""
+        more, inside = _ends_of_cells(line, bool(lines), cell, between)
+        lines.append(line)
+        ends, problem = ends + more, problem or wrong
+        if not inside:
+            yield _CsvRecord(begun, "\n".join(lines), ends + 1, problem)
+            lines = []
+        elif number - begun > MOST_LINES_OF_A_ROW:
+            raise DataError(
+                f"{path}:{begun}: {UNCLOSED} within {MOST_LINES_OF_A_ROW:,} lines; write one "
+                "inside of a cell twice"
+            )
+    if lines:
+        yield _CsvRecord(begun, "\n".join(lines), ends + 1, problem or UNCLOSED)
+
+
+def _ends_of_cells(
+    line: str, inside: bool, cell: re.Pattern[str], between: str
+) -> tuple[int, bool]:
+    """How many cells end in a line before its end, and whether that is between quotation marks."""
+    if '"' not in line:
+        return (0, True) if inside else (line.count(between), False)
+    rest, count, place = f'"{line}' if inside else line, 0, 0
+    while True:
+        found = cell.match(rest, place)
+        assert found is not None  # it takes anything, and nothing
+        if found["open"] is not None:
+            return count, True
+        if found.end() == len(rest):
+            return count, False
+        count, place = count + 1, found.end() + 1
 
 
 def _header(path: Path) -> tuple[list[str], str]:
@@ -441,7 +493,13 @@ def _header(path: Path) -> tuple[list[str], str]:
     between = _delimiter(path)
     if between != "\t":
         between = max(",;\t|", key=first.count)
-    names = [name.strip() for name in next(csv.reader([first], delimiter=between), [])]
+    names: list[str] = []
+    for record in _csv_records(path, between):
+        if record.problem:
+            raise DataError(f"{path}:{record.line}: {record.problem}")
+        if record.text.strip():
+            names = [name.strip() for name in _cells([record.text], between)[0]]
+            break
     if not names:
         raise DataError(f"{path} is empty; its first line should name the columns")
     double = next((name for name in names if not name or names.count(name) > 1), None)
@@ -455,34 +513,43 @@ def _header(path: Path) -> tuple[list[str], str]:
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     names, between = _header(path)
-    csv.field_size_limit(2**31 - 1)
-    lines = _CountedLines(path)
-    reader = csv.reader(lines, delimiter=between)
-    headed, begun = False, 1
-    while True:
-        begun, lines.problem = lines.number + 1, ""
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield begun, str(error)
-            continue
-        if lines.number - begun > MOST_LINES_OF_A_ROW:
-            raise DataError(
-                f"{path}:{begun}: a quotation mark that opens here is not closed within "
-                f"{MOST_LINES_OF_A_ROW:,} lines; write one inside of a cell twice"
-            )
-        if not cells:
-            continue
-        if not headed:
-            headed = True
-        elif lines.problem:
-            yield begun, lines.problem
-        elif len(cells) != len(names):
-            yield begun, f"has {len(cells)} cells, and there are {len(names)} columns"
-        else:
-            yield begun, dict(zip(names, cells, strict=True))
+    records = (one for one in _csv_records(path, between) if one.text or one.problem)
+    next(one for one in records if one.text.strip())  # the header
+    while part := list(itertools.islice(records, ROWS_PER_BATCH)):
+        whole = [one.text for one in part if not one.problem and one.cells == len(names)]
+        cells = iter(_cells(whole, between))
+        for one in part:
+            if one.problem:
+                yield one.line, one.problem
+            elif one.cells != len(names):
+                yield one.line, f"has {one.cells} cells, and there are {len(names)} columns"
+            else:
+                yield one.line, dict(zip(names, next(cells), strict=True))
+
+
+def _cells(records: Sequence[str], between: str) -> list[tuple[str, ...]]:
+    """The cells of records that have equally many, as texts: ``NA`` and ``001`` stay what they are.
+
+    Args:
+        records: of a CSV file, each whole.
+        between: what stands between cells.
+    """
+    if not records:
+        return []
+    import pandas
+
+    table = pandas.read_csv(
+        StringIO("\n".join(records)),
+        sep=between,
+        header=None,
+        index_col=False,
+        dtype=str,
+        keep_default_na=False,
+        skip_blank_lines=False,
+        lineterminator="\n",
+    )
+    assert len(table) == len(records)
+    return list(table.itertuples(index=False, name=None))
 
 
 def _arrow_rows(path: Path, wanted: Iterable[str]) -> Iterator[Row]:
