@@ -43,6 +43,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 }
 EXAMPLES = {"label": "0", "image": '"a.png"'}
 ROWS_PER_BATCH = 256
+CHARACTERS_PER_BATCH = 1 << 20  # of CSV, whose records are long or short
 MOST_LINES_OF_A_ROW = 1000
 UNCLOSED = "a quotation mark that opens here is not closed"
 # A cell of CSV; `open` where its line ends between quotation marks. Inside of a cell that does not
@@ -515,7 +516,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
     names, between = _header(path)
     records = (one for one in _csv_records(path, between) if one.text or one.problem)
     next(one for one in records if one.text.strip())  # the header
-    while part := list(itertools.islice(records, ROWS_PER_BATCH)):
+    for part in _batches_of(records):
         whole = [one.text for one in part if not one.problem and one.cells == len(names)]
         cells = iter(_cells(whole, between))
         for one in part:
@@ -525,6 +526,18 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 yield one.line, f"has {one.cells} cells, and there are {len(names)} columns"
             else:
                 yield one.line, dict(zip(names, next(cells), strict=True))
+
+
+def _batches_of(records: Iterable[_CsvRecord]) -> Iterator[list[_CsvRecord]]:
+    part, size = list[_CsvRecord](), 0
+    for one in records:
+        part.append(one)
+        size += len(one.text) + 1
+        if size >= CHARACTERS_PER_BATCH:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _cells(records: Sequence[str], between: str) -> list[tuple[str, ...]]:

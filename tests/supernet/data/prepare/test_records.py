@@ -270,6 +270,14 @@ def test_a_cell_of_several_lines_counts_all_of_them(tmp_path: Path) -> None:
     assert (last.line, last.values) == (8, ("de", '"f'))
 
 
+def test_a_column_alone_may_have_empty_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text\n""\n" "\n\n  \n"a\n"\nb\n')
+    found = read_records([path], Columns((("text",),)))
+    right = [(2, ""), (3, " "), (5, "  "), (6, "a\n"), (8, "b")]
+    assert [(one.line, *one.values) for one in found] == right
+
+
 def slowly(text: str) -> list[tuple[int, Any]]:
     """Line and cells, or their number where it is not 2, as Python's own reader finds them."""
     reader, found, last = csv.reader(io.StringIO(text, newline="\n")), list[tuple[int, Any]](), 0
