@@ -20,6 +20,7 @@ from typing import Any
 
 from search_spaces.errors import NasError
 from service.api.space_reader import limited
+from service.data_wording import marked
 from service.settings import GIB, MIB
 
 CPU_S, MEMORY_MB = 3600, 4096
@@ -36,7 +37,8 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             given.
 
     Returns:
-        ``found``: what is to be known of the data set, or ``problem``: what is wrong.
+        ``found``: what is to be known of the data set, or ``problem``: what is wrong; with marks of
+        `service.data_wording`.
     """
     from supernet.data.prepare import prepare
     from supernet.data.prepare.doctor import MOST_SHOWN
@@ -52,15 +54,17 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             columns=tuple(sorted(order.get("columns", {}).items())),
             group_by=order.get("group_by"),
             skip_bad=order.get("skip_bad", False),
+            called=marked,
         )
         prepared = prepare(request, _Teller())
     except NasError as error:
         return {"problem": _without_paths(str(error), source, out)}
     manifest = prepared.manifest
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    found = {"family": manifest.content, "task": manifest.task, "bytes": size}
-    left_out = [_without_paths(one, source, out) for one in prepared.bad[:MOST_SHOWN]]
-    return {"found": {**found, "left_out": left_out}}
+    found: dict[str, Any] = {"family": manifest.content, "task": manifest.task, "bytes": size}
+    for name, lines in (("left_out", prepared.bad), ("ignored", prepared.ignored)):
+        found[name] = [_without_paths(one, source, out) for one in lines[:MOST_SHOWN]]
+    return {"found": {**found, "num_ignored": len(prepared.ignored)}}
 
 
 def _without_paths(text: str, source: Path, out: Path) -> str:

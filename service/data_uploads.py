@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from search_spaces.files import write_json
 from service.auth import Token
+from service.data_wording import told
 from service.settings import Settings, environment_of_process
 from service.uploads import (
     ASIDE,
@@ -39,6 +40,7 @@ from service.uploads import (
     disk_full,
     read_facts,
 )
+from supernet.data.option_names import Called
 
 MODULE = "service.data_preparing"
 ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", ".txt", ".gz")
@@ -60,7 +62,7 @@ class DataUpload:
         bytes: of the file.
         received: of them, that have come.
         state: ``coming``, ``checking``, ``failed`` or ``lost``, when the service ended meanwhile.
-        note: what is being done, or what is wrong.
+        note: what is being done, or what is wrong; with marks of `service.data_wording`.
         options: how it is prepared, as `service.data_preparing` takes it.
     """
 
@@ -72,6 +74,27 @@ class DataUpload:
     state: str
     note: str
     options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a data set does not hold of the file that was uploaded.
+
+    Attributes:
+        left_out: what could not be used, each with file and line.
+        ignored: what was not read, such as columns that nothing needs; the first of it.
+        num_ignored: all of it.
+    """
+
+    left_out: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    num_ignored: int = 0
+
+    def told(self, called: Called) -> Findings:
+        """The same in the words of whoever reads it."""
+        left_out = tuple(told(line, called) for line in self.left_out)
+        ignored = tuple(told(line, called) for line in self.ignored)
+        return Findings(left_out, ignored, self.num_ignored)
 
 
 class DataUploads(Uploads):
@@ -257,9 +280,13 @@ class DataUploads(Uploads):
         for prefix in (COMING, ASIDE):
             self._discard(self._root / owner / f"{prefix}{identity}")
 
-    def left_out(self, one: Uploaded) -> list[str]:
-        """What could not be used of a data set and was left out, each with file and line."""
-        return [str(line) for line in read_facts(one.folder / FACTS_FILE).get("left_out", [])]
+    def findings(self, one: Uploaded) -> Findings:
+        """What a data set does not hold of its file, with marks of `service.data_wording`."""
+        facts = read_facts(one.folder / FACTS_FILE)
+        left_out, ignored = (
+            tuple(map(str, facts.get(name, ()))) for name in ("left_out", "ignored")
+        )
+        return Findings(left_out, ignored, int(facts.get("num_ignored", 0)))
 
     def names(self, viewer: Token) -> dict[str, Path]:
         """The data sets that somebody has uploaded, by name."""

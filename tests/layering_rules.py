@@ -65,7 +65,12 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),
-    "pandas": ("nas.results.tables", "service.client", "nas.run.evaluators.table"),
+    "pandas": (
+        "nas.results.tables",
+        "nas.run.evaluators.table",
+        "service.client",
+        "supernet.data.prepare.records",
+    ),
     "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),
     "sacrebleu": ("supernet.tasks.bleu",),

@@ -13,6 +13,7 @@ from nas import version as nas_version
 from nas.console.commands import (
     architectures,
     cache,
+    cluster,
     data,
     evaluate,
     export,
@@ -44,6 +45,7 @@ architectures_app = typer.Typer(
     no_args_is_help=True, epilog="Example: nas architectures export arch.json --format text"
 )
 cache_app = typer.Typer(no_args_is_help=True, epilog="Example: nas cache list")
+cluster_app = typer.Typer(no_args_is_help=True, epilog="Example: nas cluster check")
 data_app = typer.Typer(no_args_is_help=True, epilog="Example: nas data prepare --help")
 
 
@@ -161,6 +163,20 @@ _add(app, "report", runs.report, LOOK, "nas report runs/digits-1a2b3c4d")
 app.add_typer(cache_app, name="cache", help="List and remove what was timed.", rich_help_panel=LOOK)
 _add(cache_app, "list", cache.list_cache, None, "nas cache list --json")
 _add(cache_app, "clear", cache.clear, None, "nas cache clear 3f2a", "nas cache clear --all")
+app.add_typer(
+    cluster_app,
+    name="cluster",
+    help="See whether a Ray cluster is fit for a search.",
+    rich_help_panel=LOOK,
+)
+_add(
+    cluster_app,
+    "check",
+    cluster.check,
+    None,
+    "nas cluster check",
+    "nas cluster check --ray-address 10.0.0.1:6379 --run /shared/runs --data /shared/wmt14",
+)
 app.add_typer(
     space_app, name="space", help="List, show and check search spaces.", rich_help_panel=SPACES
 )

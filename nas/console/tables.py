@@ -29,6 +29,7 @@ from nas.console.formatting import (
 )
 from nas.console.output import out, say
 from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, Objective
+from nas.run.duration import not_told
 from nas.run.events import DurationTold
 from nas.search.doubtful import key, marked
 from nas.search.front import Front, FrontEntry
@@ -216,7 +217,8 @@ def duration_table(told: DurationTold) -> Table | Text:
         made.add_row(one["label"], one["what"], duration(one["seconds"]))
     made.add_section()
     whole = "" if math.isclose(left, told.seconds) else f"of {duration(told.seconds)} told; "
-    made.add_row("in all", f"{whole}{told.about}", duration(left), style="bold")
+    lacking = not_told(one["label"] for one in told.stages if one["seconds"] is None)
+    made.add_row("in all", f"{whole}{told.about}{lacking}", duration(left), style="bold")
     return made
 
 

@@ -54,9 +54,14 @@ def _kind(error: Exception) -> FailureKind:
         return "timeout"
     if isinstance(error, DivergedError):
         return "not finite"
+    return "memory" if out_of_memory(error) else "error"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory does not suffice, be it the machine's or a device's."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "memory"
-    return "memory" if any(words in str(error) for words in _NO_MEMORY) else "error"
+        return True
+    return any(words in str(error) for words in _NO_MEMORY)
 
 
 @contextmanager

@@ -37,6 +37,13 @@ FailureKind = Literal["error", "memory", "timeout", "worker died", "not finite"]
 
 TRIES = 2
 EVALUATION_TIMEOUT_S = 3600.0
+# A node that may time networks offers one of these: ray start --resources='{"nas_latency_cpu": 1}'.
+LATENCY_PREFIX = "nas_latency_"
+
+
+def latency_resource(device: str) -> str:
+    """The resource that reserves a device for timing, for ``cpu``, ``cuda`` or ``cuda:N``."""
+    return LATENCY_PREFIX + device.partition(":")[0]
 
 
 @dataclass(frozen=True)

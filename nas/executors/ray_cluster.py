@@ -12,29 +12,25 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import ray
+from ray.exceptions import RayError
 
-from nas.executors.base import ExecutorSettings
+from nas.executors.base import ExecutorSettings, latency_resource
 from search_spaces.errors import ExecutorError
 
-# A node that may time networks offers one of these: ray start --resources='{"nas_latency_cpu": 1}'.
-LATENCY_RESOURCE = "nas_latency_{device}"
 # What a Ray of our own keeps in shared memory; more goes to the disk.
 OBJECT_STORE_BYTES = 512 * 2**20
 CONNECT_TIMEOUT_S = 20.0
+# How often, once a second, Ray tries to speak to a head; 20 times where this is not set.
+TRIES_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-def latency_resource(device: str) -> str:
-    """The resource that reserves a device for timing, for ``cpu``, ``cuda`` or ``cuda:N``."""
-    return LATENCY_RESOURCE.format(device=device.partition(":")[0])
 
 
 class RayCluster:
@@ -46,10 +42,11 @@ class RayCluster:
         settings: which cluster.
         cpus: CPUs a Ray of one's own has to have at least; it has those of the machine if they are
             more.
+        alternative: whether a Ray of one's own would do as well, which a refusal then tells.
     """
 
-    def __init__(self, settings: ExecutorSettings, cpus: int = 1) -> None:
-        self._settings, self._cpus = settings, cpus
+    def __init__(self, settings: ExecutorSettings, cpus: int = 1, alternative: bool = True) -> None:
+        self._settings, self._cpus, self._alternative = settings, cpus, alternative
         self._begun = False
         self._folder: str | None = None
 
@@ -57,7 +54,8 @@ class RayCluster:
         """Connect, unless that was done.
 
         Raises:
-            ExecutorError: when there is no such cluster.
+            ExecutorError: when there is no such cluster, or it asks for a token that this machine
+                does not have.
         """
         if ray.is_initialized():
             return
@@ -65,7 +63,7 @@ class RayCluster:
         try:
             with own_signals():
                 self._init()
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, RayError) as error:
             raise ExecutorError(self._refused(error)) from error
         self._begun = True
 
@@ -73,7 +71,7 @@ class RayCluster:
         address = self._settings.ray_address
         if address is not None:
             _knock(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            _join(address)
             return
         self._folder = own_folder()
         with own_token():
@@ -89,13 +87,19 @@ class RayCluster:
             )
 
     def _refused(self, error: Exception) -> str:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         address = self._settings.ray_address
         if address is None:
-            return f"Ray could not be started on this machine: {reason}"
+            return f"Ray could not be started on this machine: {_reason(error)}"
+        if _wants_token(error):
+            return (
+                f"this machine and the Ray cluster at {address} do not share a token: "
+                f"{_token_fault()}"
+            )
+        place = "on this machine" if address == "auto" else f"at {address}"
+        other = ", or leave --ray-address out" if self._alternative else ""
         return (
-            f"there is no Ray cluster to be had at {address} ({reason}); start one with "
-            "ray start --head, give the address it prints, or leave --ray-address out"
+            f"there is no Ray cluster to be had {place} ({_reason(error)}); start one with "
+            f"ray start --head, {'' if other else 'or '}give the address it prints{other}"
         )
 
     def close(self) -> None:
@@ -121,6 +125,64 @@ def _knock(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+
+
+def _join(address: str) -> None:
+    """Connect to a cluster whose head answers.
+
+    A head that asks for a token refuses each of Ray's tries alike, so there is one at first.
+    """
+    join = partial(ray.init, address, log_to_driver=False, logging_level=logging.ERROR)
+    if TRIES_VARIABLE in os.environ:
+        join()
+        return
+    os.environ[TRIES_VARIABLE] = "1"
+    try:
+        join()
+        return
+    except ConnectionError as error:
+        if _wants_token(error):
+            raise
+    finally:
+        del os.environ[TRIES_VARIABLE]
+    join()
+
+
+def _wants_token(error: BaseException | None) -> bool:
+    """Whether it came of a token that is missing or another one."""
+    while error is not None:
+        # Where Ray tries again it keeps no more than the text of what came before.
+        if "AuthenticationError" in f"{type(error).__name__}: {error}":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _token_fault() -> str:
+    """What this machine lacks to be let in, and how to get it."""
+    own = Path.home() / ".ray" / "auth_token"
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    copy = f"copy ~/.ray/auth_token of the cluster's head to {own} here"
+    mode = "export RAY_AUTH_MODE=token"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        source = "the variable RAY_AUTH_TOKEN"
+    elif named:
+        source = named
+        if not (Path(named).is_file() and Path(named).stat().st_size):
+            return f"RAY_AUTH_TOKEN_PATH names {named}, which is not there or empty; name its file"
+    elif own.is_file():
+        source = str(own)
+    else:
+        return f"it has none; {copy}, or set RAY_AUTH_TOKEN to it, and {mode}"
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return f"it does not send the one in {source}; {mode}"
+    return f"the one in {source} is another; {copy}, or name the right one there"
+
+
+def _reason(error: BaseException) -> str:
+    """An error's first sentence, without what Ray advises; all lines where one announces others."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines) if lines[0].endswith(":") else lines[0].partition(". ")[0]
 
 
 def own_folder() -> str:

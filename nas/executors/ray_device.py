@@ -16,9 +16,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from latency.turns import waiting
 from nas.executors.attempts import sentence
-from nas.executors.base import TRIES
+from nas.executors.base import TRIES, latency_resource
 from nas.executors.board import Board
-from nas.executors.ray_cluster import RayCluster, latency_resource
+from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_worker import DeviceWorker, Place, WorkOrder
 from search_spaces.errors import ExecutorError, NasError
 

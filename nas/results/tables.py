@@ -22,14 +22,12 @@ from nas.results.contents import RunContents
 from nas.results.partial_front import PartialFront, partial_front
 from nas.results.reader import read_contents
 from nas.results.state import open_run
+from nas.run.events import StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from nas.run.layout import EVENTS_FILE
 from nas.run.stages import stage_label, stages_of_run
 from nas.search.front import FrontEntry, as_rows
 from search_spaces.architecture import Architecture
-from search_spaces.files import read_lines
 from search_spaces.genotypes import Network
-from search_spaces.json_text import parse_json
 from search_spaces.space import Slot
 
 if TYPE_CHECKING:
@@ -177,16 +175,12 @@ def _gene(network: Architecture, slot: Slot) -> int | str | None:
 def _times(folder: RunFolder) -> dict[str, dict[str, float]]:
     """Stage → when it last began and ended, in seconds since 1970, as the events tell."""
     found: dict[str, dict[str, float]] = {}
-    for line in read_lines(folder.path / EVENTS_FILE):
-        try:
-            event = parse_json(line.decode())
-            kind, stage, time = event["event"], str(event["stage"]), float(event["time"])
-        except (ValueError, LookupError, TypeError):
-            continue  # cut off by a crash of an earlier version, which went on behind it
-        if kind == "StageStarted":
-            found[stage] = {"started": time}
-        elif kind == "StageFinished":
-            found.setdefault(stage, {})["ended"] = time
+    for told_at, event in folder.events():
+        match event:
+            case StageStarted(stage):
+                found[stage] = {"started": told_at}
+            case StageFinished(stage):
+                found.setdefault(stage, {})["ended"] = told_at
     return found
 
 

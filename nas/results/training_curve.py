@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from nas.results.contents import Epoch
+from nas.run.events import Progress
 from nas.run.folder import RunFolder
-from nas.run.layout import EVENTS_FILE
 from nas.run.stages import RETRAIN
-from search_spaces.files import read_lines
-from search_spaces.json_text import finite_number, parse_json
+from search_spaces.json_text import UNREADABLE, finite_number
 
 
 def training_curve(folder: RunFolder, network_id: str) -> tuple[Epoch, ...]:
     """The epochs of a network's training, in order; none where it was not trained.
 
-    Of an epoch that was done again after an interruption the last counts. Lines that cannot be read
-    are passed over, as everywhere in a run's diary.
+    Of an epoch that was done again after an interruption the last counts.
     """
-    stage = RETRAIN + network_id
     found: dict[int, Epoch] = {}
-    for line in read_lines(folder.path / EVENTS_FILE):
-        if stage.encode() not in line:  # there may be tens of thousands of others
+    for _, event in folder.events(RETRAIN + network_id):
+        if not isinstance(event, Progress):
             continue
         try:
-            event = parse_json(line.decode())
-            if event["event"] != "Progress" or event["stage"] != stage:
-                continue
-            values, number = event["values"], int(event["done"])
-            judged = values.get("validation_loss")
+            number, judged = int(event.done), event.values.get("validation_loss")
             found[number] = Epoch(
                 number,
-                finite_number(values["loss"]),
+                finite_number(event.values["loss"]),
                 None if judged is None else finite_number(judged),
                 None,
             )
-        except (ValueError, LookupError, TypeError, AttributeError):
-            continue
+        except UNREADABLE:
+            continue  # it tells of something else
     return tuple(found[number] for number in sorted(found))

@@ -23,6 +23,7 @@ from supernet.training_settings import TrainingSettings, epoch_updates, planned_
 
 # What a calibration measures, in seconds.
 UPDATE = "update of the supernet"
+DISTIL_UPDATE = "update of the kinds of attention"
 OWN_UPDATE = "update of a drawn network"
 PLAIN_UPDATE = "update of the baseline"
 CHOSEN_UPDATE = "update of a chosen network"
@@ -145,6 +146,12 @@ class Asked:
 def counted(number: float, one: str, several: str = "") -> str:
     """``1 update``, ``1,380 updates``."""
     return f"{number:,.0f} {one if number == 1 else several or one + 's'}"
+
+
+def not_told(labels: Iterable[str]) -> str:
+    """``; not told: Take over the checkpoint``, of stages behind a sum that lacks them."""
+    named = ", ".join(labels)
+    return f"; not told: {named}" if named else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from nas.request.protected_choices import ProtectedChoices, checked_protected
 from nas.request.spec import SearchSpec, build_spec
-from nas.run.events import Event, event_to_json
+from nas.run.events import Event, event_from_json, event_to_json
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
@@ -34,7 +34,7 @@ from nas.run.layout import (
 )
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import append_lines, read_lines, write_atomically
-from search_spaces.json_text import finite_number, parse_json
+from search_spaces.json_text import UNREADABLE, finite_number, parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,25 @@ class RunFolder:
         """Keep an event, with the time, in ``events.jsonl``."""
         line = json.dumps({"time": round(time.time(), 3), **event_to_json(event)})
         append_lines(self.path / EVENTS_FILE, [line], sync=False)
+
+    def events(self, stage: str = "") -> Iterator[tuple[float, Event]]:
+        """The events that were kept, each behind its time in seconds since 1970.
+
+        Lines that cannot be read are passed over, and so is what other versions told.
+
+        Args:
+            stage: whose they are; empty for all.
+        """
+        for line in read_lines(self.path / EVENTS_FILE):
+            if stage.encode() not in line:  # there may be tens of thousands of others
+                continue
+            try:
+                data = parse_json(line.decode())
+                told_at, event = finite_number(data["time"]), event_from_json(data)
+            except UNREADABLE:
+                continue  # it was cut off, by a crash of a version that went on behind it
+            if event is not None and stage in ("", event.stage):
+                yield told_at, event
 
 
 @contextmanager

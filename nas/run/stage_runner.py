@@ -15,12 +15,10 @@ from typing import TypeVar
 from latency.turns import computing, give_way
 from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
 from nas.run.folder import RunFolder, checksum
-from nas.run.layout import EVENTS_FILE, begun_file
+from nas.run.layout import begun_file
 from nas.run.opened import OpenedRun
 from nas.run.stages import SEARCH_STAGES, Stage
 from search_spaces.errors import DamagedRunError
-from search_spaces.files import read_lines
-from search_spaces.json_text import UNREADABLE, parse_json
 
 RunT = TypeVar("RunT", bound=OpenedRun)
 Work = Callable[[RunT], Iterator[Event]]
@@ -86,18 +84,16 @@ def seconds_before(folder: RunFolder, stage: str) -> float:
     if not folder.has(begun_file(stage)):
         return 0.0
     spent, begun, last = 0.0, 0.0, 0.0  # 0 where no session works on it
-    for line in read_lines(folder.path / EVENTS_FILE):
-        try:
-            event = parse_json(line.decode())
-            kind, name, now = event["event"], event["stage"], float(event["time"])
-        except UNREADABLE:
-            continue  # a line that was cut
-        opens = kind in ("StageStarted", "StageSkipped") and name in (FIRST, stage)
-        if opens or (kind == "StageFinished" and name == stage):
-            spent = spent + last - begun if opens else 0.0
-            begun = last = now if kind == "StageStarted" and name == stage else 0.0
-        elif begun:
-            last = now
+    for told_at, event in folder.events():
+        match event:
+            case StageStarted(name) | StageSkipped(name) if name in (FIRST, stage):
+                spent += last - begun
+                works = isinstance(event, StageStarted) and name == stage
+                begun = last = told_at if works else 0.0
+            case StageFinished(name) if name == stage:
+                spent = begun = last = 0.0
+            case _ if begun:
+                last = told_at
     return spent + last - begun
 
 

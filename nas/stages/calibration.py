@@ -24,6 +24,7 @@ from nas.profiling.timed_work import SESSION_ROUNDS, network_cost, timed_call
 from nas.run.duration import (
     CHECK,
     CHOSEN_UPDATE,
+    DISTIL_UPDATE,
     EVALUATION,
     FIT,
     GENERATION,
@@ -37,10 +38,11 @@ from nas.run.duration import (
 )
 from nas.run.evaluator import validation_quality
 from nas.run.opened import OpenedRun
-from nas.run.pace import Clock, update_seconds
+from nas.run.pace import MOST_UPDATES, Clock, update_seconds
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
+from nas.stages.distil import inputs_of
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.operators import largest, sample_distinct
@@ -48,6 +50,7 @@ from search_spaces.plain import plain_rows
 from supernet.beam_search import BeamSettings
 from supernet.building import build_network, build_supernet
 from supernet.extraction import Supernet
+from supernet.inheritance.local import LocalDistillation
 from supernet.tasks.evaluation import evaluate, score
 from supernet.training.sampling import SingleNetwork, build_sampler
 
@@ -95,6 +98,7 @@ class _Bench:
         name, _, part = unit.partition(": ")
         ways: Mapping[str, Callable[[str], float]] = {
             UPDATE: lambda _: self._update(),
+            DISTIL_UPDATE: lambda _: self._distillation(),
             OWN_UPDATE: lambda _: self._own_s,
             PLAIN_UPDATE: lambda _: self._plain_s,
             CHOSEN_UPDATE: lambda _: math.sqrt(self._own_s * self._plain_s),
@@ -156,6 +160,26 @@ class _Bench:
             self._clock,
             teacher=self._run.teacher,
         )
+
+    def _distillation(self) -> float:
+        """Seconds of an update of all kinds in all layers; with random weights it takes as long."""
+        assert self._run.checkpoint is not None  # who else has the stage
+        local = LocalDistillation(
+            self._space,
+            self._supernet.state_dict(),
+            self._run.checkpoint,
+            inputs_of(self._run),
+            updates=MOST_UPDATES + 2,  # what comes behind the last one never comes
+            learning_rate=self._budget.distil.learning_rate,
+            device=self._device,
+        )
+        updates = local.run()
+        if next(updates, None) is None:  # which warms up; none, where there is nothing to learn
+            return 0.0
+        spent: list[float] = []
+        while len(spent) < MOST_UPDATES and sum(spent) < ENOUGH_S:
+            spent.append(self._took(lambda: next(updates)))
+        return float(np.mean(spent))
 
     @cached_property
     def _own_s(self) -> float:

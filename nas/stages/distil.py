@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from nas.run.duration import Asked, Plan, counted
+from nas.run.duration import DISTIL_UPDATE, Asked, Part, Plan, counted
 from nas.run.events import Event, Progress
 from nas.run.layout import (
     DISTIL_CHECKPOINTS,
@@ -15,8 +15,9 @@ from nas.run.layout import (
     DISTILLED_FILE,
     INHERITED_FILE,
 )
+from nas.run.opened import OpenedRun
 from nas.stages.base import Run
-from supernet.inheritance.local import LocalDistillation
+from supernet.inheritance.local import JUDGED_BATCHES, LocalDistillation
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 
@@ -29,7 +30,7 @@ def work(run: Run) -> Iterator[Event]:
         run.space,
         load(path / INHERITED_FILE)["weights"],
         run.checkpoint,
-        _inputs(run),
+        inputs_of(run),
         updates=budget.updates,
         learning_rate=budget.learning_rate,
         device=run.computes_on,
@@ -43,7 +44,7 @@ def work(run: Run) -> Iterator[Event]:
     shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def _inputs(run: Run) -> Callable[[int], Tensor]:
+def inputs_of(run: OpenedRun) -> Callable[[int], Tensor]:
     """The inputs of each update, which its number alone decides; asked for in order, mostly."""
     task, spec = run.quick_task, run.spec
 
@@ -72,6 +73,11 @@ def _inputs(run: Run) -> Callable[[int], Tensor]:
 
 
 def plan(asked: Asked) -> Plan:
-    """How much there is to do."""
-    updates = counted(asked.spec.budget.distil.updates, "update")
-    return Plan(f"{updates} of every kind in every layer, whose time is not told", told=False)
+    """How much there is to do.
+
+    What was learnt is judged, what was there before is too, and outputs are fitted: three times the
+    first batches are read without learning, which takes a third of an update, about.
+    """
+    updates = asked.spec.budget.distil.updates
+    what = f"{counted(updates, 'update')} of every kind in every layer"
+    return Plan(what, (Part(DISTIL_UPDATE, updates + JUDGED_BATCHES),))

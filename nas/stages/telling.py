@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from latency.device import usable_cores
+from nas.executors.attempts import out_of_memory
 from nas.objectives import OBJECTIVES
 from nas.request.spec import SearchSpec
 from nas.run.duration import (
@@ -34,7 +35,7 @@ from nas.run.stages import REPORT, search_stages
 from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
-from search_spaces.errors import DamagedRunError
+from search_spaces.errors import DamagedRunError, NasError
 
 CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
 TRAINED_LABEL = "Train the winner"
@@ -79,7 +80,11 @@ def duration_of(spec: SearchSpec, known: Mapping[str, float]) -> Duration:
 
 
 def _told(run: Run, known: Mapping[str, float]) -> Duration:
-    """The duration; or why it cannot be told, for no search shall fail for that."""
+    """The duration; or why it cannot be told.
+
+    No search fails because its data, its workers or the memory do not let it be calibrated: what
+    they lack is told, and the stage that needs it tells it again. A mistake of our own is raised.
+    """
     if run.spec.evaluator is not None:
         return Duration(reason="only the evaluator knows how long its answers take")
     begun = time.perf_counter()
@@ -88,12 +93,22 @@ def _told(run: Run, known: Mapping[str, float]) -> Duration:
         units = dict.fromkeys(part.unit for _, _, plan in stages for part in plan.parts)
         seconds = {**known, **calibrate(run, [unit for unit in units if unit not in known])}
     except Exception as error:
-        return Duration(reason=f"calibrating failed: {error or type(error).__name__}")
+        why = _why(error)
+        if not why:
+            raise
+        return Duration(reason=f"calibrating failed: {why}")
     told = tuple(
         StageDuration(name, label, plan.what, plan.seconds(seconds, workers))
         for name, label, plan in stages
     )
     return Duration(told, seconds, time.perf_counter() - begun, workers)
+
+
+def _why(error: Exception) -> str:
+    """What kept a calibration from ending; empty for a mistake of our own."""
+    if out_of_memory(error):
+        return "the memory does not suffice"
+    return str(error) if isinstance(error, NasError | OSError) else ""
 
 
 def asked(run: Run) -> Asked:

@@ -70,6 +70,7 @@ _LENGTH = {"epochs", "epoch_updates", "max_updates", "check_every", "num_probes"
 AMOUNTS: Any = {
     "supernet": _LENGTH,
     "retrain": _LENGTH,
+    "distil": {"updates"},
     "rounds": True,
     "own_updates": True,
     "own_seeds": True,
@@ -185,7 +186,8 @@ class SpaceReader:
         """
         spec = build_spec(**json.loads(search.spec))
         steps = spec.budget.model_dump_json(exclude=AMOUNTS)
-        key = (spec.space_toml, spec.dataset, spec.data, spec.device, spec.quality, steps)
+        begun = None if spec.start is None else spec.start.folder
+        key = (spec.space_toml, spec.dataset, spec.data, begun, spec.device, spec.quality, steps)
         size = 0 if spec.data is None else _bytes_of(Path(spec.data))
         asked = {"spec": search.spec, "known": self._calibrations.get(key, {}), "size": size}
         told = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,6 +16,7 @@ from service.api.problems import ProblemError
 from service.api.routes.data import DataOptions, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
 from service.data_uploads import ENDINGS
+from service.data_wording import of_command, told
 from supernet.data.manifest_tables import class_sheet, shared_examples, split_sheet
 
 COLUMN = "column."  # how fields of the form begin that name one
@@ -26,15 +28,32 @@ COLUMNS = {
     "source": ("sources", "translation"),
     "target": ("translations", "translation"),
 }
+# Field of a preparation → its label in the form.
+LABELS = {
+    "source": "File",
+    **{f"columns.{role}": f"Column of {what}" for role, (what, _) in COLUMNS.items()},
+    "group_by": "Column of groups",
+    "image_size": "Side of pictures, pixels",
+    "skip_bad": "leave out examples that cannot be used",
+}
+SHOWN = 10  # of what was not read; how many that is stands beside
 
 router = APIRouter(prefix="/data", route_class=Page)
+
+
+def called(field: str) -> str:
+    """What the form calls a field of a preparation."""
+    if field == "columns":
+        return "“Column of …”"
+    return f"“{LABELS[field]}”" if field in LABELS else of_command(field)
 
 
 @router.get("")
 def data(request: Request, token: Submitter, context: InContext) -> Response:
     """The data sets that the viewer's searches may name, and uploads on their way."""
     mine = {one.name: one for one in context.data.seen_by(token) if one.owner == token.name}
-    coming = context.data.on_their_way(token.name)
+    found = context.data.on_their_way(token.name)
+    coming = [replace(one, note=told(one.note, called)) for one in found]
     return page(
         request,
         "data",
@@ -42,6 +61,7 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
         mine=mine,
         coming=coming,
         columns=COLUMNS,
+        labels=LABELS,
         endings=", ".join(ENDINGS),
         moving=any(one.state == "checking" for one in coming),
         most_bytes=context.settings.upload_data_bytes,
@@ -51,7 +71,7 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
 @router.get("/sets/{name}")
 def data_set(request: Request, name: str, token: AnyRole, context: InContext) -> Response:
     """What one of the viewer's data sets holds, as `nas data prepare` tells it."""
-    one, manifest, left_out = found_data(name, token, context)
+    one, manifest, findings = found_data(name, token, context)
     sheets = {"Splits": split_sheet(manifest)}
     if manifest.splits["train"].classes:
         sheets["Classes"] = class_sheet(manifest)
@@ -60,7 +80,8 @@ def data_set(request: Request, name: str, token: AnyRole, context: InContext) ->
         "data_set",
         one=one,
         sheets=sheets,
-        left_out=left_out,
+        findings=findings.told(called),
+        most_ignored=SHOWN,
         shared=shared_examples(manifest),
     )
 

@@ -14,6 +14,8 @@ from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown, texts_of
 from nas.request.protected_choices import NONE
 from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
+from nas.run.duration import not_told
+from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
@@ -90,12 +92,19 @@ class Chosen:
         form: the fields; those of an earlier request where none were filled in yet.
         toml: the space's text, where it came with that request.
         note: what of that request the form cannot show.
+        baseline: a network of one's own that came with that request, as JSON.
     """
 
     space: SearchSpace
     form: Fields
     toml: str | None = None
     note: str | None = None
+    baseline: Mapping[str, Any] | None = None
+
+    @property
+    def own_baseline(self) -> list[str]:
+        """What the form calls that network; empty without one."""
+        return [] if self.baseline is None else [_network(self.baseline)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +190,9 @@ async def duration(token: Submitter, context: InContext, form: Form) -> Response
     if not told.reason:
         longest = sorted(told.stages, key=lambda one: -(one.seconds or 0.0))[:2]
         most = ", ".join(f"{one.label} {seconds(one.seconds or 0.0)}" for one in longest)
-        text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine."
+        lacking = not_told(one.label for one in told.stages if one.seconds is None)
+        text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine"
+        text += f"{lacking}."
     return JSONResponse({"duration": text})
 
 
@@ -230,7 +241,7 @@ def _form_page(
         offers=offers,
         lacking=next((one.problem for one in offers if one.name == space.name), None),
         groups=GROUPS,
-        controls=controls(context, space, form, token),
+        controls=controls(context, chosen, token),
         costs=COSTS,
         labels={name: OBJECTIVES[name].label for name in COSTS},
         units={name: OBJECTIVES[name].symbol for name in COSTS},
@@ -276,17 +287,18 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     request = dict(job.request)
     if job.kind is not Kind.search or request.get("evaluator"):
         raise ProblemError(422, "only searches of this project's networks have a form")
-    toml = request.get("space_toml")
+    toml, own = request.get("space_toml"), request.get("baseline")
+    baseline = own if isinstance(own, dict) else None
     if toml is None:
         space = _space(context, _one(form, "space") or str(request.get("space") or DEFAULT_SPACE))
     else:
         space = parse_space(str(toml), job.space)
     if len(form) > 1:  # it was filled in already
-        return Chosen(space, form, toml)
+        return Chosen(space, form, toml, baseline=baseline)
     rows = _fields(space)
     lost = [name for name in request.get("restrict", {}) if name not in rows]
     note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
-    return Chosen(space, {**form, **form_of(request, space)}, toml, note)
+    return Chosen(space, {**form, **form_of(request, space)}, toml, note, baseline)
 
 
 def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[str]]:
@@ -295,7 +307,8 @@ def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[st
     for name, value in request.items():
         field = JobRequest.model_fields.get(name)
         if field is not None and not shown(field).apart and value is not None:
-            form[name] = texts_of(value)
+            own = name == "baseline" and isinstance(value, Mapping)
+            form[name] = [_network(value)] if own else texts_of(value)
     form |= {LIMIT + name: [f"{most:g}"] for name, most in request.get("limits", {}).items()}
     kept = request.get("restrict", {})
     return form | {
@@ -304,8 +317,13 @@ def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[st
     }
 
 
-def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -> list[Control]:
+def _network(given: Mapping[str, Any]) -> str:
+    return f"network {Architecture.from_json(given).id}"
+
+
+def controls(context: Context, chosen: Chosen, token: Token) -> list[Control]:
     """What the form asks for besides space, objectives and choices: the fields of a request."""
+    space, form = chosen.space, chosen.form
     catalog, dataset = context.catalog.seen_by(token), space.data.get("dataset")
     here: dict[str, list[str]] = {
         "dataset": [one.name for one in catalog.datasets() if one.problem is None],
@@ -313,7 +331,7 @@ def controls(context: Context, space: SearchSpace, form: Fields, token: Token) -
         "device_profile": catalog.profile_names(),
         "start": catalog.checkpoint_names(),
         "quality": [name for name, one in QUALITIES.items() if space.task in one.tasks],
-        "baseline": [PLAIN, NONE],
+        "baseline": [PLAIN, NONE, *chosen.own_baseline],
         "executor": ["local", *{context.settings.executor} - {"local"}],
     }
     found = []
@@ -408,6 +426,8 @@ def read_form(chosen: Chosen) -> dict[str, Any]:
         if _one(form, name) and not shown(field).apart
     }
     request = read_texts(JobRequest, texts)
+    if request.get("baseline") in chosen.own_baseline:
+        request["baseline"] = chosen.baseline
     if "start" not in request:  # around a checkpoint there is a space of its own
         own = {"space": space.name} if chosen.toml is None else {"space_toml": chosen.toml}
         request |= {**own, "restrict": _restriction(genes(space, form))}

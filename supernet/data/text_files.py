@@ -55,6 +55,8 @@ def read_lines(path: Path) -> Iterator[str]:
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of `read_lines`, each with what is wrong with it; empty where nothing is.
 
+    What of a line is no UTF-8 has other characters in its place.
+
     Raises:
         DataError: when the file as a whole cannot be read.
     """
@@ -66,16 +68,20 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
                 )
             line = raw.removeprefix(BYTE_ORDER_MARK) if not number else raw
             try:
-                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                text = _text(line.decode("utf-8"))
             except UnicodeDecodeError as error:
                 byte = line[error.start]
                 yield (
-                    "",
+                    _text(line.decode("utf-8", "replace")),
                     f"not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); convert the file "
                     "with iconv -t UTF-8",
                 )
                 continue
             yield text, NUL_PROBLEM if "\0" in text else ""
+
+
+def _text(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import pytest
 import typer
 import yaml
 
+from nas.executors.base import latency_resource
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,11 +147,17 @@ def test_the_cluster_file_is_one_that_ray_up_reads() -> None:
         jsonschema.validate({**CLUSTER, "workers": 1}, schema)
 
 
-@pytest.mark.ray
 def test_what_nodes_offer_is_what_the_executor_asks_for() -> None:
-    from nas.executors.ray_cluster import latency_resource
-
     assert {latency_resource(device) for device in ("cpu", "cuda")} == OFFERED
+
+
+def test_the_object_store_of_every_node_fits_into_its_shared_memory() -> None:
+    nodes = [one for one in SERVICES.values() if one.get("profiles") == ["ray"]]
+    assert len(nodes) == 3
+    for node in nodes:
+        (store,) = re.findall(r"--object-store-memory=(\d+)", " ".join(node["command"]))
+        room = re.fullmatch(r"(\d+)gb", node["shm_size"])
+        assert room is not None and int(store) < int(room[1]) * 2**30
 
 
 def test_images_do_not_run_as_root_and_tell_their_health() -> None:

@@ -17,6 +17,7 @@ from service.settings import Settings
 from service.uploads import UploadError
 from supernet.data.manifest import read_manifest
 from tests.support import service_api_cases
+from tests.support.dashboard_cases import browser, said
 from tests.support.service_cases import Server, problem
 
 server, alice = service_api_cases.server, service_api_cases.alice
@@ -113,7 +114,13 @@ def test_columns_are_named_also_after_a_check_that_missed_them(
     put(alice, place, REVIEWS)
     alice.post(f"{place}/finish")
     found = ended(alice, place)
-    assert found is not None and "--column label=NAME" in found["note"]
+    assert found is not None and found["note"].endswith(
+        "which holds the label? Say so with columns.label"
+    )
+    with browser(server, server.token("alice")) as form:  # which has labels, and no options
+        text = said(form.get("/data"))
+        assert "Say so with “Column of labels”" in text and "Column of labels <input" in text
+        assert "--column" not in text and "columns.label" not in text
     wrong = {"task": "classification", "columns": {"txt": "review"}}
     problem(alice.post(f"{place}/finish", json=wrong), 422)
     right = {"task": "classification", **NAMED}
@@ -137,6 +144,32 @@ def test_what_was_left_out_is_told_with_its_line(server: Server, alice: httpx.Cl
     (line,) = alice.get("/data/sets/gaps").json()["left_out"]
     assert "121" in line and str(server.settings.home) not in line
     alice.delete("/data/sets/gaps")
+
+
+def test_what_was_not_read_is_told(server: Server, alice: httpx.Client) -> None:
+    lines = REVIEWS.splitlines()
+    wide = b"\n".join(
+        line + b",7" if number else line + b",id" for number, line in enumerate(lines)
+    )
+    place = begun(alice, wide, name="wide", file="wide.csv", **NAMED)
+    put(alice, place, wide)
+    alice.post(f"{place}/finish")
+    assert ended(alice, place) is None
+    found = alice.get("/data/sets/wide").json()
+    assert (found["ignored"], found["num_ignored"]) == (["wide.csv: the columns id"], 1)
+    facts = server.settings.uploaded_data / "alice" / "wide" / "upload.json"
+    more = {"ignored": [f"file {n}" for n in range(200)], "num_ignored": 1234}
+    with browser(server, server.token("alice")) as page:
+        text = said(page.get("/data/sets/wide"))
+        assert "Not read: 1<" in text and "<li>wide.csv: the columns id</li>" in text
+        facts.write_text(json.dumps(json.loads(facts.read_text()) | more))
+        text = said(page.get("/data/sets/wide"))
+        assert "Not read: 1,234<" in text and "<li>file 9</li>" in text and "file 10" not in text
+        assert "and 1,224 more" in text
+    old = {k: v for k, v in json.loads(facts.read_text()).items() if not k.endswith("ignored")}
+    facts.write_text(json.dumps(old))  # as it was written before
+    assert alice.get("/data/sets/wide").json()["num_ignored"] == 0
+    alice.delete("/data/sets/wide")
 
 
 def test_a_process_that_takes_too_much_is_lost_and_told_of(

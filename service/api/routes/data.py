@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -16,7 +17,8 @@ from service.api.routes.uploads import OCTETS, UploadPath, place_to_send, write_
 from service.api.schemas import Word
 from service.api.thread_pools import Route
 from service.auth import Token
-from service.data_uploads import DataUpload
+from service.data_uploads import DataUpload, Findings
+from service.data_wording import of_command, told
 from service.uploads import Uploaded
 from supernet.data.manifest import ColumnRole, Manifest, SplitRecord, read_manifest
 
@@ -65,6 +67,14 @@ class DataRequest(DataOptions):
     bytes: Annotated[int, Field(ge=0)]
 
 
+def called(field: str) -> str:
+    """What a request's body calls a field of a preparation."""
+    name = field.partition(".")[0]
+    if name == "source":
+        return "file"
+    return field if name in DataOptions.model_fields else of_command(field)
+
+
 class DataUploadOut(BaseModel):
     """A data set on its way: send the bytes behind `received`, then finish it.
 
@@ -80,6 +90,11 @@ class DataUploadOut(BaseModel):
     received: int
     state: str
     note: str
+
+    @classmethod
+    def of(cls, one: DataUpload) -> Self:
+        """As it stands."""
+        return cls.model_validate(replace(one, note=told(one.note, called)))
 
 
 class UploadedDataOut(BaseModel):
@@ -99,11 +114,14 @@ class UploadedDataOut(BaseModel):
 class DataSetOut(UploadedDataOut):
     """A data set that was uploaded, with what `nas data prepare` tells of one.
 
-    `splits` are those of its manifest; `left_out` is what could not be used, with file and line.
+    `splits` are those of its manifest, `left_out` is what could not be used, with file and line,
+    and `ignored` the first of the `num_ignored` things in the file that were not read.
     """
 
     splits: dict[str, SplitRecord]
     left_out: list[str]
+    ignored: list[str]
+    num_ignored: int
 
 
 class UploadedDataPage(BaseModel):
@@ -120,7 +138,7 @@ def listed(token: AnyRole, context: InContext) -> UploadedDataPage:
     coming = context.data.on_their_way(token.name)
     return UploadedDataPage(
         data=[UploadedDataOut.of(one) for one in mine],
-        uploads=[DataUploadOut.model_validate(one) for one in coming],
+        uploads=[DataUploadOut.of(one) for one in coming],
     )
 
 
@@ -146,7 +164,7 @@ def _found(context: Context, token: Token, upload: str) -> DataUploadOut:
     found: list[DataUpload] = context.data.on_their_way(token.name)
     for one in found:
         if one.id == upload:
-            return DataUploadOut.model_validate(one)
+            return DataUploadOut.of(one)
     raise ProblemError(404, f"there is no upload {upload}: it was finished, or given up")
 
 
@@ -194,21 +212,20 @@ def give_up(upload: UploadPath, token: Submitter, context: InContext) -> None:
 @router.get("/sets/{name}", response_model=DataSetOut)
 def data_set(name: Word, token: AnyRole, context: InContext) -> DataSetOut:
     """What a data set that you uploaded holds, and what of the file it does not."""
-    one, manifest, left_out = found_data(name, token, context)
-    return DataSetOut(
-        **UploadedDataOut.of(one).model_dump(), splits=manifest.splits, left_out=left_out
-    )
+    one, manifest, findings = found_data(name, token, context)
+    facts = UploadedDataOut.of(one).model_dump() | asdict(findings.told(called))
+    return DataSetOut(**facts, splits=manifest.splits)
 
 
-def found_data(name: str, token: Token, context: Context) -> tuple[Uploaded, Manifest, list[str]]:
-    """One of the token's own data sets, its manifest, and what was left out of it.
+def found_data(name: str, token: Token, context: Context) -> tuple[Uploaded, Manifest, Findings]:
+    """One of the token's own data sets, its manifest, and what it does not hold of its file.
 
     Raises:
         ProblemError: 404 when there is none, 409 when it cannot be read.
     """
     found = _own(name, token, context)
     try:
-        return found, read_manifest(found.folder), context.data.left_out(found)
+        return found, read_manifest(found.folder), context.data.findings(found)
     except DataError:
         raise ProblemError(409, f"{found.name} is damaged: upload it anew") from None
 

@@ -79,7 +79,7 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     check_free(request)
     if not request.source:
         raise UsageError("give the training data with --source")
-    doctor = Doctor(request.skip_bad)
+    doctor = Doctor(request.skip_bad, request.called)
     plan = PLANS[request.task](request, doctor, report)
     if not request.allow_overlap:
         refuse_equal_files(plan.contents)

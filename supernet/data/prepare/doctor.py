@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from search_spaces.errors import DataError
+from supernet.data.option_names import Called, option
 
 MOST_SHOWN = 200  # findings of a list; of the others their number is told
 
@@ -18,6 +19,7 @@ class Doctor:
 
     Attributes:
         skip_bad: whether examples that cannot be used are left out.
+        called: what messages call the fields of a request.
         bad: what is wrong with examples, each with file and line.
         wrong: what leaving out examples does not mend, such as a file that is missing.
         ignored: what is there and is not read.
@@ -25,6 +27,7 @@ class Doctor:
     """
 
     skip_bad: bool = False
+    called: Called = option
     bad: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -54,7 +57,8 @@ class Doctor:
             return
         advice = "mend it" if len(found) == 1 else "Mend them"
         if not self.wrong:
-            advice += f", or leave {'it' if len(found) == 1 else 'them'} out with --skip-bad"
+            them = "it" if len(found) == 1 else "them"
+            advice += f", or leave {them} out with {self.called('skip_bad')}"
         if len(found) == 1:
             raise DataError(f"{found[0]}; {advice}" if self.bad and not self.wrong else found[0])
         shown = found[:MOST_SHOWN]

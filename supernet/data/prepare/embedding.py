@@ -41,8 +41,8 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
 )
-from supernet.data.prepare.records import Columns, Record, has_columns
-from supernet.data.prepare.splits import Sources, files_of, read_sources, refuse_columns
+from supernet.data.prepare.records import Record, has_columns
+from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
 from supernet.data.prepared import pairs_file, targets_file
 from supernet.data.text_batches import padded_rows
 from supernet.data.text_files import (
@@ -267,7 +267,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}
     if not all(has_columns(path) for paths in given.values() for (path,) in paths):
         refuse_columns(request)
-    columns = Columns((("text",), ("query", "passage")), dict(request.columns), request.group_by)
+    columns = columns_of(request, ("text",), ("query", "passage"))
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
     digest = checkpoint_digest(checkpoint)

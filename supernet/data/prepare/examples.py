@@ -33,7 +33,6 @@ from supernet.data.prepare.plan import SPLITS, Content, Overlaps, Plan, PrepareR
 from supernet.data.prepare.records import (
     SPLITS_FILE,
     USUAL_NAMES,
-    Columns,
     Record,
     column_names,
     has_columns,
@@ -42,6 +41,7 @@ from supernet.data.prepare.records import (
 from supernet.data.prepare.splits import (
     RecordFile,
     Sources,
+    columns_of,
     files_of,
     read_sources,
     refuse_columns,
@@ -101,7 +101,7 @@ class ImagePlan:
                 if shapes[-1] != shapes[0]:
                     raise DataError(
                         f"the images of {split} have the shape {shapes[-1]}, those of train "
-                        f"{shapes[0]}; give --image-size to make them equal"
+                        f"{shapes[0]}; give {self.request.called('image_size')} to make them equal"
                     )
                 labels = self.sources[role].labels[chosen]
                 write_labels(folder, split, labels)
@@ -287,7 +287,7 @@ def _plan_images(
     if request.image_size is None:
         for source in sources.values():
             with doctor.going_on():
-                source.check_sizes()
+                source.check_sizes(request.called)
     doctor.check()
     sources = {split: sources[split] for split in SPLITS if split in sources}
     train = sources["train"]
@@ -295,7 +295,7 @@ def _plan_images(
     missing = [split for split in SPLITS if split not in sources]
     if missing:
         keys = [train.hashes(), *([train.groups] if len(train.groups) else [])]
-        codes = hold_out(joined_groups(keys), train.labels, missing)
+        codes = hold_out(joined_groups(keys), train.labels, missing, request.called)
     parts: Parts = {
         split: (split, np.arange(len(sources[split].labels)))
         if split in sources and split != "train"
@@ -309,7 +309,7 @@ def _images_in_columns(
     request: PrepareRequest, given: Mapping[str, Sequence[Path]], doctor: Doctor, report: Report
 ) -> tuple[dict[str, ImageSource], dict[str, str]]:
     """Pictures of tables, or named by them, with their labels."""
-    columns = Columns((("image", "label"),), dict(request.columns), request.group_by)
+    columns = columns_of(request, ("image", "label"))
     found = read_sources(_alone(given), columns, doctor, report)
     doctor.check()
     found, label_names = _numbered(found, doctor)
@@ -389,7 +389,7 @@ def _plan_texts(
     request: PrepareRequest, given: Mapping[str, Sequence[Path]], doctor: Doctor, report: Report
 ) -> LabelledTextPlan:
     if request.image_size is not None:
-        raise UsageError("--image-size is for images; leave it out")
+        raise UsageError(f"{request.called('image_size')} is for images; leave it out")
     if request.max_length is not None and request.max_length < 1:
         raise UsageError(f"--max-length must be at least 1; given {request.max_length}")
     tokenizer = None
@@ -410,7 +410,7 @@ def _plan_texts(
             return "the tokenizer makes no token of this text"
         return ""
 
-    columns = Columns((("text", "label"),), dict(request.columns), request.group_by)
+    columns = columns_of(request, ("text", "label"))
     sources = read_sources(_alone(given), columns, doctor, report, problem)
     if doctor.wrong:
         doctor.check()
@@ -420,7 +420,7 @@ def _plan_texts(
         numbers = {name: number for number, name in enumerate(names)}
         labels = np.array([numbers[str(label)] for label in sources.labels["train"]], np.int64)
         keys = [*sources.keys, *([sources.groups] if request.group_by else [])]
-        codes = hold_out(joined_groups(keys), labels, sources.missing)
+        codes = hold_out(joined_groups(keys), labels, sources.missing, request.called)
         sources = replace(sources, codes=codes)
     return LabelledTextPlan(request, sources, names, doctor.skipped, tokenizer)
 
@@ -437,7 +437,7 @@ def _numbered(sources: Sources, doctor: Doctor) -> tuple[Sources, tuple[str, ...
     elif len(names) > max(FEWEST_LABELS, len(train) // 2):
         doctor.wrong.append(
             f"{path} has {len(names):,} different labels of {len(train):,} examples: classes come "
-            "back; name the column that holds them with --column label=NAME"
+            f"back; name the column that holds them with {doctor.called('columns.label')}"
         )
     files, labels = dict(sources.files), dict(sources.labels)
     for split in sources.files:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
+from supernet.data.option_names import Called, option
 from supernet.data.prepare.plan import SPLITS
 from supernet.data.sources import SPLIT_SEED, VALID_MOST, VALID_SHARE, class_quotas
 
@@ -44,10 +45,21 @@ def joined_groups(keys_SN: Sequence[NDArray[np.uint64]]) -> Groups:
     return connected_components(graph, directed=False)[1][:count].astype(np.int64)
 
 
-def hold_out(groups_N: Groups, labels_N: NDArray[np.int64], missing: Collection[str]) -> Codes:
+def hold_out(
+    groups_N: Groups,
+    labels_N: NDArray[np.int64],
+    missing: Collection[str],
+    called: Called = option,
+) -> Codes:
     """Hold out one in ten examples, at most 5,000, first for test and then for validation.
 
     Each class gets its share, as far as whole groups allow; the same in every run.
+
+    Args:
+        groups_N: the group of each example.
+        labels_N: its class.
+        missing: splits that were not given.
+        called: what messages call these.
 
     Raises:
         DataError: when there are too few examples or groups.
@@ -61,13 +73,14 @@ def hold_out(groups_N: Groups, labels_N: NDArray[np.int64], missing: Collection[
         if not count:
             raise DataError(
                 f"{len(rest)} training examples are too few to hold some out for the {split} "
-                f"split; give --{split}"
+                f"split; give {called(split)}"
             )
         held = _chosen(groups_N[rest], labels_N[rest], count)
         if len(held) == len(rest) or not len(held):
             raise DataError(
                 f"the {len(rest)} training examples all belong together, as equal ones and those "
-                f"of a group do, so that none can be held out for the {split} split; give --{split}"
+                f"of a group do, so that none can be held out for the {split} split; give "
+                f"{called(split)}"
             )
         codes_N[rest[held]] = SPLITS.index(split)
     return codes_N
@@ -104,12 +117,15 @@ def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArra
     return np.sort(np.concatenate(taken))
 
 
-def hold_out_ends(counts: Sequence[int], missing: Collection[str]) -> Codes:
+def hold_out_ends(
+    counts: Sequence[int], missing: Collection[str], called: Called = option
+) -> Codes:
     """Hold out the last lines of every file, first those for validation.
 
     Args:
         counts: lines of each file.
         missing: splits that were not given.
+        called: what messages call these.
 
     Raises:
         DataError: when there are too few lines.
@@ -132,6 +148,7 @@ def hold_out_ends(counts: Sequence[int], missing: Collection[str]) -> Codes:
         if SPLITS.index(split) not in codes_N:
             raise DataError(
                 f"{len(codes_N)} lines are too few lines to hold some out for the {split} split: "
-                f"give more, --{split} FILE, or in a folder of texts a file called {split}.txt"
+                f"give more, {called(split)} FILE, or in a folder of texts a file called "
+                f"{split}.txt"
             )
     return codes_N

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.option_names import Called, option
 from supernet.data.text_files import Report
 from supernet.data.tokenizer import ModelType
 
@@ -62,6 +63,7 @@ class PrepareRequest:
             that holds it, where it has no usual name.
         group_by: column of groups that are held out whole.
         skip_bad: leave out examples that cannot be used.
+        called: what messages call these fields.
     """
 
     task: TaskName
@@ -80,6 +82,7 @@ class PrepareRequest:
     columns: tuple[tuple[str, str], ...] = ()
     group_by: str | None = None
     skip_bad: bool = False
+    called: Called = option
 
     @property
     def column_settings(self) -> Settings:

@@ -10,18 +10,20 @@ What is wrong with a record is told with it and ends nothing; what is wrong with
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from search_spaces.errors import DataError
 from supernet.data.manifest import file_sha256
+from supernet.data.option_names import Called, option
 from supernet.data.text_files import numbered_lines
 
 TABLE_ENDINGS = (".parquet", ".arrow", ".feather", ".csv", ".tsv")
@@ -41,7 +43,12 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 }
 EXAMPLES = {"label": "0", "image": '"a.png"'}
 ROWS_PER_BATCH = 256
+CHARACTERS_PER_BATCH = 1 << 20  # of CSV, whose records are long or short
 MOST_LINES_OF_A_ROW = 1000
+UNCLOSED = "a quotation mark that opens here is not closed"
+# A cell of CSV; `open` where its line ends between quotation marks. Inside of a cell that does not
+# begin with one they are characters like others.
+_CELL = '"[^"]*+(?:""[^"]*+)*+(?:"[^{0}]*+|(?P<open>\\Z))|[^{0}]*+'
 
 Row = tuple[int, Mapping[str, Any] | str]  # its number, and what it holds or what is wrong with it
 
@@ -73,12 +80,14 @@ class Columns:
         given: role → column, where it is told.
         group_by: column of groups that stay in one split.
         by_line: whether each line of a text is a record of its own.
+        called: what messages call the fields of a request.
     """
 
     forms: tuple[tuple[str, ...], ...]
     given: Mapping[str, str] = field(default_factory=dict)
     group_by: str | None = None
     by_line: bool = False
+    called: Called = option
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """The columns of the first form that some names have; None when they have none."""
@@ -120,9 +129,10 @@ class Columns:
             return f"has no column {missing[0]!r}, only {_listed(names)}"
         roles = self.forms[0]
         absent = [role for role in roles if self._column(role, names) is None]
-        say = " ".join(f"--column {role}=NAME" for role in absent)
+        say = " and ".join(self.called(f"columns.{role}") for role in absent)
         return (
-            f"has the columns {_listed(names)}: which holds the {' and the '.join(absent)}? {say}"
+            f"has the columns {_listed(names)}: which holds the {' and the '.join(absent)}? "
+            f"Say so with {say}"
         )
 
 
@@ -416,19 +426,66 @@ def _flat_names(row: Mapping[str, Any]) -> list[str]:
     return names
 
 
-class _CountedLines:
-    """Lines for Python's reader of CSV; those that cannot be decoded are remembered."""
+class _CsvRecord(NamedTuple):
+    """A record of a CSV file as it stands there.
 
-    def __init__(self, path: Path) -> None:
-        self._lines = numbered_lines(path)
-        self.number = 0
-        self.problem = ""
+    Attributes:
+        line: where it begins, from 1.
+        text: of all its lines.
+        cells: how many it has.
+        problem: why it cannot be used; empty if it can.
+    """
 
-    def __iter__(self) -> Iterator[str]:
-        for line, problem in self._lines:
-            self.number += 1
-            self.problem = self.problem or problem
-            yield f"{line}\n"
+    line: int
+    text: str
+    cells: int
+    problem: str
+
+
+def _csv_records(path: Path, between: str) -> Iterator[_CsvRecord]:
+    """Which lines belong together: a line feed between quotation marks ends no record.
+
+    pandas, which reads what is in the cells, tells neither where a record begins nor that cells
+    are missing.
+
+    Raises:
+        DataError: for a quotation mark that is not closed for very long.
+    """
+    cell = re.compile(_CELL.format(re.escape(between)))
+    lines, begun, ends, problem = list[str](), 0, 0, ""
+    for number, (line, wrong) in enumerate(numbered_lines(path), start=1):
+        if not lines:
+            begun, ends, problem = number, 0, ""
+        more, inside = _ends_of_cells(line, bool(lines), cell, between)
+        lines.append(line)
+        ends, problem = ends + more, problem or wrong
+        if not inside:
+            yield _CsvRecord(begun, "\n".join(lines), ends + 1, problem)
+            lines = []
+        elif number - begun > MOST_LINES_OF_A_ROW:
+            raise DataError(
+                f"{path}:{begun}: {UNCLOSED} within {MOST_LINES_OF_A_ROW:,} lines; write one "
+                "inside of a cell twice"
+            )
+    if lines:
+        yield _CsvRecord(begun, "\n".join(lines), ends + 1, problem or UNCLOSED)
+
+
+def _ends_of_cells(
+    line: str, inside: bool, cell: re.Pattern[str], between: str
+) -> tuple[int, bool]:
+    """How many cells end in a line before its end, and whether that is between quotation marks."""
+    if '"' not in line:
+        return (0, True) if inside else (line.count(between), False)
+    rest, count, place = f'"{line}' if inside else line, 0, 0
+    while True:
+        found = cell.match(rest, place)
+        assert found is not None  # it takes anything, and nothing
+        if found["open"] is not None:
+            return count, True
+        if found.end() == len(rest):
+            return count, False
+        count, place = count + 1, found.end() + 1
 
 
 def _header(path: Path) -> tuple[list[str], str]:
@@ -437,7 +494,13 @@ def _header(path: Path) -> tuple[list[str], str]:
     between = _delimiter(path)
     if between != "\t":
         between = max(",;\t|", key=first.count)
-    names = [name.strip() for name in next(csv.reader([first], delimiter=between), [])]
+    names: list[str] = []
+    for record in _csv_records(path, between):
+        if record.problem:
+            raise DataError(f"{path}:{record.line}: {record.problem}")
+        if record.text.strip():
+            names = [name.strip() for name in _cells([record.text], between)[0]]
+            break
     if not names:
         raise DataError(f"{path} is empty; its first line should name the columns")
     double = next((name for name in names if not name or names.count(name) > 1), None)
@@ -451,34 +514,55 @@ def _header(path: Path) -> tuple[list[str], str]:
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     names, between = _header(path)
-    csv.field_size_limit(2**31 - 1)
-    lines = _CountedLines(path)
-    reader = csv.reader(lines, delimiter=between)
-    headed, begun = False, 1
-    while True:
-        begun, lines.problem = lines.number + 1, ""
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield begun, str(error)
-            continue
-        if lines.number - begun > MOST_LINES_OF_A_ROW:
-            raise DataError(
-                f"{path}:{begun}: a quotation mark that opens here is not closed within "
-                f"{MOST_LINES_OF_A_ROW:,} lines; write one inside of a cell twice"
-            )
-        if not cells:
-            continue
-        if not headed:
-            headed = True
-        elif lines.problem:
-            yield begun, lines.problem
-        elif len(cells) != len(names):
-            yield begun, f"has {len(cells)} cells, and there are {len(names)} columns"
-        else:
-            yield begun, dict(zip(names, cells, strict=True))
+    records = (one for one in _csv_records(path, between) if one.text or one.problem)
+    next(one for one in records if one.text.strip())  # the header
+    for part in _batches_of(records):
+        whole = [one.text for one in part if not one.problem and one.cells == len(names)]
+        cells = iter(_cells(whole, between))
+        for one in part:
+            if one.problem:
+                yield one.line, one.problem
+            elif one.cells != len(names):
+                yield one.line, f"has {one.cells} cells, and there are {len(names)} columns"
+            else:
+                yield one.line, dict(zip(names, next(cells), strict=True))
+
+
+def _batches_of(records: Iterable[_CsvRecord]) -> Iterator[list[_CsvRecord]]:
+    part, size = list[_CsvRecord](), 0
+    for one in records:
+        part.append(one)
+        size += len(one.text) + 1
+        if size >= CHARACTERS_PER_BATCH:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _cells(records: Sequence[str], between: str) -> list[tuple[str, ...]]:
+    """The cells of records that have equally many, as texts: ``NA`` and ``001`` stay what they are.
+
+    Args:
+        records: of a CSV file, each whole.
+        between: what stands between cells.
+    """
+    if not records:
+        return []
+    import pandas
+
+    table = pandas.read_csv(
+        StringIO("\n".join(records)),
+        sep=between,
+        header=None,
+        index_col=False,
+        dtype=str,
+        keep_default_na=False,
+        skip_blank_lines=False,
+        lineterminator="\n",
+    )
+    assert len(table) == len(records)
+    return list(table.itertuples(index=False, name=None))
 
 
 def _arrow_rows(path: Path, wanted: Iterable[str]) -> Iterator[Row]:

@@ -360,6 +360,11 @@ class _Reading:
         )
 
 
+def columns_of(request: PrepareRequest, *forms: tuple[str, ...], by_line: bool = False) -> Columns:
+    """What to look for in files with named columns, see `Columns`."""
+    return Columns(forms, dict(request.columns), request.group_by, by_line, request.called)
+
+
 def refuse_columns(request: PrepareRequest) -> None:
     """See that no columns are named of files that have none.
 
@@ -367,9 +372,9 @@ def refuse_columns(request: PrepareRequest) -> None:
         UsageError: when some are.
     """
     if request.columns or request.group_by:
-        option = "--column" if request.columns else "--group-by"
+        named = request.called("columns" if request.columns else "group_by")
         raise UsageError(
-            f"{option} is for data with named columns (.csv, .tsv, .jsonl, .parquet, .arrow, or a "
+            f"{named} is for data with named columns (.csv, .tsv, .jsonl, .parquet, .arrow, or a "
             "folder that datasets saved); lines of text and folders of pictures have none"
         )
 

@@ -37,8 +37,8 @@ from supernet.data.prepare.checkpoint_folder import (
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.held_out import hold_out, hold_out_ends, joined_groups
 from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
-from supernet.data.prepare.records import Columns, has_columns
-from supernet.data.prepare.splits import Sources, files_of, read_sources, refuse_columns
+from supernet.data.prepare.records import has_columns
+from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
 from supernet.data.text_files import (
     Report,
     RowWriter,
@@ -361,11 +361,13 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         DataError: with all that is wrong with the files, such as lines that are not UTF-8 or
             another number of them than the partner has.
     """
+    called = request.called
     tables = all(has_columns(path) or path.is_dir() for path in request.source)
     if not request.target and not tables:
         raise UsageError(
-            "translation needs --target: the translations of --source, line by line; or a table "
-            "with both (.csv, .tsv, .jsonl, .parquet, .arrow) as --source alone"
+            f"translation needs {called('target')}: the translations of {called('source')}, line "
+            "by line; or a table with both (.csv, .tsv, .jsonl, .parquet, .arrow) as "
+            f"{called('source')} alone"
         )
     if request.target and len(request.source) != len(request.target):
         raise UsageError(
@@ -388,13 +390,14 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
     else:
         named_files = {"train": request.source, "valid": request.valid, "test": request.test}
         given = {s: [(p,) for p in paths] for s, paths in files_of(named_files, doctor).items()}
-    columns = Columns((SIDES,), dict(request.columns), request.group_by)
+    columns = columns_of(request, SIDES)
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
     if sources.missing:
         keys = [sources.groups] if request.group_by else []
         groups = joined_groups([*sources.keys, *keys])
-        codes = hold_out(groups, np.zeros(len(groups), dtype=np.int64), sources.missing)
+        no_classes = np.zeros(len(groups), dtype=np.int64)
+        codes = hold_out(groups, no_classes, sources.missing, called)
         sources = replace(sources, codes=codes)
     return TextPlan(request, sources, doctor.skipped)
 
@@ -417,16 +420,17 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
     if isinstance(request.tokenizer, Path):
         tokenizer = read_folder(request.tokenizer)
         check_joins(tokenizer, request.tokenizer)
-    columns = Columns((("text",),), dict(request.columns), request.group_by, by_line=True)
+    columns = columns_of(request, ("text",), by_line=True)
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
     if sources.missing:
         if request.group_by:
             groups = joined_groups([sources.groups])
-            codes = hold_out(groups, np.zeros(len(groups), dtype=np.int64), sources.missing)
+            no_classes = np.zeros(len(groups), dtype=np.int64)
+            codes = hold_out(groups, no_classes, sources.missing, request.called)
         else:
             counts = [file.count for file in sources.files["train"]]
-            codes = hold_out_ends(counts, sources.missing)
+            codes = hold_out_ends(counts, sources.missing, request.called)
         sources = replace(sources, codes=codes)
     return TextPlan(request, sources, doctor.skipped, tokenizer)
 
@@ -441,7 +445,7 @@ def _check_numbers(request: PrepareRequest) -> None:
             f"--max-ratio must be at least 1, or 0 for none; given {request.max_ratio}"
         )
     if request.image_size is not None:
-        raise UsageError("--image-size is for images; leave it out")
+        raise UsageError(f"{request.called('image_size')} is for images; leave it out")
 
 
 def _pair(split: str, given: tuple[Path, ...], request: PrepareRequest) -> tuple[Path, Path]:

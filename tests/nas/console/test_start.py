@@ -22,7 +22,7 @@ from search_spaces.operators import smallest
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = [
     *(["search"], ["resume"], ["retrain"], ["runs"], ["show"], ["report"], ["cost"]),
-    *(["space", "list"], ["space", "show"], ["space", "check"]),
+    *(["space", "list"], ["space", "show"], ["space", "check"], ["cluster", "check"]),
 ]
 
 

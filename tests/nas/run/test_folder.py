@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nas.run.events import Note, Progress
+from nas.run.events import Note, Progress, StageFinished
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 from tests.support.pipeline_cases import logged, spec_of, tiny, tree
@@ -233,6 +233,34 @@ def test_events_are_kept_behind_a_line_that_was_cut(folder: RunFolder) -> None:
     folder.log(Note("stage", "that"))
     assert [event.get("message") for event in logged(folder)] == ["ünïcode", "after", "that"]
     assert len(file.read_bytes().splitlines()) == 3
+
+
+def test_events_are_read_with_their_times(folder: RunFolder) -> None:
+    assert list(folder.events()) == []
+    kept = [Progress("retrain-ab", 1, 2, "ünïcode"), StageFinished("retrain-abc", 2.5)]
+    for event in kept:
+        folder.log(event)
+    assert [event for _, event in folder.events()] == kept
+    assert [event for _, event in folder.events("retrain-ab")] == kept[:1]
+    times = [told["time"] for told in logged(folder)]
+    assert [told_at for told_at, _ in folder.events()] == times
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"time": 3, "ev',
+        "[1]",
+        '{"event": "Note", "stage": "a", "message": "it has no time"}',
+        '{"time": "noon", "event": "Note", "stage": "a", "message": "b"}',
+        '{"time": 3, "event": "Eclipse", "stage": "a"}',
+        '{"time": 3, "event": "StageFinished", "stage": "a"}',
+    ],
+)
+def test_events_that_cannot_be_read_are_passed_over(folder: RunFolder, line: str) -> None:
+    (folder.path / "events.jsonl").write_text(f"{line}\n")
+    folder.log(Note("stage", "after"))
+    assert [event for _, event in folder.events()] == [Note("stage", "after")]
 
 
 # -- disks --------------------------------------------------------------------------------------

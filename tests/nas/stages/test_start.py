@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -24,11 +25,13 @@ from nas.request.spec import SearchRequest
 from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
+from nas.run.duration import DISTIL_UPDATE, read_duration
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
+from nas.stages.calibration import calibrate
 from nas.stages.feasibility import check_quality
 from nas.stages.pipeline import run_search
 from search_spaces.architecture import Architecture
@@ -37,6 +40,7 @@ from search_spaces.loading import dump_space
 from service.api.run_cache import read_run
 from service.dashboard.compare_views import fronts_drawing
 from service.dashboard.run_views import evidence
+from supernet.inheritance.local import JUDGED_BATCHES
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.training.checkpoint import CheckpointFolder, load, save
@@ -163,6 +167,18 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
         assert part and part in page and part in shown
     beside = fronts_drawing(compare_runs([ComparedRun("first", read_run(run).contents, None)] * 2))
     assert "1. its checkpoint" in beside and "2. its checkpoint" in beside
+
+
+def test_its_distillation_is_told_before_and_what_comes_before_it_named(run: RunFolder) -> None:
+    told = read_duration(run)
+    assert told is not None and not told.reason
+    seconds = {one.stage: one.seconds for one in told.stages}
+    assert seconds["inherit"] is None and (seconds["distil"] or 0) > 0
+    ticks = itertools.count()
+    found = calibrate(OpenedRun(run), [DISTIL_UPDATE], lambda: float(next(ticks)))
+    assert found == {DISTIL_UPDATE: 1.0}
+    updates = NUMBERS["distil.updates"] + JUDGED_BATCHES
+    assert seconds["distil"] == pytest.approx(updates * told.calibration[DISTIL_UPDATE])
 
 
 def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.table import Table
 
 from nas.console.commands.results import duration_words, final_lines
 from nas.console.tables import duration_table
@@ -41,6 +42,7 @@ from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
 from nas.stages.pipeline import run_search
 from nas.stages.telling import plan_of
+from search_spaces.errors import DataError
 from search_spaces.loading import dump_space, load_space
 from supernet.training.sampling import SingleNetwork
 from tests.support.cli_fakes import SMALL
@@ -70,7 +72,7 @@ def test_each_stage_tells_its_work_or_a_reason_for_nothing(stage: str) -> None:
     plan = plan_of(stage)(digits(baseline="plain", retrain=3))
     assert plan.what
     assert all(count > 0 for count in counts(plan).values())
-    assert plan.parts or stage in ("declare", "inherit", "distil", "front")
+    assert plan.parts or stage in ("declare", "inherit", "front")
 
 
 def test_trainings_are_counted_from_the_request() -> None:
@@ -196,19 +198,53 @@ def test_a_run_that_goes_on_keeps_what_was_told_first(
     assert first is not None and again.seconds == first.seconds
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (DataError("a file is gone"), "a file is gone"),
+        (OSError("no room"), "no room"),
+        (MemoryError(), "the memory does not suffice"),
+        (torch.OutOfMemoryError("2.0 GiB are wanted"), "the memory does not suffice"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate"), "the memory does not suffice"),
+    ],
+)
 def test_a_calibration_that_fails_stops_no_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
 ) -> None:
     def fails(*_: object) -> None:
-        raise RuntimeError("no room")
+        raise error
 
     monkeypatch.setattr("nas.stages.telling.calibrate", fails)
     folder = tiny(tmp_path / "run")
     (event,) = [one for one in told(folder) if isinstance(one, DurationTold)]
-    assert event.reason == "calibrating failed: no room"
-    assert str(duration_table(event)) == "no duration is told: calibrating failed: no room"
+    assert event.reason == f"calibrating failed: {why}"
+    assert str(duration_table(event)) == f"no duration is told: calibrating failed: {why}"
     assert duration_words(read_state(folder, thorough=False)).startswith("not told: calibrating")
     assert read_front(folder).entries
+
+
+@pytest.mark.parametrize("error", [TypeError("our own mistake"), RuntimeError("shapes differ")])
+def test_a_mistake_of_our_own_in_a_calibration_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("nas.stages.telling.calibrate", fails)
+    folder = tiny(tmp_path / "run")
+    with pytest.raises(type(error), match=str(error)):
+        told(folder)
+    assert read_duration(folder) is None
+
+
+def test_stages_whose_time_is_not_told_are_named_beside_the_sum() -> None:
+    stages = ({"label": "Inherit", "what": "", "seconds": None},)
+    stages += ({"label": "Distil", "what": "", "seconds": 3.0},)
+    table = duration_table(DurationTold("declare", stages, 3.0, "from 1.0 s"))
+    assert isinstance(table, Table)
+    assert list(table.columns[1].cells)[-1] == "from 1.0 s; not told: Inherit"
+    whole = duration_table(DurationTold("declare", stages[1:], 3.0, "from 1.0 s"))
+    assert isinstance(whole, Table) and list(whole.columns[1].cells)[-1] == "from 1.0 s"
 
 
 def test_a_run_that_was_begun_without_is_not_told_of(tmp_path: Path) -> None:

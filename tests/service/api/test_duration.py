@@ -7,9 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.request.presets import DistilBudget
+from nas.request.spec import Start
 from nas.stages import telling
-from service.api.space_reader import answer
+from service.api.space_reader import SpaceReader, answer
+from service.api.specs import Search
 from service.client import Client
+from service.settings import Settings
 from tests.support import service_api_cases
 from tests.support.pipeline_cases import TINY, spec_of
 from tests.support.service_cases import Server, problem
@@ -75,3 +79,24 @@ def test_paths_of_the_server_are_not_told(tmp_path: Any, monkeypatch: pytest.Mon
     given = {"spec": spec_of(tmp_path / "spec").model_dump_json(), "known": {}}
     found = answer("duration", given, Hiding())["found"]  # type: ignore[arg-type]
     assert found["reason"] == "calibrating failed: no file"
+
+
+def test_with_a_checkpoint_updates_are_others_than_without(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, float]] = []
+
+    def told(_: object, kind: str, given: dict[str, Any], wait_s: float) -> dict[str, Any]:
+        asked.append(given["known"])
+        found = {"seconds": 1.0, "stages": [], "about": "", "reason": ""}
+        return found | {"calibration": {"update": len(asked)}}
+
+    monkeypatch.setattr(SpaceReader, "_ask", told)
+    reader = SpaceReader(Settings(home=tmp_path))
+    alone = spec_of(tmp_path / "spec")
+    begun = alone.model_copy(update={"start": Start(folder="/checkpoint", digest="d")})
+    budget = alone.budget.model_copy(update={"distil": DistilBudget(updates=7)})
+    longer = begun.model_copy(update={"budget": budget})
+    for spec in (alone, begun, alone, longer):
+        reader.duration(Search(spec.model_dump_json(), "tiny", "tiny", "smoke"))
+    assert asked == [{}, {}, {"update": 1}, {"update": 2}]

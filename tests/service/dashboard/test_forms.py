@@ -18,6 +18,7 @@ from service.api.space_reader import SpaceReader
 from service.auth import Role
 from service.jobs.listing import Filter
 from tests.support import dashboard_cases
+from tests.support.cli_fakes import SMALL
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import Server
 
@@ -113,6 +114,12 @@ def test_a_form_tells_how_long_its_search_would_take(
     )
     wrong = alice.post("/new/duration", data=form | {"seed": ["x"]})
     assert wrong.json() == {"duration": ""}
+    some = [*stages, StageDurationOut(label="C", what="", seconds=None)]
+    monkeypatch.setattr(
+        SpaceReader, "duration", lambda *_: told.model_copy(update={"stages": some})
+    )
+    lacking = alice.post("/new/duration", data=form).json()["duration"]
+    assert lacking.endswith("machine; not told: C.")
     untold = told.model_copy(update={"reason": "it failed"})
     monkeypatch.setattr(SpaceReader, "duration", lambda *_: untold)
     answer = alice.post("/new/duration", data=form)
@@ -173,6 +180,22 @@ def test_a_space_that_came_along_is_searched_again(server: Server, alice: httpx.
     made = request_of(server, alice.post("/new", data=form))
     slots = parse_space(made["space_toml"], "made").slots
     assert {slot.choices for slot in slots if slot.gene == "ffn_dim"} == {(8,)}
+
+
+def test_a_baseline_of_ones_own_is_brought_along(server: Server, alice: httpx.Client) -> None:
+    given = {"space": "digits", "preset": "smoke", "baseline": SMALL.to_json()}
+    job = server.client("alice").post("/jobs", json=given).json()["id"]
+    text = said(alice.get("/new", params={"again": job}))
+    assert f"<option selected>network {SMALL.id}<" in text
+    form = sent(text)
+    assert request_of(server, alice.post("/new", data=form)) == given
+    assert "network" not in sent(said(alice.get("/new")))["baseline"][0]  # of this job alone
+    for other in ("plain", "none"):
+        made = request_of(server, alice.post("/new", data=form | {"baseline": [other]}))
+        assert made.get("baseline", "plain") == other
+    # It stays chosen where something else is wrong with the form.
+    wrong = said(alice.post("/new", data=form | {"seed": ["x"]}), 422)
+    assert sent(wrong)["baseline"] == [f"network {SMALL.id}"]
 
 
 def sent(page: str) -> dict[str, list[str]]:

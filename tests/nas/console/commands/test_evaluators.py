@@ -101,6 +101,11 @@ def test_the_example_in_python_runs(
     assert "norm" in told and "parameters" in told
 
 
+def test_how_long_an_evaluator_takes_is_not_told_and_that_is_said(here: Path) -> None:
+    words = said(search(RIG))
+    assert "no duration is told: only the evaluator knows how long its answers take" in words
+
+
 # -- names ----------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+from itertools import chain, islice, repeat
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as parquet
@@ -98,7 +103,7 @@ def test_columns_are_found_by_name_or_told(tmp_path: Path) -> None:
     assert record.values == ("a", "b")
     path = write_as(tmp_path, "csv", {"words": ["a"], "kind": ["b"]})
     with pytest.raises(
-        DataError, match=r"'words', 'kind': which holds the text and the label\? --c"
+        DataError, match=r"'words', 'kind': which holds the text and the label\? Say so with --c"
     ):
         list(read_records([path], LABELLED))
     with pytest.raises(DataError, match="has no column 'wrods', only 'words', 'kind'"):
@@ -233,3 +238,163 @@ def test_lines_of_text_have_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n" * 50)
     with pytest.raises(UsageError, match="--group-by is for data with named columns"):
         run(tmp_path, "language_modelling", source=(tmp_path / "a.txt",), group_by="author")
+
+
+# -- cells of CSV -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+def test_cells_are_texts_as_they_stand(tmp_path: Path, between: str, ending: str) -> None:
+    path = tmp_path / "a.csv"
+    cells = ["NA", "nan", "null", "001", "1e5", "-0.0", "True", " x ", "5'", '5" nail', "#1", "\\n"]
+    lines = [f"source{between}target", *(f"{cell}{between}{cell}" for cell in cells)]
+    path.write_bytes(b"\xef\xbb\xbf" + ending.join(lines).encode())
+    found = list(read_records([path], TRANSLATED))
+    assert [one.values for one in found] == [(cell, cell) for cell in cells]
+    assert [one.line for one in found] == list(range(2, 2 + len(cells)))
+
+
+def test_labels_of_csv_are_words_unless_they_are_whole_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\na,NA\nb,001\nc,1e5\nd,7\n")
+    assert [one.values[1] for one in read_records([path], LABELLED)] == ["NA", "001", "1e5", 7]
+
+
+def test_a_cell_of_several_lines_counts_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('source,target\n"one\n\n""two""","a\nb"\n\nc\n"d"e,"""f"\n')
+    first, short, last = read_records([path], TRANSLATED)
+    assert (first.line, first.values) == (2, ('one\n\n"two"', "a\nb"))
+    assert (short.line, short.problem) == (7, "has 1 cells, and there are 2 columns")
+    assert (last.line, last.values) == (8, ("de", '"f'))
+
+
+def test_a_column_alone_may_have_empty_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text\n""\n" "\n\n  \n"a\n"\nb\n')
+    found = read_records([path], Columns((("text",),)))
+    right = [(2, ""), (3, " "), (5, "  "), (6, "a\n"), (8, "b")]
+    assert [(one.line, *one.values) for one in found] == right
+
+
+def slowly(text: str) -> list[tuple[int, Any]]:
+    """Line and cells, or their number where it is not 2, as Python's own reader finds them."""
+    reader, found, last = csv.reader(io.StringIO(text, newline="\n")), list[tuple[int, Any]](), 0
+    for cells in reader:
+        if cells:
+            found.append((last + 1, tuple(cells) if len(cells) == 2 else len(cells)))
+        last = reader.line_num
+    return found
+
+
+def test_records_are_those_of_another_reader(tmp_path: Path) -> None:
+    random, path = Random(0), tmp_path / "a.csv"
+    several = 0
+    for _ in range(300):
+        text = "".join(random.choices('ab ,,""\n\n;é', k=random.randrange(1, 40)))
+        text = f"source,target\n{text}"
+        text += '"' * (text.count('"') % 2)
+        path.write_text(f"{text}\n", "utf-8", newline="\n")
+        found = list(read_records([path], TRANSLATED))
+        if found and "not closed" in found[-1].problem:
+            continue  # a quotation mark in the midst of a cell is one like others
+        right = slowly(f"{text}\n")[1:]
+        assert [one.line for one in found] == [line for line, _ in right], text
+        for one, (_, cells) in zip(found, right, strict=True):
+            if isinstance(cells, int):
+                assert one.problem.startswith(f"has {cells} cells"), text
+            else:
+                assert one.values == cells, text
+                several += "\n" in "".join(cells)
+    assert several > 10
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        (b"a,b\nc,\xff\nd,e\n", 3, "not UTF-8 (byte 0xff at column 3)"),
+        (b'a,b\n"c\n\xff",d\ne,f\n', 3, "not UTF-8"),
+        (b"a,b\nc\0,d\ne,f\n", 3, "holds the character NUL"),
+        (b"a,b\nc,d,e\nf,g\n", 3, "has 3 cells, and there are 2 columns"),
+        (b'a,b\nc,d\ne,"f\ng,h\n', 4, "a quotation mark that opens here is not closed"),
+    ],
+)
+def test_a_bad_record_is_told_with_its_line(
+    tmp_path: Path, content: bytes, line: int, problem: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"source,target\n" + content)
+    found = list(read_records([path], TRANSLATED))
+    (bad,) = [one for one in found if one.problem]
+    assert bad.line == line and bad.problem.startswith(problem)
+    assert len(found) == 3 and found[0].values == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"te\xffxt,label\na,1\n", ":1: not UTF-8"),
+        ("text,label\na,1\n".encode("utf-16-le"), ":1: holds the character NUL"),
+        (b'"text,label\na,1\n', ":1: a quotation mark that opens here is not closed"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_told(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"a.csv{words}"):
+        list(read_records([path], LABELLED))
+
+
+def test_a_name_of_a_column_may_go_over_two_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('\n  \n"the\ntext",label\na,1\n')
+    assert column_names(path) == ["the\ntext", "label"]
+    columns = Columns((("text", "label"),), {"text": "the\ntext"})
+    (record,) = read_records([path], columns)
+    assert (record.line, record.values) == (5, ("a", 1))
+
+
+def test_csv_is_read_as_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = lambda _: chain([("source,target", "")], repeat(("a,b", "")))  # noqa: E731
+    monkeypatch.setattr("supernet.data.prepare.records.numbered_lines", endless)
+    found = read_records([tmp_path / "a.csv"], TRANSLATED)
+    assert [one.line for one in islice(found, 1000)] == list(range(2, 1002))
+
+
+# -- the words of whoever reads -----------------------------------------------------------------
+
+
+def test_messages_name_the_fields_as_they_are_called_where_they_are_read(tmp_path: Path) -> None:
+    def said(match: str, name: str, content: str | bytes, **changes: Any) -> None:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        task = changes.pop("task", "classification")
+        given = {"source": (path,), "target": (), "valid": (), "test": (), "vocab_size": None}
+        with pytest.raises((DataError, UsageError), match=match) as caught:
+            run(tmp_path, task, called=lambda field: f"<{field}>", **(given | changes))
+        assert "--" not in str(caught.value)
+
+    said(r"Say so with <columns\.text> and <columns\.label>$", "a.csv", "x,y\n1,2\n")
+    said(r"classes come back; name .* with <columns\.label>$", *numbers_as_labels())
+    said("leave it out with <skip_bad>$", "b.csv", "text,label\na,1\nb,2\n,1\n")
+    lines = "a\n" * 50
+    said("^<columns> is for data", "c.txt", lines, task="language_modelling", columns=TEXT)
+    said("^<group_by> is for data", "c.txt", lines, task="language_modelling", group_by="x")
+    said("^<image_size> is for images", "c.txt", lines, task="language_modelling", image_size=8)
+    said("^<image_size> is for images", "b.csv", "text,label\na,1\nb,2\n", image_size=8)
+    said("give more, <valid> FILE", "d.txt", "a\n", task="language_modelling")
+    said("for the test split; give <test>$", "e.csv", "text,label\na,1\nb,2\n")
+    said("^translation needs <target>: .* of <source>, .* as <source> alone$", "c.txt", lines, **TO)
+    stored = io.BytesIO()
+    np.savez(stored, x_train=np.zeros((9, 4, 5, 3), np.uint8), y_train=np.arange(9) % 2)
+    said("give <image_size> to cut and scale them$", "f.npz", stored.getvalue())
+
+
+TEXT = (("text", "x"),)
+TO: dict[str, Any] = {"task": "translation"}
+
+
+def numbers_as_labels() -> tuple[str, str]:
+    """A file in which the labels are numbers of examples."""
+    return "h.csv", "text,label\n" + "".join(f"t,{n}\n" for n in range(60))
