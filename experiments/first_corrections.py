@@ -31,9 +31,9 @@ from supernet.building import build_supernet
 from supernet.depth import ORDER
 from supernet.inheritance.inherit import with_layers
 from supernet.inheritance.parts import Weights, stack_name
-from supernet.slices import prefix
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
+from supernet.slices import prefix
 from supernet.training.checkpoint import load
 
 OWN = re.compile(r"(outer|output)s\.\d+\.")

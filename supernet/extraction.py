@@ -9,7 +9,6 @@ from typing import overload
 import torch
 
 from search_spaces.architecture import Architecture
-from supernet.slices import prefix
 from supernet.models import EncoderClassifier, EncoderEmbedder, FixedEmbedder, FixedNetwork
 from supernet.sequence_models import (
     FixedLanguageModel,
@@ -17,6 +16,7 @@ from supernet.sequence_models import (
     LanguageModel,
     TranslationModel,
 )
+from supernet.slices import prefix
 
 # What the name of a layer's parameter begins with.
 BLOCK = re.compile(r"^(encoder|decoder)\.blocks\.(\d+)\.")

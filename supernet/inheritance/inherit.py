@@ -34,9 +34,9 @@ from supernet.inheritance.parts import (
     stack_of,
 )
 from supernet.inheritance.refit import fitted_outputs
-from supernet.slices import prefix
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.names import layer_kinds, projections_name
+from supernet.slices import prefix
 
 ORDERING_BATCHES = 2
 """Batches by which layers are put in order: each is read once for every layer and every depth."""

@@ -1,4 +1,4 @@
-"""Parts of parameters with gradients of their own, against views whose gradients autograd spreads."""
+"""Parts of parameters as leaves, against views whose gradients autograd spreads."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def test_products_in_bf16(kind: str) -> None:
 
 
 @each_kind
-def test_a_part_that_is_used_twice_is_cast_once(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_is_used_twice_is_cast_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second update asks for no cast of a parameter that the first one has cast."""
     calls = []
     for way in (Views, Slices):

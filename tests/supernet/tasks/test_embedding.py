@@ -261,7 +261,9 @@ def test_the_shares_of_two_ranks_make_the_update() -> None:
     def gradients(shares: list[Share]) -> list[Tensor]:
         model = supernet_of(SPACE)
         for share in shares:
-            add_gradients(task, model, share, networks, SETTINGS, device="cpu", slices=Slices(model))
+            add_gradients(
+                task, model, share, networks, SETTINGS, device="cpu", slices=Slices(model)
+            )
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     class Rank(Group):

@@ -45,7 +45,9 @@ def gradients(
     model, task = supernet_of(SPACES[kind]), task_of(kind)
     networks, total = build_sampler(SPACES[kind], settings, 0).draw(), [0.0] * 3
     for share in shares:
-        found = add_gradients(task, model, share, networks, settings, device="cpu", slices=Slices(model))
+        found = add_gradients(
+            task, model, share, networks, settings, device="cpu", slices=Slices(model)
+        )
         total = [a + b for a, b in zip(total, found.tolist(), strict=True)]
     return [parameter.grad for parameter in model.parameters()], total
 

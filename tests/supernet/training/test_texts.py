@@ -147,7 +147,8 @@ def test_an_update_is_on_the_mean_over_the_labels_of_its_batches(kind: str, coun
     found: list[dict[str, Tensor | None]] = []
 
     def step() -> None:
-        found.append({name: p.grad for name, p in training._raw.named_parameters()})
+        grads = ((name, p.grad) for name, p in training._raw.named_parameters())
+        found.append({name: None if grad is None else grad.clone() for name, grad in grads})
 
     training._optimizer.step = step  # type: ignore[assignment]
     finished(training)
