@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import re
 import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ pytestmark = [
 ALL = -1  # a step that ends the job
 LATE = ("pareto.json", "verification.jsonl", "retrained", "stages")
 NARROW = {"width": 360, "height": 740}
-AXE = Path(os.environ.get("NAS_AXE", "node_modules/axe-core/axe.min.js"))
+AXE = files("axe_playwright_python") / "axe.min.js"
 
 
 class Stepwise:
@@ -435,7 +435,6 @@ def test_a_search_is_sent_again_with_changes(page: Page, server: Server, done: s
     page.get_by_role("button", name="Cancel").click()
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install axe-core")
 def test_axe_finds_nothing_serious(
     chromium: playwright.Browser, server: Server, done: str, tmp_path: Path
 ) -> None:
@@ -454,7 +453,7 @@ def test_axe_finds_nothing_serious(
             for path in ("/jobs/without-a-login", f"/?token={server.token('alice')}", *paths):
                 page.goto(server.url + path)
                 page.wait_for_load_state("networkidle")
-                page.evaluate(AXE.read_text())
+                page.evaluate(AXE.read_text(encoding="utf-8"))
                 violations = page.evaluate("axe.run()")["violations"]
                 found += [
                     (scheme, path, one["id"], one["nodes"][0]["html"])
