@@ -69,7 +69,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
         "nas.results.tables",
         "nas.run.evaluators.table",
         "service.client",
-        "supernet.data.prepare.records",
+        "supernet.data.prepare.csv_records",
     ),
     "pyarrow": ("supernet.data.prepare.records",),
     "plotly": ("nas.report*",),

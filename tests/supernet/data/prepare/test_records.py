@@ -357,7 +357,7 @@ def test_a_name_of_a_column_may_go_over_two_lines(tmp_path: Path) -> None:
 
 def test_csv_is_read_as_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = lambda _: chain([("source,target", "")], repeat(("a,b", "")))  # noqa: E731
-    monkeypatch.setattr("supernet.data.prepare.records.numbered_lines", endless)
+    monkeypatch.setattr("supernet.data.prepare.csv_records.numbered_lines", endless)
     found = read_records([tmp_path / "a.csv"], TRANSLATED)
     assert [one.line for one in islice(found, 1000)] == list(range(2, 1002))
 
