@@ -45,9 +45,9 @@ Call = Callable[[], object]
 Maker = Callable[[Architecture], Call]
 
 WARMUP = 1  # the timer calls each network once more, to see how long a call is
-# What the reference is off in a session all its networks are off: of copies of a small network, each
-# of which lies elsewhere in memory, three scatter by 1.6 %, nine by 0.7 %. Large ones scatter less,
-# and nine of them may not fit.
+# What the reference is off in a session all its networks are off. Each copy of a small network lies
+# elsewhere in memory: three of them scatter by 1.6 %, nine by 0.7 %. Large ones scatter less, and
+# nine of them may not fit.
 MOST_COPIES, LEAST_COPIES = 9, 3
 COPIES_MB = 64.0
 YARDSTICK_COPIES = 3
