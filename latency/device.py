@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.json_text import read_as
+from search_spaces.wording import mark
 
 DeviceKind = Literal["cpu", "cuda"]
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
@@ -92,7 +93,7 @@ def describe_device(device: str) -> DeviceFingerprint:
     name, cores = _cpu_name(), usable_cores()
     if device != "cpu":
         if not torch.cuda.is_available():
-            raise UsageError("this machine has no CUDA device; use --device cpu")
+            raise UsageError(f"this machine has no CUDA device; use {mark('device')} cpu")
         number, count = int(device.partition(":")[2] or 0), torch.cuda.device_count()
         if number >= count:
             raise UsageError(f"no device {device!r}; the last one here is cuda:{count - 1}")

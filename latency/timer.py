@@ -18,6 +18,7 @@ from search_spaces.errors import UsageError
 
 # So many times the shortest sample is a long call, even where the first one was a slow one.
 LONG = 16
+MIN_SAMPLE_S = 0.002
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
@@ -30,15 +31,17 @@ def time_calls(
     dtype: Dtype = "float32",
     warmup: int = 3,
     repeats: int = 11,
-    min_sample_s: float = 0.002,
+    min_sample_s: float = MIN_SAMPLE_S,
     clock: Clock = time.perf_counter,
 ) -> list[Timing]:
     """Time several calls in interleaved rounds, so that drift of the machine hits all alike.
 
     Every round takes one sample of every call, and every other round goes through them
     backwards, so that a machine that slows down steadily favours nobody. A sample repeats a
-    short call until it fills `min_sample_s`, and divides. All runs in inference mode, with the
-    garbage collector at rest.
+    short call until it fills `min_sample_s`, and divides. A call comes untimed before each of its
+    samples, so that it does not matter what was called before: of two calls in 2 ms the first
+    would find its weights gone from the cache wherever many others take turns. All runs in
+    inference mode, with the garbage collector at rest.
 
     Args:
         calls: what to time; modules in them must be in eval mode (`timed_module`).
@@ -46,7 +49,7 @@ def time_calls(
         dtype: ``bfloat16`` runs the calls under autocast.
         warmup: untimed calls of each, before anything is timed.
         repeats: rounds, at least 1.
-        min_sample_s: shortest sample in seconds; 0 for one call per sample.
+        min_sample_s: shortest sample in seconds; 0 for one call per sample, and none before it.
         clock: seconds that only grow.
 
     Returns:
@@ -63,16 +66,18 @@ def time_calls(
     samples: list[list[float]] = [[] for _ in calls]
     with _quiet(device, dtype):
         warm = [[_block(call, 1, device, clock) for _ in range(warmup)] for call in calls]
+        # A call far longer than a sample need not be made once more to know that, and hardly minds
+        # what was in the cache.
+        long = [0 < LONG * min_sample_s <= min(seconds, default=0.0) for seconds in warm]
         loops = [
-            # A call far longer than a sample need not be made once more to know that.
-            1
-            if 0 < LONG * min_sample_s <= min(seconds, default=0.0)
-            else _loops(call, device, min_sample_s, clock)
-            for call, seconds in zip(calls, warm, strict=True)
+            1 if is_long else _loops(call, device, min_sample_s, clock)
+            for call, is_long in zip(calls, long, strict=True)
         ]
         for round_number in range(repeats):
             order = range(len(calls))
             for index in order if round_number % 2 == 0 else reversed(order):
+                if min_sample_s > 0 and not long[index]:
+                    calls[index]()
                 seconds = _block(calls[index], loops[index], device, clock)
                 samples[index].append(1000 * seconds / loops[index])
     return [Timing(tuple(times)) for times in samples]

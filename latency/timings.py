@@ -7,7 +7,8 @@ two searches with the same seed agree although no two timings do; so nothing dou
 user's cache (see `latency.acceptance`).
 
 Files of schema 1 held no samples. They can be read where a run keeps one, and are not used as a
-cache: their timings were believed without proof.
+cache: their timings were believed without proof. In files of schema 2 short calls were timed with
+whatever the others left in the processor's caches, so that they are no cache either.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from search_spaces.errors import DataError, NasError
 from search_spaces.files import append_lines, whole_lines, write_atomically
 from search_spaces.measurement import Measurement
 
-SCHEMA = 2
-READABLE = (1, SCHEMA)
+SCHEMA = 3
+READABLE = range(1, SCHEMA + 1)
 METRIC = "latency_ms"
 ENDING = ".jsonl"
 # Beside the times of networks lie those of networks timed in many sessions, and of those whose
@@ -80,7 +81,7 @@ class TimingHeader:
         if not isinstance(data, Mapping) or "schema" not in data:
             raise DataError("not the header of a device profile")
         if data["schema"] not in READABLE:
-            raise DataError(f"schema {data['schema']!r}; this version reads schema 1 and {SCHEMA}")
+            raise DataError(f"schema {data['schema']!r}; this version reads 1 to {SCHEMA}")
         if set(data) != {"schema", "device", "workload", "settings"}:
             raise DataError(f"not the header of a device profile: keys {sorted(data)}")
         device = DeviceFingerprint.from_json(data["device"])

@@ -28,7 +28,7 @@ from search_spaces.errors import DataError, NasError
 from search_spaces.files import write_json
 
 SCHEMA = 1
-VERSION = 1  # of the network: another one begins other files
+VERSION = 2  # of the network and how it is timed: another one begins other files
 BATCH, LENGTH, WIDTH, HEADS, FFN_WIDTH, LAYERS = 4, 32, 64, 4, 256, 2
 
 FASTEST = 3  # agreeing sessions that tell what a machine can do

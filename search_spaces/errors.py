@@ -19,6 +19,8 @@
 
 from __future__ import annotations
 
+from search_spaces.wording import of_commands
+
 
 class NasError(Exception):
     """Root of every deliberate error; its text is shown to the user as it is.
@@ -29,6 +31,15 @@ class NasError(Exception):
 
     exit_code = 1
     field: str | None = None
+
+    def __str__(self) -> str:
+        """The message as the commands say it."""
+        return of_commands(self.marked)
+
+    @property
+    def marked(self) -> str:
+        """The message with the marks of `search_spaces.wording`, for others to say it."""
+        return super().__str__()
 
 
 class UsageError(NasError):

@@ -20,7 +20,6 @@ from typing import Any
 
 from search_spaces.errors import NasError
 from service.api.space_reader import limited
-from service.data_wording import marked
 from service.settings import GIB, MIB
 
 CPU_S, MEMORY_MB = 3600, 4096
@@ -38,7 +37,7 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``found``: what is to be known of the data set, or ``problem``: what is wrong; with marks of
-        `service.data_wording`.
+        `search_spaces.wording`.
     """
     from supernet.data.prepare import prepare
     from supernet.data.prepare.doctor import MOST_SHOWN
@@ -54,11 +53,10 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             columns=tuple(sorted(order.get("columns", {}).items())),
             group_by=order.get("group_by"),
             skip_bad=order.get("skip_bad", False),
-            called=marked,
         )
         prepared = prepare(request, _Teller())
     except NasError as error:
-        return {"problem": _without_paths(str(error), source, out)}
+        return {"problem": _without_paths(error.marked, source, out)}
     manifest = prepared.manifest
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     found: dict[str, Any] = {"family": manifest.content, "task": manifest.task, "bytes": size}

@@ -26,7 +26,6 @@ from filelock import FileLock, Timeout
 
 from search_spaces.files import write_json
 from service.auth import Token
-from service.data_wording import told
 from service.settings import Settings, environment_of_process
 from service.uploads import (
     ASIDE,
@@ -40,7 +39,6 @@ from service.uploads import (
     disk_full,
     read_facts,
 )
-from supernet.data.option_names import Called
 
 MODULE = "service.data_preparing"
 ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", ".txt", ".gz")
@@ -62,7 +60,7 @@ class DataUpload:
         bytes: of the file.
         received: of them, that have come.
         state: ``coming``, ``checking``, ``failed`` or ``lost``, when the service ended meanwhile.
-        note: what is being done, or what is wrong; with marks of `service.data_wording`.
+        note: what is being done, or what is wrong; with marks of `search_spaces.wording`.
         options: how it is prepared, as `service.data_preparing` takes it.
     """
 
@@ -90,10 +88,10 @@ class Findings:
     ignored: tuple[str, ...] = ()
     num_ignored: int = 0
 
-    def told(self, called: Called) -> Findings:
+    def told(self, worded: Callable[[str], str]) -> Findings:
         """The same in the words of whoever reads it."""
-        left_out = tuple(told(line, called) for line in self.left_out)
-        ignored = tuple(told(line, called) for line in self.ignored)
+        left_out = tuple(worded(line) for line in self.left_out)
+        ignored = tuple(worded(line) for line in self.ignored)
         return Findings(left_out, ignored, self.num_ignored)
 
 
@@ -281,7 +279,7 @@ class DataUploads(Uploads):
             self._discard(self._root / owner / f"{prefix}{identity}")
 
     def findings(self, one: Uploaded) -> Findings:
-        """What a data set does not hold of its file, with marks of `service.data_wording`."""
+        """What a data set does not hold of its file, with marks of `search_spaces.wording`."""
         facts = read_facts(one.folder / FACTS_FILE)
         left_out, ignored = (
             tuple(map(str, facts.get(name, ()))) for name in ("left_out", "ignored")

@@ -25,6 +25,7 @@ from nas.results.state import RUNS, find_runs
 from search_spaces.conventions import CONVENTIONS
 from search_spaces.errors import UsageError
 from search_spaces.loading import space_names
+from search_spaces.wording import mark
 from supernet.export.formats import FORMATS
 
 M = TypeVar("M", bound=BaseModel)
@@ -240,11 +241,10 @@ def request_options(model: type[M]) -> Group:
                 values[name] = value
             elif value:
                 texts[name] = [value] if isinstance(value, str) else value
-        called = functools.partial(option_of, model)
         try:
-            return model(**values, **read_texts(model, texts, called))
+            return model(**values, **read_texts(model, texts, mark))
         except ValidationError as error:
-            raise UsageError(first_problem(error, called)) from error
+            raise UsageError(first_problem(error, mark)) from error
 
     return Group(options, make)
 

@@ -22,6 +22,7 @@ from nas.run.evaluator import use_threads
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.wording import mark
 
 if TYPE_CHECKING:
     from latency.device import DeviceFingerprint
@@ -129,8 +130,8 @@ class RayExecutor(Executor):
         self.cluster.connect()
         if self._gpus and not ray.cluster_resources().get("GPU") and not self.settings.workers:
             raise UsageError(
-                "the Ray cluster has no GPU at present: use --device cpu, or, with a cluster that "
-                "grows on demand, say with --workers how many to ask for"
+                f"the Ray cluster has no GPU at present: use {mark('device')} cpu, or, with a "
+                f"cluster that grows on demand, say with {mark('workers')} how many to ask for"
             )
 
     def computes_on(self, spec: SearchSpec) -> str:

@@ -21,6 +21,7 @@ from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_worker import DeviceWorker, Place, WorkOrder
 from search_spaces.errors import ExecutorError, NasError
+from search_spaces.wording import mark
 
 if TYPE_CHECKING:
     from latency.timings import TimingHeader
@@ -104,7 +105,7 @@ class Device:
             raise ExecutorError(
                 f"no machine of the Ray cluster offers its device for timing: start one of the "
                 f"kind that counts with ray start --resources='{{\"{name}\": 1}}', or search with "
-                "--device-profile, made there by nas profile"
+                f"{mark('device_profile')}, made there by nas profile"
             )
         offer = node["Resources"]
         worker = ray.remote(DeviceWorker).options(

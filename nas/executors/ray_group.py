@@ -26,6 +26,7 @@ from nas.run.layout import RAY_TRAIN_FOLDER
 from nas.run.opened import shared_run
 from nas.run.supernet_training import supernet_trainer
 from search_spaces.errors import ExecutorError, NasError
+from search_spaces.wording import RESUME, mark
 from supernet.training.parallel import ProcessGroup
 
 RESTARTS = 8
@@ -84,7 +85,7 @@ def fit_group(path: str, room: GroupRoom, mailbox: Mailbox) -> None:
             ExecutorError(
                 f"the workers that train the supernet died {RESTARTS + 1} times, lastly: "
                 f"{_last_line(error)}; what is finished is kept: look after the cluster and go on "
-                "with nas resume"
+                f"with {mark(RESUME, 'nas resume')}"
             )
         )
     except OSError as error:  # the run folder cannot be written

@@ -16,6 +16,7 @@ from nas.executors.ray_group import RESTARTS, GroupRoom, Joined, fit_group
 from nas.executors.ray_mail import Mailbox, here
 from nas.run.events import Note
 from search_spaces.errors import ExecutorError
+from search_spaces.wording import RESUME, mark
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
@@ -83,7 +84,8 @@ class _Group:
         except ray.exceptions.WorkerCrashedError as error:
             raise ExecutorError(
                 f"the process that starts the training died {RESTARTS + 1} times; what is "
-                "finished is kept: look after the cluster and go on with nas resume"
+                "finished is kept: look after the cluster and go on with "
+                f"{mark(RESUME, 'nas resume')}"
             ) from error
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.files import write_atomically
 from search_spaces.measurement import Measurement
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 
 SCHEMA = 1
 KIND = "nas device profile"
@@ -290,7 +291,7 @@ class DeviceProfile:
         there = ", or ".join(one.workload.option for one in self.workloads)
         raise UsageError(
             f"the device profile of {self.name} holds no workload {workload.option}: choose "
-            f"--workload {there}"
+            f"{mark('workload')} {there}"
         )
 
     def choose(self, wanted: Workload | None, usual: Mapping[str, Any]) -> Workload:
@@ -311,7 +312,7 @@ class DeviceProfile:
         there = ", or ".join(one.workload.option for one in self.workloads)
         asked = "several workloads" if wanted is None else f"no workload {wanted.option}"
         raise UsageError(
-            f"the device profile of {self.name} holds {asked}: choose --workload {there}"
+            f"the device profile of {self.name} holds {asked}: choose {mark('workload')} {there}"
         )
 
     def _timed_of(self, workload: Workload) -> tuple[WorkloadProfile, ...]:

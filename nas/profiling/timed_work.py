@@ -30,6 +30,7 @@ from latency.workload import Workload
 from latency.yardstick import Speed, yardstick_call
 from nas.objectives import OBJECTIVES
 from search_spaces.architecture import Architecture
+from search_spaces.costs import params
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings, beam_search
@@ -44,8 +45,14 @@ Call = Callable[[], object]
 Maker = Callable[[Architecture], Call]
 
 WARMUP = 1  # the timer calls each network once more, to see how long a call is
-REFERENCE_COPIES = 3
-SESSION_ROUNDS = 5
+# What the reference is off in a session all its networks are off. Each copy of a small network lies
+# elsewhere in memory: three of them scatter by 1.6 %, nine by 0.7 %. Large ones scatter less, and
+# nine of them may not fit.
+MOST_COPIES, LEAST_COPIES = 9, 3
+COPIES_MB = 64.0
+YARDSTICK_COPIES = 3
+# Rounds of one session agree with each other, sessions do not: a network is built anew for each.
+SESSION_ROUNDS = 3
 
 
 def time_session(
@@ -74,14 +81,14 @@ def time_session(
     """
     made = make or (lambda one: timed_call(space, one, workload, device))
     # A single round cannot tell much; copies of what takes seconds to build would not mend that.
-    copies = [reference] * (REFERENCE_COPIES if rounds > 1 else 2)
+    copies = [reference] * (reference_copies(space, reference) if rounds > 1 else 2)
     order = random.sample(range(len(architectures)), len(architectures))
     with torch.random.fork_rng(devices=[]), steady_heap():
         torch.manual_seed(0)
         beside = [made(one) for one in copies]
         calls = [made(architectures[number]) for number in order]
         # First, in the middle and last, as the reference is.
-        places = (0, len(calls) // 2 + 1, len(calls) + 2) if make is None else ()
+        places = (0, len(calls) // 2 + 1, len(calls) + YARDSTICK_COPIES - 1) if make is None else ()
         for place in places:
             calls.insert(place, yardstick_call(device))
         began, watch = time.time(), Watch(device)
@@ -100,6 +107,12 @@ def time_session(
         round(began, 3),
         median_copy(yardsticks) if yardsticks else None,
     )
+
+
+def reference_copies(space: SearchSpace, reference: Architecture) -> int:
+    """Copies of the reference in a session: as many as are small together, 3 to 9."""
+    megabytes = 4e-6 * params(space.model, space.task, reference)
+    return int(min(MOST_COPIES, max(LEAST_COPIES, COPIES_MB // megabytes)))
 
 
 def time_until_accepted(

@@ -44,7 +44,7 @@ def _rules(run: RunContents, audit: PruningAudit) -> Html:
     kept = spelled(run.space, audit.protected) if audit.protected else []
     if not kept:
         return paragraph(trust)
-    listed = join([tag("code", f"--keep {text} ") for text in kept])
+    listed = join([tag("code", f"{text} ") for text in kept])
     return paragraph(trust, "Asked to be kept: ", listed)
 
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from search_spaces.errors import UsageError
+from search_spaces.wording import option
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Shown:
 
     Attributes:
         label: in the form.
-        option: of the commands, if it is not called like the field; empty for none.
+        option: whether the commands have one, see `search_spaces.wording.option`.
         metavar: what follows the option.
         usual: what holds where nothing is given, in words.
         read: (what the field is called, texts) → its value, where it is not one plain value.
@@ -44,7 +45,7 @@ class Shown:
     """
 
     label: str = ""
-    option: str | None = None
+    option: bool = True
     metavar: str | None = None
     usual: str | None = None
     read: Callable[[str, Sequence[str]], Any] | None = None
@@ -60,8 +61,7 @@ def shown(field: FieldInfo) -> Shown:
 
 def option_of(model: type[BaseModel], name: str) -> str:
     """The option of a field; empty where it has none."""
-    given = shown(model.model_fields[name]).option
-    return f"--{name.replace('_', '-')}" if given is None else given
+    return option(name) if shown(model.model_fields[name]).option else ""
 
 
 def checked(check: Callable[[T], T]) -> AfterValidator:
@@ -80,7 +80,7 @@ def as_value_error() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(error.marked) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -104,8 +104,7 @@ def first_problem(error: ValidationError, called: Callable[[str], str] = str) ->
         return f"there is no setting {where!r}; nas search --list-settings names all"
     if problem["type"] == "value_error":
         return message
-    name = called(field)
-    where = (" " if name.startswith("--") else ".").join((name, *parts))
+    where = ("." if called is str else " ").join((called(field), *parts))
     return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 from supernet.data.manifest import Manifest
 
 Size = Literal["tiny", "small", "medium", "large"]
@@ -153,17 +154,19 @@ def fit_space(
         UsageError: for hours out of range, or data that no space is made for.
     """
     if not 0 < hours <= MOST_HOURS:
-        raise UsageError(f"--hours {hours:g} is not a time: give more than 0, at most 10,000")
+        raise UsageError(
+            f"{mark('hours')} {hours:g} is not a time: give more than 0, at most 10,000"
+        )
     if manifest.content not in LEAST_DATA:
         raise UsageError(
             f"a space can be made for images, texts, pairs and streams; these are "
-            f"{manifest.content}, which a search begins with a checkpoint for (--from)"
+            f"{manifest.content}, which a search begins with a checkpoint for ({mark('start')})"
         )
     if manifest.image_shape is not None and manifest.image_shape[0] != manifest.image_shape[1]:
         height, width, _ = manifest.image_shape
         raise UsageError(
             f"these pictures have {width} x {height} pixels, and networks read square ones: "
-            "prepare them with --image-size"
+            f"prepare them with {mark('image_size')}"
         )
     sizes = [size] if size else SIZE_NAMES[: SIZE_NAMES.index(largest_size(manifest)) + 1]
     chosen: tuple[Size, Amounts] | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nas.objectives import MORE_IS_BETTER, OBJECTIVES, SCORES, Quality, QualityMetric
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.wording import mark
 
 SENSIBLE, BEST, KNEE, CHEAPEST = "sensible", "best", "knee", "cheapest"
 # Word → the network that it names, for people.
@@ -98,16 +99,18 @@ class Pick:
             one = OBJECTIVES.get(condition.name)
             if one is not None and (one.timed or one.rate_of) and one.name not in asked:
                 raise UsageError(
-                    f"--pick asks for {condition}, and this search times nothing for that: add "
-                    f"{one.name} to --objectives"
+                    f"{mark('pick')} asks for {condition}, and this search times nothing for that: "
+                    f"add {one.name} to {mark('objectives')}"
                 )
             if condition.name == "valid_loss" and quality == "loss":
                 other = "quality is the validation loss"
             elif condition.name == "valid_bleu" and quality != "bleu":
-                other = "BLEU is measured with --quality bleu"
+                other = f"BLEU is measured with {mark('quality')} bleu"
             else:
                 continue
-            raise UsageError(f"--pick asks for {condition}, and this search does not: {other}")
+            raise UsageError(
+                f"{mark('pick')} asks for {condition}, and this search does not: {other}"
+            )
 
 
 def read_pick(text: str, more: Collection[str] = ()) -> Pick:
@@ -127,7 +130,7 @@ def read_pick(text: str, more: Collection[str] = ()) -> Pick:
     if text in WORDS or saving_of(text) is not None or is_id:
         return Pick(text)
     raise UsageError(
-        f"--pick takes {', '.join(WORDS)}, a saving such as {SAVING}, a condition such as "
+        f"{mark('pick')} takes {', '.join(WORDS)}, a saving such as {SAVING}, a condition such as "
         f"'params<=2e5' or the id of a network; given {text!r}"
     )
 

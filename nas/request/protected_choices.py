@@ -13,6 +13,7 @@ from typing import Literal
 from nas.request.fields import gene_choices, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import Choice, SearchSpace
+from search_spaces.wording import mark
 
 ProtectedChoices = Mapping[str, tuple[Choice, ...]]
 
@@ -31,7 +32,7 @@ def read_protected(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[
         UsageError: for another form.
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
     """
-    return checked_protected(space, typed_choices("--keep", given))
+    return checked_protected(space, typed_choices(mark("keep"), given))
 
 
 def typed_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES
 from nas.request import picks
-from nas.request.fields import option_of
 from nas.request.presets import budget_for
 from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
@@ -37,6 +36,7 @@ from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.plain import plain_rows
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 
 TEXT_TASKS = ("embedding", "language_modelling")
 """Whose data are texts and nothing else, once there is a checkpoint to read them."""
@@ -226,8 +226,8 @@ def _check_external(request: SearchRequest) -> None:
         if getattr(request, name) != SearchRequest.model_fields[name].default:
             with blaming(name):
                 raise UsageError(
-                    f"{option_of(SearchRequest, name)} is for networks that are trained here, and "
-                    "those of this search are known to --evaluator alone: leave one of them out"
+                    f"{mark(name)} is for networks that are trained here, and those of this search "
+                    f"are known to {mark('evaluator')} alone: leave one of them out"
                 )
 
 
@@ -283,7 +283,7 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
     asked = [name for name in on_device if spec.asks_for(name)]
     if not asked:
         raise UsageError(
-            "--device-profile is for a search whose objectives or limits name "
+            f"{mark('device_profile')} is for a search whose objectives or limits name "
             f"{' or '.join(on_device)}; given are {', '.join((*spec.objectives, *spec.limits))}"
         )
     for name in asked:
@@ -291,8 +291,9 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
         needed = profile.workload.timed_as(one.mode)
         if needed not in profile.workloads:
             raise UsageError(
-                f"the device profile tells nothing of {name}: make one with nas profile "
-                f"--workload {needed.option}, beside its other workloads, or leave {name} out"
+                f"the device profile tells nothing of {name}: make one with "
+                f"nas profile --workload {needed.option}, beside its other workloads, or leave "
+                f"{name} out"
             )
 
 
@@ -302,8 +303,8 @@ def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
     with blaming("baseline"):
         if request.start is not None and given not in (PLAIN, NONE):
             raise UsageError(
-                "--baseline is for networks that are trained from scratch: what a search that "
-                "begins with a checkpoint has found stands beside the checkpoint itself"
+                f"{mark('baseline')} is for networks that are trained from scratch: what a search "
+                "that begins with a checkpoint has found stands beside the checkpoint itself"
             )
         if given == NONE or request.start is not None:
             return None
@@ -371,8 +372,10 @@ def _data(
         name = request.dataset or space.data.get("dataset")
         if not isinstance(name, str):
             raise UsageError(
-                f"the space {space.name} names no data set: give one with --dataset, a folder made "
-                'by nas data prepare with --data, or write [data] dataset = "NAME" into its file'
+                f"the space {space.name} names no data set: give one with {mark('dataset')}, a "
+                "folder "
+                f'made by nas data prepare with {mark("data")}, or write [data] dataset = "NAME" '
+                "into its file"
             )
         return name, site.dataset(name, file)
 

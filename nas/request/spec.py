@@ -56,6 +56,7 @@ from search_spaces.genes import parse_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace
+from search_spaces.wording import mark
 
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 PresetName = Literal["smoke", "quick", "standard", "paper"]
@@ -164,7 +165,6 @@ class SearchTerms(BaseModel):
             examples=[{"params": 2e5}],
         ),
         Shown(
-            option="--limit",
             metavar="NAME=VALUE",
             read=pairs,
             many=True,
@@ -231,7 +231,7 @@ class SearchTerms(BaseModel):
             asked = {*known["objectives"], *known["limits"]}
             picks.read_pick(text, asked).check_measured(asked, known["quality"])
         except UsageError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(error.marked) from None
         return text
 
     @property
@@ -296,7 +296,7 @@ class SpaceSource(BaseModel):
             max_length=MAX_TOML,
             description="A space of your own, as TOML; instead of space.",
         ),
-        Shown(option="", apart="a space of one's own is sent by nas submit --space FILE"),
+        Shown(option=False, apart="a space of one's own is sent by nas submit --space FILE"),
     ] = None
     restrict: Annotated[
         Choices,
@@ -320,9 +320,9 @@ class SpaceSource(BaseModel):
             raise ValueError("give one of space and space_toml")
         if self.space is None and self.space_toml is None and not self.makes_space:
             raise ValueError(
-                "no space is given: name one with --space (nas space list), bring one along as "
-                "space_toml, have one made for a folder of nas data prepare, with --data, or begin "
-                "with a checkpoint, with --from"
+                f"no space is given: name one with {mark('space')} (nas space list), bring one "
+                "along as space_toml, have one made for a folder of nas data prepare, with "
+                f"{mark('data')}, or begin with a checkpoint, with {mark('start')}"
             )
         return self
 
@@ -386,7 +386,6 @@ class SearchRequest(SearchTerms, SpaceSource):
         ),
         Shown(
             "Checkpoint",
-            option="--from",
             metavar="DIR",
             usual="none: networks are trained from scratch",
         ),
@@ -415,8 +414,8 @@ class SearchRequest(SearchTerms, SpaceSource):
             gt=0.0,
             le=10_000.0,
             description="Where no space is named: for about how long the space that is made for "
-            "--data is to be searched on this machine with the preset quick. Sizes of networks and "
-            "lengths of trainings follow from it (nas space new).",
+            "the data is to be searched on this machine with the preset quick. Sizes of networks "
+            "and lengths of trainings follow from it (nas space new).",
             examples=[2],
         ),
         Shown(
@@ -442,7 +441,7 @@ class SearchRequest(SearchTerms, SpaceSource):
             description="Override a number of the preset (nas search --list-settings names them).",
             examples=[{"supernet.epochs": 30}],
         ),
-        Shown("Settings", "--set", "NAME=VALUE", read=pairs, many=True),
+        Shown("Settings", metavar="NAME=VALUE", read=pairs, many=True),
     ] = {}
     threads: Annotated[
         int | None,

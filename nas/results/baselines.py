@@ -103,8 +103,8 @@ def why_none(spec: SearchSpec, front: Front) -> str | None:
         return "There is no baseline: no plain network of the space keeps the limits."
     if not len(plain_rows(spec.space)):
         return (
-            "There is no baseline: the space has no network with softmax attention in every place; "
-            "--baseline FILE takes one of your own."
+            "There is no baseline: the space has no network with softmax attention in every place, "
+            "and the search was given none."
         )
     return "There is no baseline: the search was asked for none."
 

@@ -25,6 +25,7 @@ from nas.run.folder import RunFolder, checksum
 from nas.run.layout import export_folder
 from search_spaces.errors import DataError, UsageError
 from search_spaces.files import building_folder, write_atomically, write_json
+from search_spaces.wording import OWN_DATA, mark
 
 if TYPE_CHECKING:
     from nas.results.networks import OpenedData, TrainedNetwork
@@ -162,7 +163,8 @@ def _source(
     if not data.same:
         raise DataError(
             f"{data.name} does not hold the data that this run was made with, which the export's "
-            "tokenizer and its check need; name with --data DIR the folder it was made with"
+            "tokenizer and its check need; "
+            f"{mark(OWN_DATA, 'name with --data DIR the folder it was made with')}"
         )
     start = folder.spec.start if form.uses_checkpoint else None
     return ExportSource(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas.request.spec import SearchSpec
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, resuming
 from nas.run.layout import (
     DATA_FILE,
     FRONT_FILE,
@@ -37,6 +37,7 @@ from search_spaces.errors import (
     NasError,
     UsageError,
 )
+from search_spaces.wording import OWN_DATA, mark
 
 if TYPE_CHECKING:
     from supernet.beam_search import BeamSettings
@@ -210,7 +211,7 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
     _check_weights(folder, "supernet")
     file, space = folder.path / SUPERNET_FILE, folder.spec.space
     if not file.is_file():
-        raise UsageError(f"{folder.path} has no trained supernet yet; nas resume {folder.path}")
+        raise UsageError(f"{folder.path} has no trained supernet yet; {resuming(folder.path)}")
     try:
         architecture = Architecture.from_json(measured_networks(folder)[network_id]["architecture"])
         space.encode([architecture])  # refuses a network of another space
@@ -253,7 +254,7 @@ def _check_weights(folder: RunFolder, stage: str) -> None:
     record = folder.record(stage)
     damage = None if record is None else folder.damage(record)
     if damage is not None:
-        raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
+        raise DamagedRunError(f"{damage}; {resuming(folder.path)} makes it anew")
 
 
 def open_data(folder: RunFolder, given: str | None) -> OpenedData:
@@ -280,12 +281,12 @@ def open_data(folder: RunFolder, given: str | None) -> OpenedData:
         path = str(Path(given).expanduser())
         if not Path(path).exists():
             raise UsageError(
-                f"--data {given} does not exist: give a folder made by nas data prepare"
+                f"{mark('data')} {given} does not exist: give a folder made by nas data prepare"
             )
     elif path is not None and not Path(path).exists():
         raise DataError(
             f"the data of this run, {path}, are not there; "
-            "tell with --data DIR where they are on this machine"
+            f"{mark(OWN_DATA, 'tell with --data DIR where they are on this machine')}"
         )
     task = open_task(spec.space, dataset, path, spec.seed)
     known = folder.read_json(DATA_FILE)
@@ -319,7 +320,8 @@ def evaluate_network(
     if not data.same:
         raise DataError(
             f"{data.name} does not hold the data that this run was made with, so that scores "
-            "cannot be compared; name with --data DIR the folder it was made with"
+            "cannot be compared; "
+            f"{mark(OWN_DATA, 'name with --data DIR the folder it was made with')}"
         )
     task = data.task
     with computing(network.device):
@@ -352,7 +354,8 @@ def check_vocabularies(folder: RunFolder, data: OpenedData) -> None:
         if known.get(name) != sizes[name]:
             raise DataError(
                 f"the {side} vocabulary of {data.name} has {sizes[name]} tokens, that of the data "
-                f"the run was made with {known.get(name)}; name those with --data DIR"
+                f"the run was made with {known.get(name)}; "
+                f"{mark(OWN_DATA, 'name those with --data DIR')}"
             )
 
 

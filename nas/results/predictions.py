@@ -18,6 +18,7 @@ from nas.results.networks import OpenedData, TrainedNetwork
 from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
+from search_spaces.wording import mark
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -284,7 +285,7 @@ def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, 
     room = longest - tokens
     if room < 1:
         raise UsageError(
-            f"--tokens {tokens} is too many: the network reads {longest} with the text"
+            f"{mark('tokens')} {tokens} is too many: the network reads {longest} with the text"
         )
     new, written = prompt[-room:], list[int]()
     model: Any = network.model

@@ -28,7 +28,7 @@ from nas.results.contents import (
 from nas.results.failures import failed, read_failed
 from nas.run import layout
 from nas.run.duration import read_duration
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, resuming
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
@@ -141,7 +141,7 @@ class _Reader:
         except (*UNREADABLE, NasError, OSError) as error:
             path = self._folder.path
             raise DamagedRunError(
-                f"{path}/{name} is damaged ({error}); nas resume {path} makes it anew"
+                f"{path}/{name} is damaged ({error}); {resuming(path)} makes it anew"
             ) from error
 
 

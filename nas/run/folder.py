@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ from nas.run.layout import (
 from search_spaces.errors import DamagedRunError, RunConflictError, UsageError
 from search_spaces.files import append_lines, read_lines, write_atomically
 from search_spaces.json_text import UNREADABLE, finite_number, parse_json
+from search_spaces.wording import RESUME, mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ class RunFolder:
             if folder.spec.digest != spec.digest:
                 raise RunConflictError(
                     f"{path} holds a run of another request ({_difference(folder.spec, spec)}); "
-                    f"choose another folder with --out, or go on with it: nas resume {path}"
+                    f"choose another folder with {mark('out')}, or go on with it: {resuming(path)}"
                 )
             return folder
         if path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
             raise RunConflictError(
-                f"{path} exists and is no run folder; choose another one with --out"
+                f"{path} exists and is no run folder; choose another one with {mark('out')}"
             )
         path.mkdir(parents=True, exist_ok=True)
         for name, text in (attached or {}).items():
@@ -171,7 +173,7 @@ class RunFolder:
             return record
         except (ValueError, TypeError, OSError) as error:
             raise DamagedRunError(
-                f"{file} is damaged ({error}); nas resume {self.path} makes it anew"
+                f"{file} is damaged ({error}); {resuming(self.path)} makes it anew"
             ) from error
 
     def finish(self, stage: str, digest: str, outputs: Iterable[str], seconds: float) -> None:
@@ -245,7 +247,7 @@ class RunFolder:
             return parse_json((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DamagedRunError(
-                f"{self.path / name} cannot be read ({error}); nas resume {self.path} makes it anew"
+                f"{self.path / name} cannot be read ({error}); {resuming(self.path)} makes it anew"
             ) from error
 
     def append(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
@@ -270,7 +272,7 @@ class RunFolder:
                 rows.append(parse_json(line.decode()))
             except ValueError as error:
                 raise DamagedRunError(
-                    f"{file}, line {number} is not JSON; nas resume {self.path} makes it anew"
+                    f"{file}, line {number} is not JSON; {resuming(self.path)} makes it anew"
                 ) from error
         return rows
 
@@ -327,6 +329,11 @@ def checksum(file: Path) -> str:
 
 def _digest_of(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def resuming(path: Path) -> str:
+    """What goes on with the run of a folder, as a message names it."""
+    return mark(RESUME, f"nas resume {shlex.quote(str(path))}")
 
 
 def _is_foreign(file: Path) -> bool:

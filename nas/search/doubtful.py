@@ -26,13 +26,13 @@ OFF = 0.5
 SLOW = 0.1  # relative, from which on it is told that a machine has been faster
 
 WHAT_TO_DO = (
-    "keep other work away from the device and time anew with --retime; if it stays so, time more "
-    "networks with --set latency_samples=N"
+    "keep other work away from the device and have it timed anew (retime); if it stays so, "
+    "have more networks timed (latency_samples)"
 )
 # Where the times are those of a device profile.
 WHAT_TO_DO_THERE = (
     "keep other work away from the profiled device and make the profile anew with nas profile "
-    "--retime; if it stays so, time more networks with its --samples"
+    "(retime); if it stays so, with more samples"
 )
 # Stands behind a doubtful value; `doubtful_sentence` says below what it means.
 MARK = " ?"
@@ -137,7 +137,7 @@ def doubtful_sentence(entries: Sequence[FrontEntry]) -> str | None:
     many = "1 network was" if len(found) == 1 else f"{len(found)} networks were"
     return (
         f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
-        "latency keeps no limit; time anew with --retime when the machine is at rest"
+        "latency keeps no limit; have it timed anew (retime) when the machine is at rest"
     )
 
 

@@ -35,7 +35,7 @@ from nas.request.picks import (
     joined,
     saving_of,
 )
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, resuming
 from nas.run.layout import FRONT_FILE, HALVING_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
@@ -43,6 +43,7 @@ from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import GenotypeSpace, Network
 from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.wording import mark
 
 ReadNetwork = Callable[[Any], Network]
 
@@ -413,7 +414,7 @@ def build_front(
         wanted = ", ".join(limit_text(name, value) for name, value in limits.items())
         raise NasError(
             f"none of the {len(entries)} measured networks keeps {wanted}; search longer "
-            f"(--preset standard) or {_ease(limits)}"
+            f"({mark('preset')} standard) or {_ease(limits)}"
         )
     unique = {entry.id: entry for entry in best}.values()
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
@@ -460,7 +461,7 @@ def read_front(folder: RunFolder) -> Front:
         DamagedRunError: when it cannot be read.
     """
     if not folder.has(FRONT_FILE):
-        raise UsageError(f"{folder.path} has no front yet; nas resume {folder.path} finishes it")
+        raise UsageError(f"{folder.path} has no front yet; {resuming(folder.path)} finishes it")
     return Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network)
 
 

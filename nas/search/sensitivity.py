@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.objectives import OBJECTIVES
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, resuming
 from nas.search.external_costs import observed_costs
 from nas.search.scoring import read_costs, read_scorer
 from search_spaces.errors import UsageError
@@ -138,7 +138,7 @@ def read_features(folder: RunFolder) -> dict[str, GeneEffects]:
         DamagedRunError: when a predictor cannot be read.
     """
     if folder.record("rank") is None:
-        raise UsageError(f"{folder.path} has no ranker yet; nas resume {folder.path} goes on")
+        raise UsageError(f"{folder.path} has no ranker yet; {resuming(folder.path)} goes on")
     spec = folder.spec
     names = list(dict.fromkeys([*spec.objectives, *spec.limits]))
     costs = read_costs(folder) if spec.evaluator is None else observed_costs(folder)

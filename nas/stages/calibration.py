@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from latency.timer import LONG, MIN_SAMPLE_S
 from latency.turns import computing
 from nas.objectives import OBJECTIVES, base_workload, exact
 from nas.profiling.timed_work import SESSION_ROUNDS, network_cost, timed_call
@@ -59,7 +60,6 @@ NETWORKS = 4  # drawn, whose mean stands for all that a search looks at
 EXAMPLES = 16  # that are evaluated first; four times as many while that takes no time
 MOST_FITTED = 64  # networks; fitting takes in proportion to them, about
 LEAST_FITTED = 8
-MIN_SAMPLE_S = 0.002  # of the timer, which repeats a shorter call
 SHORT = BeamSettings(max_length_factor=1.0, max_length_offset=0)
 SHORT_GREEDY = replace(SHORT, beam_size=1)
 """Untrained networks never end a sentence; trained ones end it after about the source's length."""
@@ -262,7 +262,8 @@ class _Bench:
             built_s = self._clock() - begun  # with the call that warms up
             call_s = self._took(call)
         rounds = min(SESSION_ROUNDS, self._budget.timing_rounds)
-        return built_s + call_s + rounds * max(call_s, MIN_SAMPLE_S)
+        before_s = call_s if call_s < LONG * MIN_SAMPLE_S else 0.0
+        return built_s + call_s + rounds * (before_s + max(call_s, MIN_SAMPLE_S))
 
     def _measurement(self, name: str) -> float:
         workload = base_workload(self._space).timed_as(None)

@@ -18,6 +18,7 @@ from search_spaces.genes import GeneSpace, dump_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 from supernet.building import supernet_params
 from supernet.training_costs import training_costs
 from supernet.training_settings import TrainingSettings
@@ -54,8 +55,8 @@ def _declare_external(run: Run, offered: OfferedCosts) -> Iterator[Event]:
     """The same for networks that an evaluator of others knows."""
     if run.executor.settings.kind != "local":
         raise UsageError(
-            f"--executor {run.executor.settings.kind} is for networks that are trained here; an "
-            "evaluator is asked in this process, and may share its work out itself"
+            f"{mark('executor')} {run.executor.settings.kind} is for networks that are trained "
+            "here; an evaluator is asked in this process, and may share its work out itself"
         )
     assert isinstance(run.domain, GeneSpace)
     write_atomically(run.folder.path / SPACE_FILE, dump_genes(run.domain))

@@ -17,6 +17,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.recall import recall_window
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 
 
 def check_request(
@@ -51,17 +52,19 @@ def check_quality(spec: SearchSpec) -> None:
         *first, last = (name.replace("_", " ") for name in quality.tasks)
         tasks = f"{', '.join(first)} and {last}" if first else last
         raise UsageError(
-            f"--quality {quality.name} is for {tasks}, but the space {spec.space.name} is for "
-            f"{task.replace('_', ' ')}: leave it out, and quality is the validation loss"
+            f"{mark('quality')} {quality.name} is for {tasks}, but the space {spec.space.name} is "
+            f"for {task.replace('_', ' ')}: leave it out, and quality is the validation loss"
         )
     if quality.name == "kl" and spec.start is None:
         raise UsageError(
-            "--quality kl is how far a network is from the checkpoint that the search begins with: "
-            "name one with --from, or leave it out, and quality is the validation loss"
+            f"{mark('quality')} kl is how far a network is from the checkpoint that the search "
+            "begins with: "
+            f"name one with {mark('start')}, or leave it out, and quality is the validation loss"
         )
     if quality.name == "recall_nats" and recall_window(spec.space) is None:
         raise UsageError(
-            f"--quality recall_nats needs the window beyond which tokens count as recalled, and "
+            f"{mark('quality')} recall_nats needs the window beyond which tokens count as "
+            "recalled, and "
             f"the space {spec.space.name} has none: set recall_window in its [data] table, or "
             "offer layers with a window"
         )

@@ -13,7 +13,7 @@ from nas.executors.opening import open_executor
 from nas.executors.retraining.tuning_record import ask_for_trials
 from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
 from nas.run.events import Event
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, resuming
 from nas.run.layout import begun_file, record_file
 from nas.run.stages import RETRAIN
 from nas.search.front import pick, read_front, read_winner, winner
@@ -79,7 +79,7 @@ def _check_front(folder: RunFolder) -> None:
     record = folder.record("front")
     damage = None if record is None else folder.damage(record)
     if damage is not None:
-        raise DamagedRunError(f"{damage}; nas resume {folder.path} makes it anew")
+        raise DamagedRunError(f"{damage}; {resuming(folder.path)} makes it anew")
 
 
 def plan(asked: Asked) -> Plan:

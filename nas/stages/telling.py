@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +36,7 @@ from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.wording import of_commands
 
 CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
 TRAINED_LABEL = "Train the winner"
@@ -55,6 +56,7 @@ def tell(run: Run) -> Iterator[Event]:
         if ended - {CHECKED}:
             return
         duration = _told(run, {})
+        duration = replace(duration, reason=of_commands(duration.reason))
         write_duration(run.folder, duration)
     if REPORT.name in ended:
         ended.add(TRAINED)
@@ -71,6 +73,9 @@ def duration_of(spec: SearchSpec, known: Mapping[str, float]) -> Duration:
     Args:
         spec: the request.
         known: of an earlier calibration, which is not done again.
+
+    Returns:
+        What is told, a reason with the marks of `search_spaces.wording`.
     """
     with TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place) / "run", spec)
@@ -108,7 +113,9 @@ def _why(error: Exception) -> str:
     """What kept a calibration from ending; empty for a mistake of our own."""
     if out_of_memory(error):
         return "the memory does not suffice"
-    return str(error) if isinstance(error, NasError | OSError) else ""
+    if isinstance(error, NasError):
+        return error.marked
+    return str(error) if isinstance(error, OSError) else ""
 
 
 def asked(run: Run) -> Asked:

@@ -14,11 +14,12 @@ from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
-from nas.profiling.timed_work import num_sessions
+from nas.profiling.timed_work import YARDSTICK_COPIES, num_sessions, reference_copies
 from nas.run.duration import SECOND, TIMING, Asked, Part, Plan, counted
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import predictor_file, profile_file
 from nas.search.doubtful import disturbances, predictor_off, unlike_the_others
+from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
@@ -26,8 +27,6 @@ from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
 DOUBTFUL_WEIGHT = 0.1
-# Calls that a session times beside the networks: the reference and the yardstick, three each.
-BESIDE = 6
 
 
 def run_meter(run: Run, cost: Objective) -> Meter:
@@ -158,7 +157,7 @@ def sample_plan(asked: Asked, cost: Objective) -> Plan:
     parts = [*timing_parts(asked, cost, number)] if number else []
     if number and cost.name in asked.new_units:
         more = max(0, UNIT_SESSIONS - sessions_of(asked))
-        parts.append(Part(timing_unit(cost.name), more * BESIDE))
+        parts.append(Part(timing_unit(cost.name), more * _beside(asked)))
         parts.append(Part(SECOND, (UNIT_SESSIONS - 1) * UNIT_SPACING_S))
     return Plan(what, tuple(parts))
 
@@ -166,12 +165,18 @@ def sample_plan(asked: Asked, cost: Objective) -> Plan:
 def timing_parts(asked: Asked, cost: Objective, number: float, sessions: int = 0) -> list[Part]:
     """What timing so many networks together takes; in as many sessions as usual if not given."""
     sessions = sessions or sessions_of(asked)
-    return [Part(timing_unit(cost.name), sessions * (number + BESIDE))]
+    return [Part(timing_unit(cost.name), sessions * (number + _beside(asked)))]
 
 
 def sessions_of(asked: Asked) -> int:
     """Sessions in which networks are timed."""
     return max(LEAST_SESSIONS, num_sessions(asked.spec.budget.timing_rounds))
+
+
+def _beside(asked: Asked) -> int:
+    """Calls that a session times beside the networks: copies of the reference and the yardstick."""
+    space = asked.spec.space
+    return reference_copies(space, space.decode(middle(space))[0]) + YARDSTICK_COPIES
 
 
 def timing_unit(name: str) -> str:

@@ -15,6 +15,7 @@ from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.results.failures import failed
 from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
+from nas.run.folder import resuming
 from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE
 from nas.search.doubtful import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
@@ -108,7 +109,7 @@ def _check_doubts(run: Run) -> None:
     raise NasError(
         f"no network is known to keep {limit_text(name, limits[name])}, since {len(unsure)} could "
         f"not be timed reliably ({reason(unsure[0].doubtful)}): keep other work away from the "
-        f"device and go on with nas resume {run.folder.path}"
+        f"device and go on with {resuming(run.folder.path)}"
     )
 
 

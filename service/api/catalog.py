@@ -302,7 +302,7 @@ class Catalog:
     @staticmethod
     def _problem(name: str, folder: Path, error: NasError) -> str:
         """What is wrong with a checkpoint, without the server's paths."""
-        text = str(error)
+        text = error.marked
         for place in (folder.resolve(), folder):
             text = text.replace(f"{place}/", "").replace(str(place), name)
         return f"the checkpoint {name} cannot be used: {text}"

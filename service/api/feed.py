@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from service.jobs.states import Job
+from service.wording import for_programs
 
 ATOM = "http://www.w3.org/2005/Atom"
 MEDIA_TYPE = "application/atom+xml; charset=utf-8"
@@ -47,7 +48,8 @@ def atom(owner: str, jobs: Iterable[Job], site: str, address: str) -> bytes:
         _add(entry, "link", rel="alternate", href=f"{site}/jobs/{job.id}")
         for tag in job.tags:
             _add(entry, "category", term=tag)
-        _add(entry, "summary", job.error or f"{job.kind} of {job.space}, {job.state}")
+        told = for_programs(job.error or "")
+        _add(entry, "summary", told or f"{job.kind} of {job.space}, {job.state}")
     return bytes(ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True))
 
 

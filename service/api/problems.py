@@ -19,11 +19,12 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.errors import DamagedRunError, NasError
 from service.jobs.database import DatabaseAwayError
 from service.jobs.states import JobStateError
 from service.jobs.submissions import IdempotencyError
 from service.uploads import UploadError
+from service.wording import for_programs
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80
@@ -51,10 +52,17 @@ class ProblemDocument(BaseModel):
     errors: list[FieldError] = []
 
 
-class _Document(JSONResponse):
-    """JSON in ASCII, which can name what a client sent even where that is no text."""
+class ProblemResponse(JSONResponse):
+    """A problem as JSON in ASCII, which can name what a client sent even where that is no text.
+
+    Attributes:
+        marked: the same with the marks of `search_spaces.wording`, for others than programs.
+    """
+
+    marked: ProblemDocument
 
     def render(self, content: Any) -> bytes:
+        """The document, in which what a client sent is escaped."""
         return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -94,26 +102,33 @@ def problem_response(
     detail: str,
     errors: Sequence[FieldError] = (),
     headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
+) -> ProblemResponse:
     """The response that tells of a problem."""
     title = HTTPStatus(status).phrase
-    document = ProblemDocument(
+    marked = ProblemDocument(
         type="urn:nas:problem:" + title.lower().replace(" ", "-"),
         title=title,
         status=status,
-        detail=clipped(detail),
-        errors=[_short(error) for error in errors[:MOST_ERRORS]],
+        detail=detail,
+        errors=list(errors[:MOST_ERRORS]),
     )
-    return _Document(
-        document.model_dump(exclude_defaults=True),
+    told = {
+        "detail": clipped(for_programs(detail)),
+        "errors": [_for_programs(error) for error in marked.errors],
+    }
+    response = ProblemResponse(
+        marked.model_copy(update=told).model_dump(exclude_defaults=True),
         status_code=status,
         media_type=MEDIA_TYPE,
         headers=dict(headers or {}),
     )
+    response.marked = marked
+    return response
 
 
-def _short(error: FieldError) -> FieldError:
-    return FieldError(field=clipped(error.field, LONGEST_FIELD), message=clipped(error.message))
+def _for_programs(error: FieldError) -> FieldError:
+    message = clipped(for_programs(error.message))
+    return FieldError(field=clipped(error.field, LONGEST_FIELD), message=message)
 
 
 def install(app: FastAPI) -> None:
@@ -125,12 +140,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(IdempotencyError, _reused)
 
 
-async def _problem(_: Request, error: Exception) -> JSONResponse:
+async def _problem(_: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, ProblemError)
     return problem_response(error.status, error.detail, error.errors, error.headers)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _invalid(_: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[:MOST_ERRORS]
     errors = [_field_error(one) for one in found]
@@ -153,7 +168,7 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     return FieldError(field=field, message=message[:1].lower() + message[1:])
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -173,15 +188,14 @@ def _allowed(request: Request) -> list[str]:
     ]
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(_: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, NasError)
     match error:
         case JobStateError():
-            return problem_response(409, str(error))
+            return problem_response(409, error.marked)
         case UploadError():
-            told = ProblemError(error.status, str(error), error.field and f"/{error.field}")
+            told = ProblemError(error.status, error.marked, error.field and f"/{error.field}")
             return problem_response(told.status, told.detail, told.errors)
-        case UsageError():
-            return problem_response(422, str(error))
         case DatabaseAwayError():
             log.error("the database does not answer", extra={"error": str(error)[:200]})
             detail = "the database does not answer; try again in a moment"
@@ -192,7 +206,7 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
                 409, "a file of this job's run is damaged; an administrator finds it in the log"
             )
         case _:
-            return problem_response(422, str(error))
+            return problem_response(422, error.marked)
 
 
 async def plain_query(request: Request) -> None:
@@ -208,12 +222,12 @@ async def plain_query(request: Request) -> None:
             raise ProblemError(422, "a parameter holds the character NUL; leave it out", name[:80])
 
 
-async def _reused(_: Request, error: Exception) -> JSONResponse:
+async def _reused(_: Request, error: Exception) -> ProblemResponse:
     detail = "this Idempotency-Key was used before with another request; use a new key"
     return problem_response(422, detail, [FieldError(field="Idempotency-Key", message=detail)])
 
 
-def unexpected() -> JSONResponse:
+def unexpected() -> ProblemResponse:
     """The answer to what should not have happened."""
     return problem_response(500, "this should not have happened; the log of the server tells more")
 

@@ -24,6 +24,7 @@ from service.api.catalog import Checkpoint
 from service.jobs.listing import Filter, Order
 from service.jobs.states import Job, Kind, Outcome, State
 from service.uploads import MOST_FILES, Upload, Uploaded
+from service.wording import for_programs
 from supernet.export.formats import FORMATS
 
 Choice = int | str
@@ -68,7 +69,7 @@ Tags = Annotated[
         description="Words to find it by, of letters, digits and . _ -",
         examples=[["paper", "table-2"]],
     ),
-    Shown("Tags", "--tag", "TAG", read=names, many=True),
+    Shown("Tags", metavar="TAG", read=names, many=True),
     AfterValidator(lambda given: sorted(set(given))),
 ]
 Notes = Annotated[
@@ -151,7 +152,7 @@ class JobQuery(BaseModel):
     ] = False
     limit: Annotated[int, Field(ge=1, le=200, description="How many."), Shown("How many")] = 50
     before: Annotated[
-        JobId | None, Field(description="`next` of the page before."), Shown(option="")
+        JobId | None, Field(description="`next` of the page before."), Shown(option=False)
     ] = None
 
     @model_validator(mode="before")
@@ -291,7 +292,8 @@ class JobOut(BaseModel):
     @classmethod
     def of(cls, job: Job) -> Self:
         """What is told of a job that is looked at alone."""
-        return cls.model_validate(job)
+        made = cls.model_validate(job)
+        return made.model_copy(update={"error": made.error and for_programs(made.error)})
 
     @classmethod
     def listed(cls, job: Job) -> Self:

@@ -379,7 +379,7 @@ def answer(kind: str, given: dict[str, Any], catalog: Catalog) -> dict[str, Any]
         field = error.errors[0].field if error.errors else None
         return {"problem": [error.status, error.detail, field]}
     except NasError as error:
-        return {"problem": [422, str(error), None]}
+        return {"problem": [422, error.marked, None]}
 
 
 def _seen(catalog: Catalog, viewer: dict[str, Any] | None) -> Catalog:
@@ -406,7 +406,7 @@ def _read_upload(folder: Path) -> dict[str, str]:
     try:
         found = read_checkpoint(folder)
     except NasError as error:
-        text = str(error).replace(f"{folder}/", "").replace(str(folder), "the upload")
+        text = error.marked.replace(f"{folder}/", "").replace(str(folder), "the upload")
         raise ProblemError(422, f"this checkpoint cannot be used: {text}") from error
     return {"family": found.family, "task": found.task}
 

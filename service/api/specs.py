@@ -80,7 +80,7 @@ def refusing(*hidden: str) -> Iterator[None]:
         yield
     except NasError as error:
         field = None if error.field is None else f"/{error.field}"
-        message = str(error)
+        message = error.marked
         for place in hidden:
             message = message.replace(place, "")
         raise ProblemError(422, message, field) from error

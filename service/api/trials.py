@@ -40,7 +40,7 @@ def ask_network(given: Mapping[str, Any]) -> dict[str, Any]:
         except NasError as error:
             run = Path(given["folder"])
             names = {picture: "the picture", run: "the run", run.parents[1]: "HOME"}
-            text = str(error)
+            text = error.marked
             for path, name in names.items():
                 text = text.replace(str(path), name)
             raise ProblemError(422, text) from error

@@ -71,7 +71,7 @@ def compare(request: Request, token: AnyRole, context: InContext, query: Asked) 
     try:
         conditions = _conditions(query, runs)
     except NasError as error:
-        problem = str(error)
+        problem = error.marked
     networks = made.networks(conditions, retrained=query.retrained)
     ids = [job.id for job in jobs]
     return page(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,49 +10,26 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from nas.request.fields import first_problem
+from search_spaces.wording import mark
 from service.api.dependencies import AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes.data import DataOptions, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
+from service.dashboard.wording import COLUMNS, LABELS
 from service.data_uploads import ENDINGS
-from service.data_wording import of_command, told
 from supernet.data.manifest_tables import class_sheet, shared_examples, split_sheet
 
 COLUMN = "column."  # how fields of the form begin that name one
-# Of a table → what it is called, and the tasks whose examples have it.
-COLUMNS = {
-    "text": ("texts", "classification language_modelling"),
-    "image": ("pictures", "classification"),
-    "label": ("labels", "classification"),
-    "source": ("sources", "translation"),
-    "target": ("translations", "translation"),
-}
-# Field of a preparation → its label in the form.
-LABELS = {
-    "source": "File",
-    **{f"columns.{role}": f"Column of {what}" for role, (what, _) in COLUMNS.items()},
-    "group_by": "Column of groups",
-    "image_size": "Side of pictures, pixels",
-    "skip_bad": "leave out examples that cannot be used",
-}
 SHOWN = 10  # of what was not read; how many that is stands beside
 
 router = APIRouter(prefix="/data", route_class=Page)
-
-
-def called(field: str) -> str:
-    """What the form calls a field of a preparation."""
-    if field == "columns":
-        return "“Column of …”"
-    return f"“{LABELS[field]}”" if field in LABELS else of_command(field)
 
 
 @router.get("")
 def data(request: Request, token: Submitter, context: InContext) -> Response:
     """The data sets that the viewer's searches may name, and uploads on their way."""
     mine = {one.name: one for one in context.data.seen_by(token) if one.owner == token.name}
-    found = context.data.on_their_way(token.name)
-    coming = [replace(one, note=told(one.note, called)) for one in found]
+    coming = context.data.on_their_way(token.name)
     return page(
         request,
         "data",
@@ -80,7 +56,7 @@ def data_set(request: Request, name: str, token: AnyRole, context: InContext) ->
         "data_set",
         one=one,
         sheets=sheets,
-        findings=findings.told(called),
+        findings=findings,
         most_ignored=SHOWN,
         shared=shared_examples(manifest),
     )
@@ -125,5 +101,5 @@ def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     try:
         made = DataOptions(**asked)
     except ValidationError as error:
-        raise ProblemError(422, first_problem(error)) from error
+        raise ProblemError(422, first_problem(error, mark)) from error
     return made.model_dump()

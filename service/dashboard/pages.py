@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -25,10 +24,11 @@ from service.api.dependencies import (
     context_of,
     token_of,
 )
-from service.api.problems import ProblemError, unexpected
+from service.api.problems import ProblemError, clipped, unexpected
 from service.api.thread_pools import Route
 from service.auth import Role, Token
 from service.dashboard.static import address_of
+from service.dashboard.wording import for_pages
 from service.jobs.states import Job, State
 
 # Scripts come from here only. Charts set styles of their own, so these are allowed inline, and are
@@ -75,7 +75,7 @@ def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLR
         open_to_all=context_of(request).settings.no_auth,
         **values,
     )
-    body = text.encode("utf-8", "replace")  # a name of a file need not be text
+    body = for_pages(text).encode("utf-8", "replace")  # a name of a file need not be text
     return HTMLResponse(body, status_code=status, headers=HEADERS)
 
 
@@ -104,12 +104,12 @@ async def _error_page(request: Request, error: Exception) -> HTMLResponse:
     if known is None:
         log.error("unexpected error", exc_info=error)
     answer = unexpected() if known is None else await known(request, error)
-    problem = json.loads(bytes(answer.body))
+    detail = clipped(for_pages(answer.marked.detail))
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         return page(request, "login", answer.status_code, problem=None, target=_opened(request))
-    heading = HEADINGS.get(answer.status_code, problem["title"])
+    heading = HEADINGS.get(answer.status_code, answer.marked.title)
     back = site_path(request.headers.get("referer", "")) if request.method == "POST" else None
-    shown = page(request, "error", answer.status_code, heading=heading, problem=problem, back=back)
+    shown = page(request, "error", answer.status_code, heading=heading, detail=detail, back=back)
     if "retry-after" in answer.headers:
         shown.headers["Retry-After"] = answer.headers["retry-after"]
     return shown
@@ -313,5 +313,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "worked_s": worked_s,
     "left_s": left_s,
     "event_text": event_text,
+    "for_pages": for_pages,
 }
 _templates.filters |= FILTERS

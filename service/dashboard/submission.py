@@ -19,6 +19,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UnknownNameError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import Choice, SearchSpace, Slot
+from search_spaces.wording import mark
 from service.api.catalog import Catalog
 from service.api.dependencies import Context, InContext, Submitter, job_of
 from service.api.problems import ProblemError
@@ -28,6 +29,7 @@ from service.api.specs import read_space
 from service.auth import Token
 from service.dashboard.pages import Form, Page, digits, page
 from service.dashboard.pages import duration as seconds
+from service.dashboard.wording import for_pages
 from service.jobs.states import Kind
 from supernet.data.sources import SOURCES
 
@@ -144,9 +146,9 @@ def submit(request: Request, token: Submitter, context: InContext, form: Form) -
     try:
         made, _ = jobs.begin_search(_asked(chosen), token, context)
     except ValidationError as error:
-        return _form_page(request, token, context, chosen, first_problem(error))
+        return _form_page(request, token, context, chosen, first_problem(error, mark))
     except UsageError as error:
-        return _form_page(request, token, context, chosen, str(error))
+        return _form_page(request, token, context, chosen, error.marked)
     except ProblemError as error:
         if error.status not in (403, 422):
             raise
@@ -164,14 +166,15 @@ def check(token: Submitter, context: InContext, form: Form) -> Response:
         remaining = _remaining(chosen, context)
         context.spaces.search(_asked(chosen), token)
     except ValidationError as error:
-        problem = first_problem(error)
+        problem = first_problem(error, mark)
         field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
     except ProblemError as error:
         problem = error.detail
         field = error.errors[0].field.lstrip("/") if error.errors else None
     except NasError as error:
-        problem = str(error)
-    return JSONResponse({"problem": problem, "field": field, "remaining": digits(remaining)})
+        problem = error.marked
+    told = problem and for_pages(problem)
+    return JSONResponse({"problem": told, "field": field, "remaining": digits(remaining)})
 
 
 @router.post("/new/duration")
@@ -185,7 +188,7 @@ async def duration(token: Submitter, context: InContext, form: Form) -> Response
     except (ValidationError, NasError):
         return JSONResponse({"duration": ""})  # what is wrong is told by the check
     except ProblemError as error:
-        return JSONResponse({"duration": f"No duration is told: {error.detail}."})
+        return JSONResponse({"duration": for_pages(f"No duration is told: {error.detail}.")})
     text = f"No duration is told: {told.reason}."
     if not told.reason:
         longest = sorted(told.stages, key=lambda one: -(one.seconds or 0.0))[:2]
@@ -193,7 +196,7 @@ async def duration(token: Submitter, context: InContext, form: Form) -> Response
         lacking = not_told(one.label for one in told.stages if one.seconds is None)
         text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine"
         text += f"{lacking}."
-    return JSONResponse({"duration": text})
+    return JSONResponse({"duration": for_pages(text)})
 
 
 def _asked(chosen: Chosen) -> JobRequest:
@@ -366,9 +369,9 @@ def _space(context: Context, name: str) -> SearchSpace:
     try:
         return context.catalog.space(name)
     except UnknownNameError as error:
-        raise ProblemError(404, str(error)) from error
+        raise ProblemError(404, error.marked) from error
     except NasError as error:
-        raise ProblemError(422, str(error)) from error
+        raise ProblemError(422, error.marked) from error
 
 
 def genes(space: SearchSpace, form: Fields) -> list[Gene]:
@@ -425,7 +428,7 @@ def read_form(chosen: Chosen) -> dict[str, Any]:
         for name, field in JobRequest.model_fields.items()
         if _one(form, name) and not shown(field).apart
     }
-    request = read_texts(JobRequest, texts)
+    request = read_texts(JobRequest, texts, mark)
     if request.get("baseline") in chosen.own_baseline:
         request["baseline"] = chosen.baseline
     if "start" not in request:  # around a checkpoint there is a space of its own

@@ -24,6 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from service.jobs.database import Database
 from service.jobs.states import Job, Outcome, new_id
 from service.jobs.tables import deliveries, webhooks
+from service.wording import for_programs
 
 LEASE_S = 60.0  # for which a delivery may be under way
 BACKOFF_S = (10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0, 43200.0)  # between the tries
@@ -250,7 +251,7 @@ def tell_end(connection: Connection, job: Job, moment: float) -> None:
         return
     told = ("id", "kind", "state", "owner", "run", "space", "dataset", "preset", "title", "pick")
     data: dict[str, Any] = {name: getattr(job, name) for name in told}
-    data |= {"tags": job.tags, "error": (job.error or "")[:LONGEST_ERROR] or None}
+    data |= {"tags": job.tags, "error": for_programs(job.error or "")[:LONGEST_ERROR] or None}
     for name in ("created_at", "started_at", "ended_at"):
         seconds = getattr(job, name)
         data[name] = None if seconds is None else _written(seconds)

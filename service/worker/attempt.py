@@ -113,7 +113,8 @@ class Attempt:
 
     def _hidden(self, error: object) -> str:
         """A sentence that does not tell where the server keeps things."""
-        return str(error).replace(str(self._settings.home), "HOME")
+        text = error.marked if isinstance(error, NasError) else str(error)
+        return text.replace(str(self._settings.home), "HOME")
 
     def _make_folder(self) -> None:
         """Make the run folder, or take it up again."""

@@ -114,7 +114,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _failed(error: object, code: int) -> int:
-    sys.stderr.write(f"\n{ERROR}{' '.join(str(error).split())}\n")
+    text = error.marked if isinstance(error, NasError) else str(error)
+    sys.stderr.write(f"\n{ERROR}{' '.join(text.split())}\n")
     sys.stderr.flush()
     return code
 

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.sources import PREPARED, SOURCES, Arrays, Request, Source
 
@@ -168,13 +169,13 @@ def _prepare(
         )
     if source.needs_path and not path:
         raise DataError(
-            f"the data set {dataset} is read from a file; pass it with --data FILE.npz, "
-            "with the arrays x_train, y_train, x_test and y_test, or with --data DIR a folder "
-            "made by nas data prepare --task classification --source IMAGES --out DIR; "
-            "--data synthetic tries the space on generated examples"
+            f"the data set {dataset} is read from a file; pass it with {mark('data')} FILE.npz, "
+            f"with the arrays x_train, y_train, x_test and y_test, or with {mark('data')} DIR a "
+            "folder made by nas data prepare --task classification --source IMAGES --out DIR; "
+            f"{mark('data')} synthetic tries the space on generated examples"
         )
     if path and not source.needs_path:
-        raise DataError(f"the data set {dataset} needs no file; leave out --data {path}")
+        raise DataError(f"the data set {dataset} needs no file; leave out {mark('data')} {path}")
     where = path or "" if folder is None else str(folder)
     return source, Request(name, where, model, model.num_classes, seed)
 

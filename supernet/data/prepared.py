@@ -20,6 +20,7 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
 from supernet.data.manifest import Manifest, check_files, is_test, read_manifest, tokenizer_file
@@ -257,18 +258,20 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
             _refuse_checkpoint(tokenizer, data.name, size)
             raise DataError(
                 f"the {side} vocabulary of {data.name} has {tokenizer.vocab_size} tokens, but the "
-                f"networks of this space have {size}; prepare the data with --vocab-size {size}"
+                f"networks of this space have {size}; prepare the data with {mark('vocab_size')} "
+                f"{size}"
             )
     if shape.share_embeddings and source is not target:
         raise DataError(
             f"the networks of this space share one table of embeddings, but {data.name} has a "
-            "vocabulary for each side; prepare the data with --joint"
+            f"vocabulary for each side; prepare the data with {mark('joint')}"
         )
     is_stream = isinstance(data.train, StreamSplit)
     if data.longest > model.max_length and not is_stream:
         raise DataError(
             f"the longest row of {data.name} has {data.longest} tokens, but max_length of this "
-            f"space is {model.max_length}; prepare the data with --max-length {model.max_length}"
+            f"space is {model.max_length}; prepare the data with {mark('max_length')} "
+            f"{model.max_length}"
         )
 
 
@@ -430,7 +433,7 @@ def check_embeddings_fit(
     if data.longest > room:
         raise DataError(
             f"the longest text of {data.name} has {data.longest} tokens, but the networks of this "
-            f"space read {room}; prepare the data with --max-length {room}"
+            f"space read {room}; prepare the data with {mark('max_length')} {room}"
         )
     if other := [one for one in widths if one != width]:
         raise DataError(
@@ -451,7 +454,7 @@ def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
         raise DataError(
             f"the images of {name} have {side} x {side} pixels, but the networks of this space "
             f"read {shape.image_size} x {shape.image_size}; images are enlarged to fit, never made "
-            f"smaller: prepare the data with --image-size {shape.image_size}, or set "
+            f"smaller: prepare the data with {mark('image_size')} {shape.image_size}, or set "
             f"model.input.image_size of the space to at least {side}"
         )
 
@@ -469,6 +472,6 @@ def _check_texts(data: PreparedData[ExampleSplit], shape: TokenInput, room: int)
     if data.longest > room:
         raise DataError(
             f"the longest text of {data.name} has {data.longest} {what}, but the networks of this "
-            f"space read {room}; prepare the data with --max-length {room}, or raise max_length "
-            f"of the space by {data.longest - room}"
+            f"space read {room}; prepare the data with {mark('max_length')} {room}, or raise "
+            f"max_length of the space by {data.longest - room}"
         )

@@ -73,8 +73,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
                 byte = line[error.start]
                 yield (
                     _text(line.decode("utf-8", "replace")),
-                    f"not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); convert the file "
-                    "with iconv -t UTF-8",
+                    f"not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); if it is "
+                    "Latin-1, convert the file with iconv -f LATIN1 -t UTF-8",
                 )
                 continue
             yield text, NUL_PROBLEM if "\0" in text else ""

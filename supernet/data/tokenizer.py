@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.wording import mark
 
 PAD, BOS, EOS, UNKNOWN = range(4)
 NUM_MARKS = 4
@@ -219,13 +220,13 @@ def _explained(message: str, source: str) -> Exception:
         asked, most = found.groups()
         return UsageError(
             f"a vocabulary of {asked} is larger than {source} can give; "
-            f"pass --vocab-size {most} or less"
+            f"pass {mark('vocab_size')} {most} or less"
         )
     if found := TOO_SMALL.search(message):
         asked, least = found.groups()
         return UsageError(
             f"a vocabulary of {asked} is too small: the characters of {source} alone need {least}; "
-            f"pass --vocab-size {least} or more"
+            f"pass {mark('vocab_size')} {least} or more"
         )
     if NO_TEXT.search(message):
         return DataError(f"no vocabulary can be learnt from {source}: every line of it is blank")

@@ -28,7 +28,8 @@ def pets(tmp_path: Path) -> Path:
 def row(winner: float, plain: float, task: str, name: str) -> dict[str, Any]:
     one = {"id": "a", "params": 1, "valid": {}, "test": {name: winner}}
     other = {**one, "test": {name: plain}}
-    times = {"minutes_asked": 60, "minutes_told": 65.5, "minutes_taken": 70, "minutes_plain": 55}
+    stages = {"supernet": (1800.0, 1860.0), "retrain-a": (1800.0, 1440.0)}
+    times = {"minutes_asked": 60, "stages": stages, "minutes_taken": 70, "minutes_plain": 55}
     others = {"baseline": None, "plain": other}
     return {"data": "pets", "task": task, "winner": one, **others, **times}
 
@@ -50,7 +51,9 @@ def test_less_loss_and_more_of_all_else_is_better(
     (table,) = STUDY.show(numbers)
     cells = {str(one.header): list(one.cells) for one in table.columns}  # type: ignore[union-attr]
     assert cells["as good"] == [better] and cells["baseline"] == ["–"]
-    assert [cells[f"min {one}"] for one in ("asked", "told", "taken")] == [["60"], ["65.5"], ["70"]]
+    times = [cells[one][0] for one in ("min asked", "min told", "taken", "ratio", "whole")]
+    assert times == ["60", "60.0", "55.0", "0.92", "70"]
+    assert cells["most off"] == ["retrain-a: 1800 s, took 1440 s"]
 
 
 def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(pets: Path) -> None:

@@ -58,14 +58,25 @@ def test_warm_up_is_not_timed() -> None:
     assert cold.samples_ms == (100_000, 100_000, 100_000)
 
 
-@pytest.mark.parametrize(("seconds", "extra"), [(1.0, 0), (0.004, 1)])
-def test_only_short_calls_are_made_once_more_to_see_how_long_they_are(
+@pytest.mark.parametrize(("seconds", "extra"), [(1.0, 0), (0.004, 1 + 3)])
+def test_only_short_calls_are_made_once_more_to_see_how_long_they_are_and_before_each_sample(
     seconds: float, extra: int
 ) -> None:
     clock = FakeClock()
     call = clock.call("a", lambda _: seconds)
     time_calls([call], "cpu", warmup=2, repeats=3, min_sample_s=0.002, clock=clock)
     assert len(clock.made) == 2 + extra + 3
+
+
+def test_what_was_called_before_does_not_matter() -> None:
+    clock = FakeClock()
+    # Each takes ten times as long behind the other one, whose data are in the cache then.
+    calls = [
+        clock.call(name, lambda _, name=name: 0.001 if clock.made[-1:] == [name] else 0.01)
+        for name in "ab"
+    ]
+    for one in time_calls(calls, "cpu", repeats=5, clock=clock):
+        assert one.samples_ms == pytest.approx([1.0] * 5)
 
 
 def test_steady_drift_favours_nobody() -> None:

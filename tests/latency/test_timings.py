@@ -104,14 +104,15 @@ def test_who_waits_for_another_s_timings_does_not_count_as_computing(
         assert turn_cases.computed_on()
 
 
-def test_files_without_samples_can_be_read_and_are_no_cache(profile: TimingJournal) -> None:
-    old = json.dumps(HEADER.to_json() | {"schema": 1}).encode() + b"\n" + _entry() + b"\n"
+@pytest.mark.parametrize("schema", [1, 2])
+def test_files_of_before_can_be_read_and_are_no_cache(profile: TimingJournal, schema: int) -> None:
+    old = json.dumps(HEADER.to_json() | {"schema": schema}).encode() + b"\n" + _entry() + b"\n"
     profile.path.write_bytes(old)
     there = read_timings(profile.path)
     assert there.get(network(16).id) == measured(1) and there.readings(network(16).id) == ()
     assert there.header.difference(HEADER) is None
     # The schema has a part in the name under which a cache is looked for.
-    assert HEADER.to_json()["schema"] == 2
+    assert HEADER.to_json()["schema"] == 3
 
 
 def test_many_writers_lose_nothing(profile: TimingJournal) -> None:
@@ -175,7 +176,7 @@ def test_a_damaged_line_is_named(profile: TimingJournal, line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"{}", b"[]", b'{"schema": 2}', b'{"schema": 1}', b"\x00" * 9]
+    "line", [b"", b"{", b"{}", b"[]", b'{"schema": 3}', b'{"schema": 1}', b"\x00" * 9]
 )
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "other.jsonl"

@@ -126,7 +126,7 @@ def read_lines() -> Iterator[str]:
             byte, column = line[error.start], error.start + 1
             raise DataError(
                 f"standard input, line {number}: not UTF-8 (byte 0x{byte:02x} at column {column}); "
-                "convert it with iconv -t UTF-8"
+                "if it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8"
             ) from error
 
 

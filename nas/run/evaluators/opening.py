@@ -23,6 +23,7 @@ from nas.run.evaluators.python import load_evaluator
 from nas.run.evaluators.table import ENDINGS, TableEvaluator
 from search_spaces.errors import UsageError
 from search_spaces.genes import GeneSpace
+from search_spaces.wording import mark
 
 FORMS = "package.module:Name, table:FILE:COLUMN or 'command:PROGRAM ARGUMENT …'"
 QUALITY_COLUMN = "quality"
@@ -58,7 +59,7 @@ class EvaluatorName:
             cls("command", place).words()
             return cls("command", place)
         if kind in ("table", "command") or not kind or not colon or not place:
-            raise UsageError(f"--evaluator takes {FORMS}; given {text!r}")
+            raise UsageError(f"{mark('evaluator')} takes {FORMS}; given {text!r}")
         return cls("python", text)
 
     @classmethod
@@ -67,7 +68,7 @@ class EvaluatorName:
         if not colon or place.lower().endswith(ENDINGS):
             return cls("table", place)
         if not file or not column.removeprefix("-"):
-            raise UsageError(f"--evaluator takes {FORMS}; given {'table:' + place!r}")
+            raise UsageError(f"{mark('evaluator')} takes {FORMS}; given {'table:' + place!r}")
         return cls("table", file, column.removeprefix("-"), column.startswith("-"))
 
     def words(self) -> list[str]:
@@ -79,7 +80,7 @@ class EvaluatorName:
         try:
             return shlex.split(self.place)
         except ValueError as error:
-            raise UsageError(f"--evaluator command:{self.place}: {error}") from None
+            raise UsageError(f"{mark('evaluator')} command:{self.place}: {error}") from None
 
     def here(self) -> str:
         """The name as it holds in every folder: files with their whole path.
@@ -92,12 +93,14 @@ class EvaluatorName:
         if self.kind == "table":
             path = Path(self.place).expanduser()
             if not path.is_file():
-                raise UsageError(f"--evaluator table:{self.place}: there is no such file")
+                raise UsageError(f"{mark('evaluator')} table:{self.place}: there is no such file")
             return f"table:{path.resolve()}:{'-' if self.maximise else ''}{self.column}"
         program, *arguments = self.words()
         found = shutil.which(program)
         if found is None:
-            raise UsageError(f"--evaluator command:{self.place}: there is no program {program!r}")
+            raise UsageError(
+                f"{mark('evaluator')} command:{self.place}: there is no program {program!r}"
+            )
         whole = str(Path(found).absolute()) if "/" in program else program
         return f"command:{shlex.join([whole, *arguments])}"
 

@@ -20,6 +20,7 @@ from service.api.schemas import DatasetOut, DurationOut, JobRequest, ProfileOut,
 from service.api.specs import read_space
 from service.api.thread_pools import Route
 from service.settings import Settings
+from service.wording import for_programs
 
 router = APIRouter(route_class=Route)
 
@@ -40,7 +41,7 @@ def space(
     try:
         return SpaceOut.of(context.catalog.space(name))
     except NasError as error:
-        raise ProblemError(404, str(error)) from error
+        raise ProblemError(404, error.marked) from error
 
 
 @router.post("/spaces/check", tags=["spaces"], response_model=SpaceOut)
@@ -63,7 +64,8 @@ async def duration(given: JobRequest, token: Submitter, context: InContext) -> D
     the others follow from it. Workers on other machines may be faster or slower.
     """
     found = await context.thread_pools.spaces.run(partial(context.spaces.search, given, token))
-    return await context.thread_pools.trials.run(partial(context.spaces.duration, found))
+    made = await context.thread_pools.trials.run(partial(context.spaces.duration, found))
+    return made.model_copy(update={"reason": for_programs(made.reason)})
 
 
 @router.get("/datasets", tags=["datasets"], response_model=list[DatasetOut])

@@ -18,8 +18,8 @@ from service.api.schemas import Word
 from service.api.thread_pools import Route
 from service.auth import Token
 from service.data_uploads import DataUpload, Findings
-from service.data_wording import of_command, told
 from service.uploads import Uploaded
+from service.wording import for_programs
 from supernet.data.manifest import ColumnRole, Manifest, SplitRecord, read_manifest
 
 Task = Literal["classification", "language_modelling", "translation"]
@@ -67,14 +67,6 @@ class DataRequest(DataOptions):
     bytes: Annotated[int, Field(ge=0)]
 
 
-def called(field: str) -> str:
-    """What a request's body calls a field of a preparation."""
-    name = field.partition(".")[0]
-    if name == "source":
-        return "file"
-    return field if name in DataOptions.model_fields else of_command(field)
-
-
 class DataUploadOut(BaseModel):
     """A data set on its way: send the bytes behind `received`, then finish it.
 
@@ -94,7 +86,7 @@ class DataUploadOut(BaseModel):
     @classmethod
     def of(cls, one: DataUpload) -> Self:
         """As it stands."""
-        return cls.model_validate(replace(one, note=told(one.note, called)))
+        return cls.model_validate(replace(one, note=for_programs(one.note)))
 
 
 class UploadedDataOut(BaseModel):
@@ -213,7 +205,7 @@ def give_up(upload: UploadPath, token: Submitter, context: InContext) -> None:
 def data_set(name: Word, token: AnyRole, context: InContext) -> DataSetOut:
     """What a data set that you uploaded holds, and what of the file it does not."""
     one, manifest, findings = found_data(name, token, context)
-    facts = UploadedDataOut.of(one).model_dump() | asdict(findings.told(called))
+    facts = UploadedDataOut.of(one).model_dump() | asdict(findings.told(for_programs))
     return DataSetOut(**facts, splits=manifest.splits)
 
 

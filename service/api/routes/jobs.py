@@ -33,6 +33,7 @@ from service.jobs.job_store import Words
 from service.jobs.retention import delete_job
 from service.jobs.states import Job, JobEvent, Kind
 from service.jobs.submissions import Submission
+from service.wording import for_programs
 
 BATCH = 500
 LOOK_S = 0.5  # between two looks for new events
@@ -244,5 +245,7 @@ def _still_good(context: Context, token: Token) -> bool:
 
 
 def _frame(event: JobEvent) -> bytes:
-    head = {"seq": event.seq, "time": event.time, "attempt": event.attempt}
-    return format_sse_event(data_str=json.dumps({**head, **event.data}), id=str(event.seq))
+    data = {"seq": event.seq, "time": event.time, "attempt": event.attempt, **event.data}
+    if "reason" in data:
+        data["reason"] = for_programs(data["reason"])
+    return format_sse_event(data_str=json.dumps(data), id=str(event.seq))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.tasks import TaskName
+from search_spaces.wording import mark
 from supernet.data.manifest import (
     FILE_NAME,
     Manifest,
@@ -78,8 +79,8 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     """
     check_free(request)
     if not request.source:
-        raise UsageError("give the training data with --source")
-    doctor = Doctor(request.skip_bad, request.called)
+        raise UsageError(f"give the training data with {mark('source')}")
+    doctor = Doctor(request.skip_bad)
     plan = PLANS[request.task](request, doctor, report)
     if not request.allow_overlap:
         refuse_equal_files(plan.contents)
@@ -127,13 +128,13 @@ def check_free(request: PrepareRequest) -> None:
     """
     out = request.out
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is a file; name a folder that is not there yet")
+        raise UsageError(f"{mark('out')} {out} is a file; name a folder that is not there yet")
     if not out.is_dir():
         return
     other = next((path.name for path in sorted(out.iterdir())), None)
     if other is not None and not (out / FILE_NAME).is_file():
         raise UsageError(
-            f"--out {out} holds other files ({other}); name a folder that is not there yet"
+            f"{mark('out')} {out} holds other files ({other}); name a folder that is not there yet"
         )
 
 
@@ -145,17 +146,19 @@ def _present(request: PrepareRequest, digest: str) -> Manifest | None:
     """
     if not (request.out / FILE_NAME).is_file():
         return None
-    advice = "name another --out, or delete that folder"
+    advice = f"name another {mark('out')}, or delete that folder"
     try:
         manifest = read_manifest(request.out)
         if manifest.request != digest:
             raise UsageError(
-                f"--out {request.out} holds data for {manifest.task} prepared from other files or "
-                f"with other options; {advice}"
+                f"{mark('out')} {request.out} holds data for {manifest.task} prepared from other "
+                f"files or with other options; {advice}"
             )
         check_files(request.out, manifest, manifest.files)
     except DataError as error:
-        raise UsageError(f"--out {request.out} holds damaged data ({error}); {advice}") from error
+        raise UsageError(
+            f"{mark('out')} {request.out} holds damaged data ({error}); {advice}"
+        ) from error
     return manifest
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import (
     KIND,
     MARK_NAMES,
@@ -32,8 +33,8 @@ def read_folder(folder: Path) -> CheckpointTokenizer:
     """
     if not folder.is_dir():
         raise UsageError(
-            f"--tokenizer {folder} is no folder; give bpe, unigram, or the folder of a checkpoint "
-            f"with its {TOKENIZER_FILE}"
+            f"{mark('tokenizer')} {folder} is no folder; give bpe, unigram, or the folder of a "
+            f"checkpoint with its {TOKENIZER_FILE}"
         )
     file = folder / TOKENIZER_FILE
     if not file.is_file():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from search_spaces.errors import DataError
-from supernet.data.option_names import Called, option
+from search_spaces.wording import mark
 
 MOST_SHOWN = 200  # findings of a list; of the others their number is told
 
@@ -19,7 +19,6 @@ class Doctor:
 
     Attributes:
         skip_bad: whether examples that cannot be used are left out.
-        called: what messages call the fields of a request.
         bad: what is wrong with examples, each with file and line.
         wrong: what leaving out examples does not mend, such as a file that is missing.
         ignored: what is there and is not read.
@@ -27,7 +26,6 @@ class Doctor:
     """
 
     skip_bad: bool = False
-    called: Called = option
     bad: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -44,7 +42,7 @@ class Doctor:
         try:
             yield
         except DataError as error:
-            self.wrong.append(str(error))
+            self.wrong.append(error.marked)
 
     def check(self) -> None:
         """See that the data can be used.
@@ -58,7 +56,7 @@ class Doctor:
         advice = "mend it" if len(found) == 1 else "Mend them"
         if not self.wrong:
             them = "it" if len(found) == 1 else "them"
-            advice += f", or leave {them} out with {self.called('skip_bad')}"
+            advice += f", or leave {them} out with {mark('skip_bad')}"
         if len(found) == 1:
             raise DataError(f"{found[0]}; {advice}" if self.bad and not self.wrong else found[0])
         shown = found[:MOST_SHOWN]

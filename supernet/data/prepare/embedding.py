@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import TokenInput
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, SplitRecord
 from supernet.data.prepare.checkpoint_folder import (
@@ -218,7 +219,7 @@ class EmbeddingPlan:
         least = 1 if split == "train" else FEWEST_HELD
         if count >= least:
             return
-        given = "" if split in self.sources.files else f", or give --{split} a file of its own"
+        given = "" if split in self.sources.files else f", or give {mark(split)} a file of its own"
         raise DataError(
             f"the {split} split has {count} different texts and needs {least} or more: give more "
             f"texts{given}"
@@ -229,7 +230,9 @@ class EmbeddingPlan:
         if split == "train" or len(pairs[split]) or not any(map(len, pairs.values())):
             return
         given = (
-            f"--{split} a file with pairs" if split in self.sources.files else f"more, or --{split}"
+            f"{mark(split)} a file with pairs"
+            if split in self.sources.files
+            else f"more, or {mark(split)}"
         )
         raise DataError(
             f"there are pairs of query and passage, but none in the {split} split: give {given}, "
@@ -246,13 +249,13 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
             the checkpoint makes no embeddings.
     """
     if request.target:
-        raise UsageError("embeddings are made by the checkpoint: leave out --target")
+        raise UsageError(f"embeddings are made by the checkpoint: leave out {mark('target')}")
     if request.image_size is not None:
-        raise UsageError("--image-size is for images; leave it out")
+        raise UsageError(f"{mark('image_size')} is for images; leave it out")
     if not isinstance(request.tokenizer, Path):
         raise UsageError(
             "embedding needs the checkpoint whose embeddings are to be learnt: give its folder "
-            "with --tokenizer MODEL"
+            f"with {mark('tokenizer')} MODEL"
         )
     checkpoint = read_checkpoint(request.tokenizer)
     if checkpoint.task != "embedding":
@@ -324,7 +327,7 @@ def _check_sizes(
     least = len(tokenizer.begin) + len(tokenizer.end) + 1
     if request.max_length is not None and not least <= request.max_length <= most:
         raise UsageError(
-            f"--max-length is {least}, marks included, to {most}, the positions of the "
+            f"{mark('max_length')} is {least}, marks included, to {most}, the positions of the "
             f"checkpoint; given {request.max_length}"
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
@@ -101,7 +102,7 @@ class ImagePlan:
                 if shapes[-1] != shapes[0]:
                     raise DataError(
                         f"the images of {split} have the shape {shapes[-1]}, those of train "
-                        f"{shapes[0]}; give {self.request.called('image_size')} to make them equal"
+                        f"{shapes[0]}; give {mark('image_size')} to make them equal"
                     )
                 labels = self.sources[role].labels[chosen]
                 write_labels(folder, split, labels)
@@ -240,7 +241,7 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
         DataError: with all that is wrong with the files.
     """
     if request.target:
-        raise UsageError("classification has labels, no translations: leave out --target")
+        raise UsageError(f"classification has labels, no translations: leave out {mark('target')}")
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     if _holds_texts(request.source[0]):
         given = files_of(named, doctor)
@@ -262,8 +263,8 @@ def _images_of(
     refuse_columns(request)
     for split, paths in named.items():
         if len(paths) > 1:
-            option = "source" if split == "train" else split
-            raise UsageError(f"--{option} is given {len(paths)} times; classification reads one")
+            field = "source" if split == "train" else split
+            raise UsageError(f"{mark(field)} is given {len(paths)} times; classification reads one")
     sources, names = dict[str, ImageSource](), dict[str, str]()
     for split, paths in named.items():
         if not paths:
@@ -287,7 +288,7 @@ def _plan_images(
     if request.image_size is None:
         for source in sources.values():
             with doctor.going_on():
-                source.check_sizes(request.called)
+                source.check_sizes()
     doctor.check()
     sources = {split: sources[split] for split in SPLITS if split in sources}
     train = sources["train"]
@@ -295,7 +296,7 @@ def _plan_images(
     missing = [split for split in SPLITS if split not in sources]
     if missing:
         keys = [train.hashes(), *([train.groups] if len(train.groups) else [])]
-        codes = hold_out(joined_groups(keys), train.labels, missing, request.called)
+        codes = hold_out(joined_groups(keys), train.labels, missing)
     parts: Parts = {
         split: (split, np.arange(len(sources[split].labels)))
         if split in sources and split != "train"
@@ -368,11 +369,11 @@ def _pictures_in_columns(request: PrepareRequest, path: Path) -> bool:
 
 def _check_images(request: PrepareRequest) -> None:
     if request.image_size is not None and request.image_size < 1:
-        raise UsageError(f"--image-size must be at least 1; given {request.image_size}")
+        raise UsageError(f"{mark('image_size')} must be at least 1; given {request.image_size}")
     if request.max_length is not None:
-        raise UsageError("--max-length is for text; leave it out")
+        raise UsageError(f"{mark('max_length')} is for text; leave it out")
     if isinstance(request.tokenizer, Path):
-        raise UsageError("--tokenizer DIR is for text; leave it out")
+        raise UsageError(f"{mark('tokenizer')} DIR is for text; leave it out")
 
 
 def write_labels(folder: Path, split: str, labels: Labels) -> None:
@@ -389,9 +390,9 @@ def _plan_texts(
     request: PrepareRequest, given: Mapping[str, Sequence[Path]], doctor: Doctor, report: Report
 ) -> LabelledTextPlan:
     if request.image_size is not None:
-        raise UsageError(f"{request.called('image_size')} is for images; leave it out")
+        raise UsageError(f"{mark('image_size')} is for images; leave it out")
     if request.max_length is not None and request.max_length < 1:
-        raise UsageError(f"--max-length must be at least 1; given {request.max_length}")
+        raise UsageError(f"{mark('max_length')} must be at least 1; given {request.max_length}")
     tokenizer = None
     if isinstance(request.tokenizer, Path):
         tokenizer = read_folder(request.tokenizer)
@@ -399,7 +400,8 @@ def _plan_texts(
         least = len(tokenizer.begin) + len(tokenizer.end) + 1
         if request.max_length is not None and request.max_length < least:
             raise UsageError(
-                f"--max-length must be at least {least}, marks included; given {request.max_length}"
+                f"{mark('max_length')} must be at least {least}, marks included; given "
+                f"{request.max_length}"
             )
 
     def problem(record: Record) -> str:
@@ -420,7 +422,7 @@ def _plan_texts(
         numbers = {name: number for number, name in enumerate(names)}
         labels = np.array([numbers[str(label)] for label in sources.labels["train"]], np.int64)
         keys = [*sources.keys, *([sources.groups] if request.group_by else [])]
-        codes = hold_out(joined_groups(keys), labels, sources.missing, request.called)
+        codes = hold_out(joined_groups(keys), labels, sources.missing)
         sources = replace(sources, codes=codes)
     return LabelledTextPlan(request, sources, names, doctor.skipped, tokenizer)
 
@@ -437,7 +439,7 @@ def _numbered(sources: Sources, doctor: Doctor) -> tuple[Sources, tuple[str, ...
     elif len(names) > max(FEWEST_LABELS, len(train) // 2):
         doctor.wrong.append(
             f"{path} has {len(names):,} different labels of {len(train):,} examples: classes come "
-            f"back; name the column that holds them with {doctor.called('columns.label')}"
+            f"back; name the column that holds them with {mark('columns.label')}"
         )
     files, labels = dict(sources.files), dict(sources.labels)
     for split in sources.files:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
-from supernet.data.option_names import Called, option
+from search_spaces.wording import mark
 from supernet.data.prepare.plan import SPLITS
 from supernet.data.sources import SPLIT_SEED, VALID_MOST, VALID_SHARE, class_quotas
 
@@ -49,7 +49,6 @@ def hold_out(
     groups_N: Groups,
     labels_N: NDArray[np.int64],
     missing: Collection[str],
-    called: Called = option,
 ) -> Codes:
     """Hold out one in ten examples, at most 5,000, first for test and then for validation.
 
@@ -59,7 +58,6 @@ def hold_out(
         groups_N: the group of each example.
         labels_N: its class.
         missing: splits that were not given.
-        called: what messages call these.
 
     Raises:
         DataError: when there are too few examples or groups.
@@ -73,14 +71,14 @@ def hold_out(
         if not count:
             raise DataError(
                 f"{len(rest)} training examples are too few to hold some out for the {split} "
-                f"split; give {called(split)}"
+                f"split; give {mark(split)}"
             )
         held = _chosen(groups_N[rest], labels_N[rest], count)
         if len(held) == len(rest) or not len(held):
             raise DataError(
                 f"the {len(rest)} training examples all belong together, as equal ones and those "
                 f"of a group do, so that none can be held out for the {split} split; give "
-                f"{called(split)}"
+                f"{mark(split)}"
             )
         codes_N[rest[held]] = SPLITS.index(split)
     return codes_N
@@ -117,15 +115,12 @@ def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArra
     return np.sort(np.concatenate(taken))
 
 
-def hold_out_ends(
-    counts: Sequence[int], missing: Collection[str], called: Called = option
-) -> Codes:
+def hold_out_ends(counts: Sequence[int], missing: Collection[str]) -> Codes:
     """Hold out the last lines of every file, first those for validation.
 
     Args:
         counts: lines of each file.
         missing: splits that were not given.
-        called: what messages call these.
 
     Raises:
         DataError: when there are too few lines.
@@ -148,7 +143,7 @@ def hold_out_ends(
         if SPLITS.index(split) not in codes_N:
             raise DataError(
                 f"{len(codes_N)} lines are too few lines to hold some out for the {split} split: "
-                f"give more, {called(split)} FILE, or in a folder of texts a file called "
+                f"give more, {mark(split)} FILE, or in a folder of texts a file called "
                 f"{split}.txt"
             )
     return codes_N

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
+from search_spaces.wording import mark
 from supernet.data.images import Labels, Pixels, read_arrays
 from supernet.data.manifest import file_sha256
-from supernet.data.option_names import Called
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, Hashes
 from supernet.data.prepare.splits import split_called
@@ -75,11 +75,8 @@ class ImageSource(Protocol):
         """A hash of each image, ``(N,)``."""
         ...
 
-    def check_sizes(self, called: Called) -> None:
+    def check_sizes(self) -> None:
         """See that all images are square and of one size.
-
-        Args:
-            called: what messages call the fields of a request.
 
         Raises:
             DataError: naming one or two that are not.
@@ -111,16 +108,13 @@ class ArrayImages:
         """A hash of each image's pixels."""
         return np.array([_hashed(image.tobytes()) for image in self.pixels], dtype=np.uint64)
 
-    def check_sizes(self, called: Called) -> None:
+    def check_sizes(self) -> None:
         """See that they are square.
-
-        Args:
-            called: what messages call the fields of a request.
 
         Raises:
             DataError: when they are not.
         """
-        _check_square(self.name, self.pixels.shape[2], self.pixels.shape[1], called)
+        _check_square(self.name, self.pixels.shape[2], self.pixels.shape[1])
 
     def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
         """The chosen images, in parts."""
@@ -204,25 +198,22 @@ class EncodedImages:
         """A hash of each picture's pixels."""
         return self.seen
 
-    def check_sizes(self, called: Called) -> None:
+    def check_sizes(self) -> None:
         """See that all pictures are square and of one size.
-
-        Args:
-            called: what messages call the fields of a request.
 
         Raises:
             DataError: naming one or two that are not.
         """
         if len(self.sizes) < 2:
             for (width, height), (name, _) in self.sizes.items():
-                _check_square(name, width, height, called)
+                _check_square(name, width, height)
             return
         (first, (first_name, _)), (other, (name, _)) = list(self.sizes.items())[:2]
         least = min(min(size) for size in self.sizes)
         raise DataError(
             f"{name} has {other[0]} x {other[1]} pixels, but {first_name} {first[0]} x {first[1]} "
             f"({len(self.sizes):,} sizes in all, the shortest side has {least}); give "
-            f"{called('image_size')} to make them equal"
+            f"{mark('image_size')} to make them equal"
         )
 
     def read(self, chosen: NDArray[np.intp], size: int | None) -> Iterator[Pixels]:
@@ -411,11 +402,11 @@ def _parts(chosen: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
         yield chosen[start : start + IMAGES_PER_CHUNK]
 
 
-def _check_square(name: str, width: int, height: int, called: Called) -> None:
+def _check_square(name: str, width: int, height: int) -> None:
     if width != height:
         raise DataError(
             f"the images of {name} have {width} x {height} pixels; they should be square and of "
-            f"one size: give {called('image_size')} to cut and scale them"
+            f"one size: give {mark('image_size')} to cut and scale them"
         )
 
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
+from search_spaces.wording import mark
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
-from supernet.data.option_names import Called, option
 from supernet.data.text_files import Report
 from supernet.data.tokenizer import ModelType
 
@@ -63,7 +63,6 @@ class PrepareRequest:
             that holds it, where it has no usual name.
         group_by: column of groups that are held out whole.
         skip_bad: leave out examples that cannot be used.
-        called: what messages call these fields.
     """
 
     task: TaskName
@@ -82,7 +81,6 @@ class PrepareRequest:
     columns: tuple[tuple[str, str], ...] = ()
     group_by: str | None = None
     skip_bad: bool = False
-    called: Called = option
 
     @property
     def column_settings(self) -> Settings:
@@ -149,7 +147,7 @@ def refuse_equal_files(files: Mapping[str, tuple[str, str]]) -> None:
             raise UsageError(
                 f"{known} of the {other} split and {name} of the {split} split hold the same: what "
                 "was learnt by heart would be taken for skill. Give each split data of its own, or "
-                "--allow-overlap if that is meant"
+                f"{mark('allow_overlap')} if that is meant"
             )
 
 

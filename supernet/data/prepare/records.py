@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from search_spaces.errors import DataError
+from search_spaces.wording import mark
 from supernet.data.manifest import file_sha256
-from supernet.data.option_names import Called, option
 from supernet.data.prepare.csv_records import Row, csv_columns, csv_rows
 from supernet.data.text_files import numbered_lines
 
@@ -71,14 +71,12 @@ class Columns:
         given: role → column, where it is told.
         group_by: column of groups that stay in one split.
         by_line: whether each line of a text is a record of its own.
-        called: what messages call the fields of a request.
     """
 
     forms: tuple[tuple[str, ...], ...]
     given: Mapping[str, str] = field(default_factory=dict)
     group_by: str | None = None
     by_line: bool = False
-    called: Called = option
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """The columns of the first form that some names have; None when they have none."""
@@ -120,7 +118,7 @@ class Columns:
             return f"has no column {missing[0]!r}, only {_listed(names)}"
         roles = self.forms[0]
         absent = [role for role in roles if self._column(role, names) is None]
-        say = " and ".join(self.called(f"columns.{role}") for role in absent)
+        say = " and ".join(mark(f"columns.{role}") for role in absent)
         return (
             f"has the columns {_listed(names)}: which holds the {' and the '.join(absent)}? "
             f"Say so with {say}"

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.wording import mark
 from supernet.data.manifest import InputFile
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.held_out import Codes
@@ -362,7 +363,7 @@ class _Reading:
 
 def columns_of(request: PrepareRequest, *forms: tuple[str, ...], by_line: bool = False) -> Columns:
     """What to look for in files with named columns, see `Columns`."""
-    return Columns(forms, dict(request.columns), request.group_by, by_line, request.called)
+    return Columns(forms, dict(request.columns), request.group_by, by_line)
 
 
 def refuse_columns(request: PrepareRequest) -> None:
@@ -372,7 +373,7 @@ def refuse_columns(request: PrepareRequest) -> None:
         UsageError: when some are.
     """
     if request.columns or request.group_by:
-        named = request.called("columns" if request.columns else "group_by")
+        named = mark("columns" if request.columns else "group_by")
         raise UsageError(
             f"{named} is for data with named columns (.csv, .tsv, .jsonl, .parquet, .arrow, or a "
             "folder that datasets saved); lines of text and folders of pictures have none"

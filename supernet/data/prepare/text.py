@@ -26,6 +26,7 @@ from typing import TextIO
 import numpy as np
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
 from supernet.data.prepare.checkpoint_folder import (
@@ -361,22 +362,22 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         DataError: with all that is wrong with the files, such as lines that are not UTF-8 or
             another number of them than the partner has.
     """
-    called = request.called
     tables = all(has_columns(path) or path.is_dir() for path in request.source)
     if not request.target and not tables:
         raise UsageError(
-            f"translation needs {called('target')}: the translations of {called('source')}, line "
+            f"translation needs {mark('target')}: the translations of {mark('source')}, line "
             "by line; or a table with both (.csv, .tsv, .jsonl, .parquet, .arrow) as "
-            f"{called('source')} alone"
+            f"{mark('source')} alone"
         )
     if request.target and len(request.source) != len(request.target):
         raise UsageError(
-            f"--source names {len(request.source)} files and --target {len(request.target)}; "
-            "they go together one by one"
+            f"{mark('source')} names {len(request.source)} files and {mark('target')} "
+            f"{len(request.target)}; they go together one by one"
         )
     if isinstance(request.tokenizer, Path):
         raise UsageError(
-            "translation learns its vocabulary from its pairs: --tokenizer is bpe or unigram, and "
+            f"translation learns its vocabulary from its pairs: {mark('tokenizer')} is bpe or "
+            "unigram, and "
             "the folder of a checkpoint is for language modelling and for texts with labels"
         )
     _check_numbers(request)
@@ -397,7 +398,7 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         keys = [sources.groups] if request.group_by else []
         groups = joined_groups([*sources.keys, *keys])
         no_classes = np.zeros(len(groups), dtype=np.int64)
-        codes = hold_out(groups, no_classes, sources.missing, called)
+        codes = hold_out(groups, no_classes, sources.missing)
         sources = replace(sources, codes=codes)
     return TextPlan(request, sources, doctor.skipped)
 
@@ -410,7 +411,7 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
         DataError: with all that is wrong with the files, or when there is too little to hold out.
     """
     if request.target:
-        raise UsageError("language modelling reads one text: leave out --target")
+        raise UsageError(f"language modelling reads one text: leave out {mark('target')}")
     _check_numbers(request)
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}
@@ -427,25 +428,29 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
         if request.group_by:
             groups = joined_groups([sources.groups])
             no_classes = np.zeros(len(groups), dtype=np.int64)
-            codes = hold_out(groups, no_classes, sources.missing, request.called)
+            codes = hold_out(groups, no_classes, sources.missing)
         else:
             counts = [file.count for file in sources.files["train"]]
-            codes = hold_out_ends(counts, sources.missing, request.called)
+            codes = hold_out_ends(counts, sources.missing)
         sources = replace(sources, codes=codes)
     return TextPlan(request, sources, doctor.skipped, tokenizer)
 
 
 def _check_numbers(request: PrepareRequest) -> None:
     if request.vocab_size is not None and request.vocab_size <= NUM_MARKS:
-        raise UsageError(f"--vocab-size {request.vocab_size} is too small; {NUM_MARKS} are marks")
+        raise UsageError(
+            f"{mark('vocab_size')} {request.vocab_size} is too small; {NUM_MARKS} are marks"
+        )
     if request.max_length is not None and request.max_length < SHORTEST_LIMIT:
-        raise UsageError(f"--max-length must be at least {SHORTEST_LIMIT}, end mark included")
+        raise UsageError(
+            f"{mark('max_length')} must be at least {SHORTEST_LIMIT}, end mark included"
+        )
     if request.max_ratio and request.max_ratio < 1:
         raise UsageError(
-            f"--max-ratio must be at least 1, or 0 for none; given {request.max_ratio}"
+            f"{mark('max_ratio')} must be at least 1, or 0 for none; given {request.max_ratio}"
         )
     if request.image_size is not None:
-        raise UsageError(f"{request.called('image_size')} is for images; leave it out")
+        raise UsageError(f"{mark('image_size')} is for images; leave it out")
 
 
 def _pair(split: str, given: tuple[Path, ...], request: PrepareRequest) -> tuple[Path, Path]:

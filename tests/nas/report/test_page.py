@@ -145,7 +145,7 @@ def test_what_pruning_needs_and_what_was_kept_on_request_is_told(run: RunFolder)
     assert "Asked to be kept" not in before
     rewrite(run, "pruning.json", ("vetoes",), {"encoder.attention": ["omni"]})
     after = read_contents(run)
-    assert "Asked to be kept: --keep encoder.attention=omni" in words_of(render(after))
+    assert "Asked to be kept: encoder.attention=omni" in words_of(render(after))
     assert "--keep encoder.attention=omni" in search_command(after)
 
 

@@ -128,4 +128,4 @@ def test_the_form_takes_what_the_command_takes(server: Server, alice: httpx.Clie
     assert (request["keep"], request["threads"]) == ({"encoder.attention": ["omni"]}, 1)
     assert (request["pick"], request["searcher"]) == ("cheapest", "random")
     wrong = said(alice.post("/new", data={**form, "settings": "many"}), 422)
-    assert "settings takes NAME=VALUE" in wrong and "encoder.attention=omni" in wrong
+    assert "“Settings” takes NAME=VALUE" in wrong and "encoder.attention=omni" in wrong

@@ -148,7 +148,7 @@ def test_a_predictor_that_is_far_off_warns_on_pages(run: RunFolder) -> None:
     assert said not in render(off(contents, 0.5))
     page = words_of(render(off(contents, 0.51)))
     assert page.count(said) == 2 and "The latency predictor is off by 51%" in page
-    assert "--retime" in page and page.index(said) < page.index("The Pareto front")
+    assert "timed anew (retime)" in page and page.index(said) < page.index("The Pareto front")
     view = replace(read_run(run), contents=off(contents, 0.51))
     assert said in front_charts(view) and said in evidence(view)
     empty = replace(view, contents=replace(view.contents, front=None))

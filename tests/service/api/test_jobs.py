@@ -67,7 +67,7 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         (
             {"space": "digits", "pick": "first"},
             "/pick",
-            "--pick takes sensible, best, knee",
+            "pick takes sensible, best, knee",
         ),
         ({"space": "digits", "pick": "params>=3"}, "/pick", "less is better"),
         ({"space": "digits", "pick": "valid_bleu>=30"}, "/pick", "BLEU is measured with"),

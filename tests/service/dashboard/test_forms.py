@@ -77,12 +77,12 @@ def test_the_form_submits_a_search(server: Server, alice: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said_"),
     [
-        ("seed", ["x"], "seed is "),
-        ("seed", ["-1"], "seed"),
-        ("preset", ["huge"], "preset"),
+        ("seed", ["x"], "“Seed” is "),
+        ("seed", ["-1"], "“Seed”"),
+        ("preset", ["huge"], "“Preset”"),
         ("dataset", ["/etc/passwd"], "dataset"),
         ("limit:params", ["1"], "params"),
-        ("limit:params", ["nan"], "limits.params is "),
+        ("limit:params", ["nan"], "“Limits” params is "),
         ("gene:encoder.ffn_dim", [], "FFN size: tick at least one"),
         ("gene:encoder.ffn_dim", ["9"], "FFN size: tick at least one"),
     ],

@@ -1,0 +1,48 @@
+"""What messages call things where they are read on a page, before a form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nas.request.fields import shown
+from search_spaces.wording import RESUME, told
+from service.api.schemas import JobRequest
+from service.wording import of_field
+
+# Of a table → what it is called, and the tasks whose examples have it.
+COLUMNS = {
+    "text": ("texts", "classification language_modelling"),
+    "image": ("pictures", "classification"),
+    "label": ("labels", "classification"),
+    "source": ("sources", "translation"),
+    "target": ("translations", "translation"),
+}
+# Field of a preparation → its label in the form.
+LABELS = {
+    "source": "File",
+    **{f"columns.{role}": f"Column of {what}" for role, (what, _) in COLUMNS.items()},
+    "columns": "Column of …",
+    "group_by": "Column of groups",
+    "image_size": "Side of pictures, pixels",
+    "skip_bad": "leave out examples that cannot be used",
+}
+# What else the pages have a control for → its label.
+_OTHERS = {"space": "Space", "objectives": "Objectives", "limits": "Limits", RESUME: "Retry"}
+
+
+def _labels() -> Mapping[str, str]:
+    request = {name: shown(field).label for name, field in JobRequest.model_fields.items()}
+    return {**{name: label for name, label in request.items() if label}, **LABELS, **_OTHERS}
+
+
+_LABELS = _labels()
+
+
+def of_control(field: str) -> str:
+    """The label of the control of a field, or of the button that does a thing."""
+    return f"“{_LABELS[field]}”" if field in _LABELS else of_field(field)
+
+
+def for_pages(text: str) -> str:
+    """A message with the labels of the forms."""
+    return told(text, of_control)
