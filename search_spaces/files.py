@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,10 +22,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it takes the name only if all went well.
 
     The content is on disk before the name changes, so that a crash leaves the old file or the new
-    one. Two processes writing at once do not mix: each has its own temporary file.
+    one. Two processes that write at once do not mix: each has a temporary file of its own, whose
+    name is drawn, since processes of two hosts may have the same number.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:

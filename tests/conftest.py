@@ -47,6 +47,12 @@ def _no_postgres() -> str | None:
     return None if named else "NAS_TEST_POSTGRES_URL does not name a server"
 
 
+def _no_hosts() -> str | None:
+    from experiments import hosts
+
+    return hosts.missing()
+
+
 def _not_installed(package: str) -> Callable[[], str | None]:
     def reason() -> str | None:
         found = importlib.util.find_spec(package)
@@ -61,6 +67,7 @@ MISSING: dict[str, Callable[[], str | None]] = {
     "export": _not_installed("onnxruntime"),
     "ray": _not_installed("ray"),
     "fairseq": _not_installed("fairseq"),
+    "hosts": _no_hosts,
 }
 
 
