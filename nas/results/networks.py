@@ -27,7 +27,7 @@ from nas.run.layout import (
     result_file,
     weights_file,
 )
-from nas.search.front import pick, read_front
+from nas.search.front import read_front, read_winner, winner
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import (
     ArchitectureError,
@@ -97,9 +97,9 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
         raise UsageError(f"no network of {run} is trained from scratch yet; nas retrain {run}")
     if len(trained) > 1:
         with suppress(NasError):  # there is no front yet, or nothing on it meets the conditions
-            winner = pick(read_front(folder), folder.spec.pick).id
-            if winner in trained:
-                return winner
+            chosen = winner(read_front(folder), folder.spec.pick, read_winner(folder)).id
+            if chosen in trained:
+                return chosen
         raise UsageError(
             f"{len(trained)} networks are trained from scratch; give one with --arch: "
             f"{', '.join(trained)}"

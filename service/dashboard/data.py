@@ -17,7 +17,12 @@ from service.api.routes.data import DataOptions, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
 from service.dashboard.wording import COLUMNS, LABELS
 from service.data_uploads import ENDINGS
-from supernet.data.manifest_tables import class_sheet, shared_examples, split_sheet
+from supernet.data.manifest_tables import (
+    class_sheet,
+    shared_examples,
+    split_sheet,
+    untold_classes,
+)
 
 COLUMN = "column."  # how fields of the form begin that name one
 SHOWN = 10  # of what was not read; how many that is stands beside
@@ -58,7 +63,7 @@ def data_set(request: Request, name: str, token: AnyRole, context: InContext) ->
         sheets=sheets,
         findings=findings,
         most_ignored=SHOWN,
-        shared=shared_examples(manifest),
+        notes=[*untold_classes(manifest), *shared_examples(manifest)],
     )
 
 

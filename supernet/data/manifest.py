@@ -177,11 +177,17 @@ def read_manifest(folder: Path) -> Manifest:
             version.
     """
     path = folder / FILE_NAME
+    if folder.is_file():
+        raise DataError(
+            f"{folder} is a file, and data are read from a folder: nas data prepare --source "
+            f"{folder.name} --out DIR makes one of it"
+        )
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} of prepared data; nas data prepare makes one")
     if not path.is_file():
         raise DataError(
-            f"{folder} has no {FILE_NAME}, so it holds no data made by nas data prepare"
+            f"{folder} has no {FILE_NAME}, so it holds no data made by nas data prepare; "
+            f"nas data prepare --source {folder.name} --out DIR makes a folder of what is in it"
         )
     try:
         found = json.loads(path.read_text("utf-8"))

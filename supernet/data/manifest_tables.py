@@ -72,6 +72,19 @@ def class_sheet(manifest: Manifest) -> Sheet:
     return Sheet(title if len(names) < len(train) else "", heads, rows)
 
 
+def untold_classes(manifest: Manifest) -> list[str]:
+    """For each held-out split without an example of some classes: which these are."""
+    notes = []
+    for name, split in manifest.splits.items():
+        lacking = [one for one in manifest.splits["train"].classes if not split.classes.get(one)]
+        if not lacking:
+            continue
+        more = f" and {len(lacking) - SHOWN:,} more" if len(lacking) > SHOWN else ""
+        named = f"{', '.join(lacking[:SHOWN])}{more}"
+        notes.append(f"{name} has no example of {named}: how well these are told it cannot say")
+    return notes
+
+
 def shared_examples(manifest: Manifest) -> list[str]:
     """For each split with examples that another has too: how many."""
     notes = []

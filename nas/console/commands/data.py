@@ -19,7 +19,13 @@ from nas.run import events
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
 from supernet.data.manifest import ROLES
-from supernet.data.manifest_tables import Sheet, class_sheet, shared_examples, split_sheet
+from supernet.data.manifest_tables import (
+    Sheet,
+    class_sheet,
+    shared_examples,
+    split_sheet,
+    untold_classes,
+)
 
 if TYPE_CHECKING:
     from supernet.data.prepare import Prepared
@@ -173,7 +179,8 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
 def notes_of(prepared: Prepared) -> list[str]:
     """What else there is to know: what was ignored, left out, or is in two splits."""
     notes = [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
-    return [*notes, *(f"note    {one}" for one in shared_examples(prepared.manifest))]
+    told = [*untold_classes(prepared.manifest), *shared_examples(prepared.manifest)]
+    return [*notes, *(f"note     {one}" for one in told)]
 
 
 def _first(what: str, found: Sequence[str]) -> list[str]:

@@ -130,6 +130,8 @@ def _inputs(
             return
         yield from (_value(one, "standard input") for one in read_lines_as(lines, wanted))
     for file in files:
+        if file.is_dir() and not has_columns(file):
+            raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
         if reading.pictures and not has_columns(file):
             yield str(file)
             continue

@@ -57,6 +57,8 @@ class Doctor:
         if not self.wrong:
             them = "it" if len(found) == 1 else "them"
             advice += f", or leave {them} out with {mark('skip_bad')}"
+        elif self.bad and not self.skip_bad:
+            advice += f"; single examples can be left out with {mark('skip_bad')}"
         if len(found) == 1:
             raise DataError(f"{found[0]}; {advice}" if self.bad and not self.wrong else found[0])
         shown = found[:MOST_SHOWN]

@@ -373,8 +373,9 @@ def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedIm
     files = [sorted(file for file in folder.iterdir() if is_picture(file)) for folder in classes]
     empty = next((str(c) for c, inside in zip(classes, files, strict=True) if not inside), None)
     if len(classes) < 2 or empty:
+        holds = f"one folder alone, {classes[0].name}" if classes else "no folders"
         raise DataError(
-            f"{empty or path} holds no {'PNG or JPEG files' if empty else 'folders'}; a folder of "
+            f"{empty or path} holds {'no PNG or JPEG files' if empty else holds}; a folder of "
             "images has one folder for each of at least two classes, with PNG or JPEG files in it"
         )
     paths = [file for inside in files for file in inside]

@@ -316,7 +316,7 @@ class _Reading:
                 self._report("Reading", self._done + lines, 0)
         self._done += lines
         if not lines:
-            raise DataError(f"{paths[0]} is empty; it should have one example a line")
+            raise DataError(f"{paths[0]} holds no example; it should have one a line")
         sums = tuple(input_sha256(path) for path in paths)
         contents = tuple(digest.hexdigest() for digest in digests)
         self._files[split].append(

@@ -20,6 +20,7 @@ from nas.results.networks import (
     translate_text,
 )
 from nas.run.folder import RunFolder
+from nas.run.layout import HALVING_FILE
 from nas.search.front import pick, read_front
 from search_spaces.errors import DamagedRunError, DataError, UsageError
 from supernet.beam_search import BeamSettings
@@ -81,6 +82,14 @@ def test_of_several_the_winner_is_chosen(run: RunFolder) -> None:
     ids = [choose_trained(run, None), train(run, 1)]
     winner = pick(read_front(run), run.spec.pick).id
     assert winner in ids and choose_trained(run, None) == winner
+
+
+def test_the_winner_is_the_candidate_that_halving_has_left(run: RunFolder) -> None:
+    ids = [choose_trained(run, None), train(run, 1)]
+    for one in ids:
+        (run.path / HALVING_FILE).unlink(missing_ok=True)
+        run.append(HALVING_FILE, [{"winner": one}])
+        assert choose_trained(run, None) == one
 
 
 def test_a_beginning_that_several_share(run: RunFolder) -> None:

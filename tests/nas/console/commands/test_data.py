@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -12,7 +13,7 @@ from nas.console.app import app
 from nas.console.commands.data import shown_on
 from nas.console.progress import ProgressReporter
 from nas.run.events import Event, Progress, StageFinished, StageStarted
-from tests.support.prepare_cases import write_jsonl, write_pairs
+from tests.support.prepare_cases import png, write_jsonl, write_pairs
 
 
 @pytest.fixture
@@ -91,6 +92,44 @@ def test_what_is_there_is_told(tmp_path: Path) -> None:
     assert " are in train too" not in told  # the equal ones were held out together
     other = CliRunner().invoke(app, [*words, "--skip-bad", "--column", "label:stars"])
     assert other.exit_code == 2 and "such as --column text=review" in other.stderr
+
+
+def prepared(tmp_path: Path, *words: str) -> Result:
+    given = ["--task", "classification", "--out", str(tmp_path / "out"), *words]
+    return CliRunner().invoke(app, ["data", "prepare", *given])
+
+
+def test_classes_that_a_split_cannot_judge_are_told(tmp_path: Path) -> None:
+    rows = [f"{n} {'good' if n % 2 else 'bad'},{'yes' if n % 2 else 'no'}" for n in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows, "one of its kind,perhaps"]))
+    done = prepared(tmp_path, "--source", str(tmp_path / "a.csv"))
+    told = " ".join(done.stdout.split())
+    for split in ("valid", "test"):
+        assert f"{split} has no example of perhaps: how well these are told it cannot say" in told
+
+
+def test_what_is_mended_in_two_ways_is_told_of_both(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
+    for number, name in enumerate(("a", "b")):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        (tmp_path / "pets" / name / "1.png").write_bytes(png(pixels[0, : 8 - number]))
+    (tmp_path / "pets/a/2.png").write_text("no picture")
+    done = prepared(tmp_path, "--source", str(tmp_path / "pets"))
+    told = " ".join(done.stderr.split())
+    assert "give --image-size to make them equal" in told
+    assert told.endswith("Mend them; single examples can be left out with --skip-bad")
+
+
+def test_one_folder_of_pictures_and_a_table_without_rows_are_told_as_what_they_are(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pets/cats").mkdir(parents=True)
+    (tmp_path / "pets/cats/1.png").write_bytes(png(np.zeros((8, 8, 3), dtype=np.uint8)))
+    alone = prepared(tmp_path, "--source", str(tmp_path / "pets"))
+    assert "pets holds one folder alone, cats; a folder of images has" in alone.stderr
+    (tmp_path / "a.csv").write_text("text,label\n")
+    empty = prepared(tmp_path, "--source", str(tmp_path / "a.csv"))
+    assert "a.csv holds no example; it should have one a line" in empty.stderr
 
 
 def test_a_vocabulary_is_as_large_as_the_text_teaches(tmp_path: Path) -> None:

@@ -102,4 +102,5 @@ def test_what_no_space_is_made_for_is_refused(
 def test_a_file_of_texts_is_prepared_first(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl")
     done = nas("search", "--data", tmp_path / "a.jsonl")
-    assert done.exit_code == 2 and "nas data prepare makes one" in " ".join(done.stderr.split())
+    told = " ".join(done.stderr.split())
+    assert done.exit_code == 2 and "nas data prepare --source a.jsonl --out DIR makes one" in told

@@ -132,6 +132,7 @@ def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
     [
         ("pets", [], "", "give their files"),
         ("pets", ["{tmp}/none.png"], "", "cannot be read"),
+        ("pets", ["{tmp}"], "", "is a folder: give the files in it"),
         ("pets", ["{tmp}/text.png"], "", "is no PNG or JPEG image"),
         ("mails", [], "\n", "a text is empty"),
         ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
