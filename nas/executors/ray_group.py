@@ -32,6 +32,8 @@ from supernet.training.parallel import ProcessGroup
 RESTARTS = 8
 # Gloo and NCCL wait so long for a rank that says nothing.
 SILENCE_S = 1800
+# Ray Train counts a rank as lost that does not answer it for so long. One that only waits answers.
+ANSWER_VARIABLE, ANSWER_S = "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def fit_group(path: str, room: GroupRoom, mailbox: Mailbox) -> None:
         room: how many, and what each gets.
         mailbox: takes reports and notes, and the error that ended the training.
     """
+    os.environ.setdefault(ANSWER_VARIABLE, str(ANSWER_S))
     storage = Path(path) / RAY_TRAIN_FOLDER
     shutil.rmtree(storage, ignore_errors=True)  # of a run that was killed; it is not read again
     each = {"CPU": float(room.cpus)} | ({"GPU": float(room.gpus)} if room.gpus else {})
