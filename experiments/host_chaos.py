@@ -21,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,7 @@ from search_spaces.errors import ExecutorError, UsageError
 
 SEARCHES = ("cut", "raylet", "worker", "search")
 JOB = "database"
+DATABASE_TOOLS = ("psql", "socat")
 OTHERS = ("host-1", "host-2")
 CUT_S = (5.0, 120.0)
 LOOK_EVERY_S = 0.1
@@ -339,15 +341,25 @@ class Crew:
     def __init__(self, hosts: Hosts, database: str) -> None:
         self.hosts, self._server = hosts, database
         self._name = f"nas_hosts_{uuid.uuid4().hex[:12]}"
-        server = urlsplit(database)
+        self._ends = ExitStack()
+        try:
+            self._begin(hosts.shared / "postgres")
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, socket: Path) -> None:
+        hosts, server = self.hosts, urlsplit(self._server)
         self._sql(f"CREATE DATABASE {self._name}")
-        socket = hosts.shared / "postgres"
+        self._ends.callback(self._sql, f"DROP DATABASE {self._name} WITH (FORCE)")
         there = f"TCP:{server.hostname}:{server.port or 5432}"
         here = f"TCP-LISTEN:5432,bind={SWITCH_ADDRESS},reuseaddr,fork"
-        self._processes = [
+        for process in (
             subprocess.Popen(["socat", f"UNIX-LISTEN:{socket},fork", there]),
             hosts.start(SWITCH, ["socat", here, f"UNIX-CONNECT:{socket}"]),
-        ]
+        ):
+            self._ends.callback(process.wait)
+            self._ends.callback(process.kill)
         user = server.netloc.rpartition("@")[0]
         scheme = "postgresql+psycopg"
         url = f"{scheme}://{server.netloc}/{self._name}"
@@ -355,7 +367,7 @@ class Crew:
         home = hosts.shared / "service" / "home"
         home.parent.mkdir()
         self.service = Service(home, NAS_DATABASE_URL=url)
-        self._api = self.service.serve(workers=0)
+        self._ends.callback(end, self.service.serve(workers=0))
         self.service.wait_until_ready()
         settings = {"NAS_HOME": str(home), "NAS_DATABASE_URL": through}
         for host in OTHERS:
@@ -363,11 +375,7 @@ class Crew:
 
     def close(self) -> None:
         """End it, and drop the database."""
-        end(self._api)
-        for process in self._processes:
-            process.kill()
-            process.wait()
-        self._sql(f"DROP DATABASE {self._name} WITH (FORCE)")
+        self._ends.close()
 
     def _sql(self, command: str) -> None:
         words = ["psql", "--quiet", self._server, "--command", command]
@@ -519,6 +527,9 @@ def measure(options: Options) -> list[dict[str, Any]]:
     """Run all and compare."""
     if (reason := missing()) is not None:
         raise UsageError(f"this study needs hosts: {reason}")
+    lacking = [tool for tool in DATABASE_TOOLS if shutil.which(tool) is None]
+    if options.database and lacking:
+        raise UsageError(f"jobs of a service need {' and '.join(lacking)}: install them first")
     found: list[Outcome] = []
     with ground(options) as current, tempfile.TemporaryDirectory() as folder:
         calm = Path(folder) / "calm"

@@ -483,7 +483,7 @@ def _disturbed(session: SessionTimes, conditions: Conditions) -> str:
         return (
             f"the reference network took {here_ms:.3g} ms in place of {unit_ms:.3g} ms; where that "
             "stays so, forget how fast this machine has been (nas cache list, nas cache clear) and "
-            "have everything timed anew (retime)"
+            "time everything anew with nas resume RUN --retime"
         )
     return ""
 

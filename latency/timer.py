@@ -66,9 +66,7 @@ def time_calls(
     samples: list[list[float]] = [[] for _ in calls]
     with _quiet(device, dtype):
         warm = [[_block(call, 1, device, clock) for _ in range(warmup)] for call in calls]
-        # A call far longer than a sample need not be made once more to know that, and hardly minds
-        # what was in the cache.
-        long = [0 < LONG * min_sample_s <= min(seconds, default=0.0) for seconds in warm]
+        long = [is_long(min(seconds, default=0.0), min_sample_s) for seconds in warm]
         loops = [
             1 if is_long else _loops(call, device, min_sample_s, clock)
             for call, is_long in zip(calls, long, strict=True)
@@ -81,6 +79,15 @@ def time_calls(
                 seconds = _block(calls[index], loops[index], device, clock)
                 samples[index].append(1000 * seconds / loops[index])
     return [Timing(tuple(times)) for times in samples]
+
+
+def is_long(seconds: float, min_sample_s: float = MIN_SAMPLE_S) -> bool:
+    """Whether a call is far longer than a sample.
+
+    Such a call need not be made once more to know how long it is, and hardly minds what was in the
+    cache, so that none comes before its samples.
+    """
+    return 0 < LONG * min_sample_s <= seconds
 
 
 def time_beside(

@@ -40,8 +40,8 @@ from nas.objectives import base_workload
 from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
 from nas.profiling.device_profile import DeviceProfile, settings_digest
 from nas.profiling.timed_work import (
-    SESSION_ROUNDS,
     num_sessions,
+    session_rounds,
     time_session,
     time_until_accepted,
 )
@@ -194,7 +194,7 @@ class LatencyMeter:
     def _time(self, architectures: Sequence[Architecture], sessions: int) -> tuple[Settled, float]:
         """The networks beside the reference, and what the reference takes in the profile's unit."""
         reference, unit_ms = self._reference()
-        rounds = min(SESSION_ROUNDS, self._rounds)
+        rounds = session_rounds(self._rounds)
 
         def session(numbers: Sequence[int]) -> SessionTimes:
             asked = [architectures[number] for number in numbers]

@@ -34,10 +34,10 @@ from nas.profiling.finished import finished_profile
 from nas.profiling.journal import Journal
 from nas.profiling.sessions import TimedSession, check_samples, num_networks, profile_workload
 from nas.profiling.timed_work import (
-    SESSION_ROUNDS,
     Maker,
     network_cost,
     num_sessions,
+    session_rounds,
     time_session,
     time_until_accepted,
 )
@@ -233,7 +233,7 @@ class _SessionTimer:
         request, reference = self._request, self._reference
         networks = request.space.decode(rows)
         others = [network for network in networks if network.id != reference.id]
-        rounds = min(SESSION_ROUNDS, request.rounds)
+        rounds = session_rounds(request.rounds)
         with request.ready([reference, *others], self._workload) as make:
 
             def session(numbers: Sequence[int]) -> SessionTimes:

@@ -80,8 +80,7 @@ def time_session(
             which is torch's.
     """
     made = make or (lambda one: timed_call(space, one, workload, device))
-    # A single round cannot tell much; copies of what takes seconds to build would not mend that.
-    copies = [reference] * (reference_copies(space, reference) if rounds > 1 else 2)
+    copies = [reference] * reference_copies(space, reference, rounds)
     order = random.sample(range(len(architectures)), len(architectures))
     with torch.random.fork_rng(devices=[]), steady_heap():
         torch.manual_seed(0)
@@ -109,8 +108,14 @@ def time_session(
     )
 
 
-def reference_copies(space: SearchSpace, reference: Architecture) -> int:
-    """Copies of the reference in a session: as many as are small together, 3 to 9."""
+def reference_copies(space: SearchSpace, reference: Architecture, rounds: int) -> int:
+    """Copies of the reference in a session: as many as are small together, 3 to 9.
+
+    Two where there is a single round, which cannot tell much: copies of what takes seconds to build
+    would not mend that.
+    """
+    if rounds == 1:
+        return 2
     megabytes = 4e-6 * params(space.model, space.task, reference)
     return int(min(MOST_COPIES, max(LEAST_COPIES, COPIES_MB // megabytes)))
 
@@ -147,6 +152,11 @@ def time_until_accepted(
 
     conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait, speed=speed)
     return settle(one_session, count, conditions)
+
+
+def session_rounds(rounds: int) -> int:
+    """Of so many rounds in all, those of one session."""
+    return min(SESSION_ROUNDS, rounds)
 
 
 def num_sessions(rounds: int) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from latency.timer import LONG, MIN_SAMPLE_S
+from latency.timer import MIN_SAMPLE_S, is_long
 from latency.turns import computing
 from nas.objectives import OBJECTIVES, base_workload, exact
-from nas.profiling.timed_work import SESSION_ROUNDS, network_cost, timed_call
+from nas.profiling.timed_work import network_cost, session_rounds, timed_call
 from nas.run.duration import (
     CHECK,
     CHOSEN_UPDATE,
@@ -261,8 +261,8 @@ class _Bench:
             call()
             built_s = self._clock() - begun  # with the call that warms up
             call_s = self._took(call)
-        rounds = min(SESSION_ROUNDS, self._budget.timing_rounds)
-        before_s = call_s if call_s < LONG * MIN_SAMPLE_S else 0.0
+        rounds = session_rounds(self._budget.timing_rounds)
+        before_s = 0.0 if is_long(call_s) else call_s
         return built_s + call_s + rounds * (before_s + max(call_s, MIN_SAMPLE_S))
 
     def _measurement(self, name: str) -> float:

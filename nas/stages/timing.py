@@ -14,7 +14,12 @@ from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
-from nas.profiling.timed_work import YARDSTICK_COPIES, num_sessions, reference_copies
+from nas.profiling.timed_work import (
+    YARDSTICK_COPIES,
+    num_sessions,
+    reference_copies,
+    session_rounds,
+)
 from nas.run.duration import SECOND, TIMING, Asked, Part, Plan, counted
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.layout import predictor_file, profile_file
@@ -175,8 +180,8 @@ def sessions_of(asked: Asked) -> int:
 
 def _beside(asked: Asked) -> int:
     """Calls that a session times beside the networks: copies of the reference and the yardstick."""
-    space = asked.spec.space
-    return reference_copies(space, space.decode(middle(space))[0]) + YARDSTICK_COPIES
+    space, rounds = asked.spec.space, session_rounds(asked.spec.budget.timing_rounds)
+    return reference_copies(space, space.decode(middle(space))[0], rounds) + YARDSTICK_COPIES
 
 
 def timing_unit(name: str) -> str:
