@@ -47,6 +47,7 @@ from experiments.ray_chaos import REQUEST, evaluations
 from experiments.ray_hosts import ADDRESS, HEAD, NAS, RayHosts, environment
 from experiments.service_process import Service, end
 from nas.executors.board import read_workers
+from nas.run.layout import EVENTS_FILE
 from search_spaces.errors import ExecutorError, UsageError
 
 SEARCHES = ("cut", "raylet", "worker", "search")
@@ -299,7 +300,7 @@ class ServiceJob(Attempt):
             return now()["state"] not in ("queued", "running")
 
         self.wait_for_the_moment(ended)
-        host = host_of(self.run / "events.jsonl")
+        host = host_of(self.run / EVENTS_FILE)
         if host is None:
             raise ExecutorError("nobody knows which host works on the job")
         if not ended():
