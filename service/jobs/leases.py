@@ -201,10 +201,11 @@ def _next_waiting(
         all_owners = [owner for owner, _ in running]
         full = {owner for owner in all_owners if all_owners.count(owner) >= jobs_per_owner}
         busy = {run for _, run in running}
-        if found is not None:
-            if found.owner not in full and found.run not in busy and _hold(connection, found.run):
-                return found
-            passed_over.add(found.id)
+        free = found is not None and found.owner not in full and found.run not in busy
+        if found is not None and free and _hold(connection, found.run):
+            return found
+        # An owner first, and one of its jobs after it: a statement that locks both would keep the
+        # jobs of an owner whom it passes over, so that nobody else could claim them meanwhile.
         identity = connection.execute(
             select(jobs.c.id)
             .join(owners, owners.c.name == jobs.c.owner)
@@ -212,12 +213,17 @@ def _next_waiting(
             .where(jobs.c.owner.not_in(full), jobs.c.run.not_in(busy))
             .order_by(jobs.c.priority.desc(), owners.c.turn, jobs.c.id)
             .limit(1)
-            .with_for_update(skip_locked=True, of=[jobs, owners])
+            .with_for_update(skip_locked=True, of=owners)
         ).scalar_one_or_none()
         if identity is None:
             return None
-        row = connection.execute(select(*JOB_COLUMNS).where(jobs.c.id == identity)).one()
-        found = job_of(row._mapping)
+        row = connection.execute(
+            select(*JOB_COLUMNS)
+            .where(jobs.c.id == identity, jobs.c.state == State.queued)
+            .with_for_update(skip_locked=True)
+        ).one_or_none()
+        found = None if row is None else job_of(row._mapping)
+        passed_over.add(identity)
 
 
 def _hold(connection: Connection, run: str) -> bool:

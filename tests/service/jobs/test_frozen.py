@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from service.jobs.database import DatabaseAwayError
+from service.jobs.leases import _next_waiting
 from service.jobs.states import Action, Job
 from service.jobs.store import Store, open_store
 from tests.support import store_cases
@@ -79,6 +80,16 @@ def test_a_worker_that_is_frozen_while_it_claims_keeps_others_from_nothing_else(
             connection.execute(text("SELECT name FROM owners FOR UPDATE"))
         patient.database.close()
         assert must(claim(store, "w2")).id == mine.id
+
+
+def test_a_worker_that_passes_over_an_owner_keeps_nothing_of_it(store: Store) -> None:
+    only_postgres(store)
+    job = submit(store)
+    with store.database.writing() as passing:
+        with store.database.writing() as holding:
+            holding.execute(text("SELECT name FROM owners FOR UPDATE"))
+            assert _next_waiting(passing, 10) is None
+        assert must(claim(store, "w2")).id == job.id
 
 
 def test_a_writer_of_sqlite_that_is_frozen_is_not_waited_for_without_end(store: Store) -> None:
