@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +38,6 @@ from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from search_spaces.errors import DamagedRunError, NasError
-from search_spaces.wording import of_commands
 
 CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
 TRAINED_LABEL = "Train the winner"
@@ -59,7 +58,6 @@ def tell(run: Run) -> Iterator[Event]:
         if ended - {CHECKED}:
             return
         duration = _told(run, {})
-        duration = replace(duration, reason=of_commands(duration.reason))
         write_duration(run.folder, duration)
         warning = duration.warning
     if REPORT.name in ended:
