@@ -99,6 +99,22 @@ def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) 
     assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
 
 
+def test_of_a_file_that_is_not_utf8_one_sentence_tells_what_to_type(
+    server: Server, alice: httpx.Client
+) -> None:
+    latin = b"text,label\n" + "Café,1\nTea,0\n".encode("latin-1") * 30
+    place = begun(alice, latin, name="latin", file="latin.csv")
+    put(alice, place, latin)
+    alice.post(f"{place}/finish")
+    found = ended(alice, place)
+    assert found is not None and found["note"] == (
+        "latin.csv: 30 lines are not UTF-8, the first is line 2 (byte 0xe9 at column 4); if it is "
+        "Latin-1, convert it with iconv -f LATIN1 -t UTF-8 latin.csv > latin.utf8.csv; or leave "
+        "them out with skip_bad"
+    )
+    alice.delete(place)
+
+
 REVIEWS = b"review,verdict,author\n" + b"".join(
     f"{word} {number},{word},{number % 9}\n".encode()
     for number in range(60)
