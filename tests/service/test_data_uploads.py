@@ -115,6 +115,30 @@ def test_of_a_file_that_is_not_utf8_one_sentence_tells_what_to_type(
     alice.delete(place)
 
 
+def test_a_file_comes_in_the_place_of_one_that_could_not_be_used(
+    server: Server, alice: httpx.Client
+) -> None:
+    bad = b'{"text": "no label"}\n'
+    place = begun(alice, bad, name="again")
+    put(alice, place, bad)
+    alice.post(f"{place}/finish")
+    failed = ended(alice, place)
+    assert failed is not None and failed["state"] == "failed"
+    other = begun(alice, name="other")
+    problem(alice.post("/data", json={**MAILS, "name": "again", "bytes": 0}), 422)
+    assert ended(alice, place) == failed  # what is refused takes no place
+    better = begun(alice, name="again")
+    assert [one["id"] for one in alice.get("/data").json()["uploads"]] == sorted(
+        one.rpartition("/")[2] for one in (other, better)
+    )
+    put(alice, better, LINES)
+    alice.post(f"{better}/finish")
+    assert ended(alice, better) is None
+    alice.delete(other)
+    alice.delete("/data/sets/again")
+    assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
+
+
 REVIEWS = b"review,verdict,author\n" + b"".join(
     f"{word} {number},{word},{number % 9}\n".encode()
     for number in range(60)
@@ -213,7 +237,7 @@ def test_a_process_that_takes_too_much_is_lost_and_told_of(
         ({"name": "a/b"}, 422),
         ({"name": "digits"}, 409),
         ({"task": "embedding"}, 422),
-        ({"bytes": 0}, 413),
+        ({"bytes": 0}, 422),
         ({"bytes": 3 * 2**30}, 413),
         ({"image_size": 5000}, 422),
     ],
