@@ -506,8 +506,8 @@
         const left = await checked(id);
         if (await refresh() === false) location.reload();
         if (left) {
-          say(`${name} cannot be used: what is wrong stands above.`, true);
-          document.getElementById("part-coming").scrollIntoView({ block: "nearest" });
+          say(`${name} cannot be used: what is wrong stands below.`, true);
+          document.getElementById(`upload-${id}`)?.scrollIntoView({ block: "nearest" });
         } else {
           if (chooser.files[0] === file) bringing.reset();
           fitTask(bringing);

@@ -441,7 +441,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence_and_the_form_stays_as_it_was(
             "it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8 latin.csv > latin.utf8.csv; "
             "or leave them out with “leave out examples that cannot be used”"
         )
-        expect(status).to_have_text("notes cannot be used: what is wrong stands above.")
+        expect(status).to_have_text("notes cannot be used: what is wrong stands below.")
         expect_typed()
         upload("good.csv")
         row = page.get_by_role("row").filter(has_text="notes").filter(has_text="yours")
