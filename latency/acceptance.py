@@ -362,6 +362,17 @@ def patience_s() -> float:
     return seconds
 
 
+def wanted_sessions(sessions: int) -> int:
+    """Calm sessions that a timing needs where so many are asked for."""
+    return max(LEAST_SESSIONS, sessions)
+
+
+def most_sessions(sessions: int) -> int:
+    """Sessions after which such a timing is given up; disturbed ones count without patience."""
+    wanted = wanted_sessions(sessions)
+    return wanted + max(LEAST_EXTRA, wanted)
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What calls are timed under.
@@ -391,12 +402,12 @@ class Conditions:
     @property
     def wanted(self) -> int:
         """Calm sessions that a timing needs."""
-        return max(LEAST_SESSIONS, self.sessions)
+        return wanted_sessions(self.sessions)
 
     @property
     def most(self) -> int:
-        """Sessions after which a timing is given up; disturbed ones count without patience."""
-        return self.wanted + max(LEAST_EXTRA, self.wanted)
+        """Sessions after which it is given up."""
+        return most_sessions(self.sessions)
 
     @property
     def most_with_unit(self) -> int:

@@ -71,13 +71,22 @@ class MachineState:
             others: cores that others may have kept busy beyond those that were free.
         """
         if self.waited is not None and self.waited > waited * threads:
-            return f"it waited for a core for {self.waited:.0%} of the time"
+            return f"this process waited for a core for {self.waited:.0%} of the time"
         # The kernel counts others' work in ticks, of which each core may be one wrong at each end.
         doubt = others + 2 * cores * TICK_S / max(self.seconds, TICK_S)
         room = max(0, cores - threads)
         if self.others is not None and self.others > room + doubt:
-            return f"other work kept {self.others:.1f} of {cores} cores busy"
+            return self._others_text(cores)
         return None
+
+    def why_busy(self, threads: int, cores: int) -> str | None:
+        """The same of a machine, for people: by its other work, as far as the system tells that."""
+        why = self.disturbed(threads, cores)
+        told = why is not None and self.others is not None and self.others > OTHERS
+        return self._others_text(cores) if told else why
+
+    def _others_text(self, cores: int) -> str:
+        return f"other work kept {self.others:.1f} of {cores} cores busy"
 
 
 @dataclass(frozen=True)
@@ -171,3 +180,21 @@ def wait_for_quiet(
         waited += QUIET_SLICE_S
         quiet = quiet + 1 if seen.state().disturbed(threads, cores) is None else 0
     return waited
+
+
+def why_busy(
+    watch: Watch, threads: int, cores: int, *, pause: Callable[[float], None] = time.sleep
+) -> str | None:
+    """Why nothing could be timed now, so that it can be believed; None on a machine at rest.
+
+    Args:
+        watch: of the machine; where it is too short to tell, it goes on for a moment.
+        threads: that what is timed needs.
+        cores: that this process may use.
+        pause: waits so many seconds.
+    """
+    state = watch.state()
+    if (short_s := QUIET_SLICES * QUIET_SLICE_S - state.seconds) > 0:
+        pause(short_s)
+        state = watch.state()
+    return state.why_busy(threads, cores)

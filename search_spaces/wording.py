@@ -16,6 +16,14 @@ Called = Callable[[str], str]
 
 RESUME = "resume"
 """To go on with a run, which makes anew what is damaged in it."""
+RETIME = "retime"
+"""To time anew what was timed before."""
+REPROFILE = "reprofile"
+"""To make the profile of a device anew."""
+FORGET_SPEED = "forget_speed"
+"""To forget how fast a machine was."""
+TUNE = "tune"
+"""To try other settings for the training of a network."""
 OWN_DATA = "own_data"
 """To show a run the data that it was made with, which are elsewhere by now."""
 

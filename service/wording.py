@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from search_spaces.wording import OWN_DATA, RESUME, option, told
+from search_spaces.wording import (
+    FORGET_SPEED,
+    OWN_DATA,
+    REPROFILE,
+    RESUME,
+    RETIME,
+    TUNE,
+    option,
+    told,
+)
 
 # What a body calls otherwise than the command: a file that is sent, and what does a thing here.
 _NAMES: Mapping[str, str] = {
     "source": "file",
     RESUME: "a retry",
     OWN_DATA: "whoever runs the service can put them back",
+    RETIME: "a new search, once nas cache clear was typed where the service runs",
+    REPROFILE: "nas profile, where it was made",
+    FORGET_SPEED: "nas cache clear, where the service runs",
+    TUNE: "whoever runs the service can have other settings tried",
 }
 # Of a preparation what an upload cannot be asked for.
 COMMAND_ALONE = frozenset(

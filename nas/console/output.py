@@ -20,6 +20,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from search_spaces.wording import of_commands
+
 # Into a pipe or a file tables are not folded to the width of a terminal that is not there.
 PLAIN_WIDTH = 240
 
@@ -42,13 +44,13 @@ def err() -> Console:
 
 
 def say(text: str, style: str = "") -> None:
-    """Print one line to stdout as it is, however long."""
-    _line(out(), Text(text, style))
+    """Print one line to stdout, in the words of the commands, however long."""
+    _line(out(), Text(of_commands(text), style))
 
 
 def tell(text: str, style: str = "") -> None:
-    """Print one line to stderr as it is, however long."""
-    _line(err(), Text(text, style))
+    """Print one line to stderr, in the words of the commands, however long."""
+    _line(err(), Text(of_commands(text), style))
 
 
 def tell_error(message: str) -> None:

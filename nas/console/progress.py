@@ -24,7 +24,8 @@ from nas.console.formatting import duration
 from nas.console.output import err, tell
 from nas.console.tables import duration_table
 from nas.run import events
-from nas.run.events import Event, event_to_json
+from nas.run.events import Event, event_to_json, worded
+from search_spaces.wording import of_commands
 
 # Fewer characters than this are too few for long bars and the time spent.
 WIDE = 100
@@ -57,7 +58,7 @@ class JsonReporter(ProgressReporter):
 
     def show(self, event: Event) -> None:
         """Print the event."""
-        sys.stdout.write(json.dumps(event_to_json(event)) + "\n")
+        sys.stdout.write(json.dumps(event_to_json(worded(event, of_commands))) + "\n")
         sys.stdout.flush()
 
 
@@ -71,6 +72,7 @@ class LineReporter(ProgressReporter):
 
     def show(self, event: Event) -> None:
         """Print a line when a stage ends, was done before, or has something to say."""
+        event = worded(event, of_commands)
         match event:
             case events.StageStarted(stage, label):
                 self._labels[stage] = label
@@ -127,6 +129,7 @@ class BarReporter(ProgressReporter):
 
     def show(self, event: Event) -> None:
         """Start, move or finish the bar of the event's stage."""
+        event = worded(event, of_commands)
         match event:
             case events.StageStarted(stage, label, total):
                 self._start(stage, label, total)

@@ -138,8 +138,7 @@ def time_until_accepted(
         unit_ms: what the reference took when it was timed first; None where this is the first time.
         speed: what is known of the machine.
     """
-    # On a graphics card one thread launches the kernels.
-    threads = torch.get_num_threads() if device == "cpu" else 1
+    threads = timing_threads(device)
     cores = usable_cores()
 
     def one_session(numbers: Sequence[int]) -> SessionTimes:
@@ -152,6 +151,12 @@ def time_until_accepted(
 
     conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait, speed=speed)
     return settle(one_session, count, conditions)
+
+
+def timing_threads(device: str) -> int:
+    """Threads of this process that compute while a device is timed."""
+    # On a graphics card one thread launches the kernels.
+    return torch.get_num_threads() if device == "cpu" else 1
 
 
 def session_rounds(rounds: int) -> int:

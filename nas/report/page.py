@@ -26,6 +26,7 @@ from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
 from search_spaces.files import write_atomically
+from search_spaces.wording import of_commands
 
 # The page may run and show what is in it, and fetch nothing at all.
 POLICY = (
@@ -65,7 +66,7 @@ def write_report(folder: RunFolder) -> Path:
         DamagedRunError: for a file of the run that cannot be read, naming it.
     """
     path = folder.path / REPORT_FILE
-    write_atomically(path, render(read_contents(folder)))
+    write_atomically(path, of_commands(render(read_contents(folder))))
     return path
 
 

@@ -17,6 +17,7 @@ from nas.search.uniform_networks import kinds
 from search_spaces.files import write_atomically
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
+from search_spaces.wording import of_commands
 
 
 def write_profile_report(profile: DeviceProfile, path: Path, space: SearchSpace) -> None:
@@ -27,7 +28,7 @@ def write_profile_report(profile: DeviceProfile, path: Path, space: SearchSpace)
         path: the file; one that is there is replaced.
         space: that was profiled.
     """
-    write_atomically(path, render_profile(profile, space))
+    write_atomically(path, of_commands(render_profile(profile, space)))
 
 
 def render_profile(profile: DeviceProfile, space: SearchSpace) -> Html:

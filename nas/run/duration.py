@@ -47,11 +47,13 @@ class Part:
         unit: what a calibration measures.
         count: how often.
         pieces: into which workers can share it out; 1 for what one process does.
+        most: how often at most while other work disturbs it; None for no more often.
     """
 
     unit: str
     count: float
     pieces: int = 1
+    most: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,20 @@ class Plan:
 
     def seconds(self, calibration: Mapping[str, float], workers: int = 1) -> float | None:
         """How long it takes so many workers; None where that cannot be told."""
+        return self._sum([one.count for one in self.parts], calibration, workers)
+
+    def most_seconds(self, calibration: Mapping[str, float], workers: int = 1) -> float | None:
+        """The same at most, while other work disturbs it."""
+        counts = [one.count if one.most is None else one.most for one in self.parts]
+        return self._sum(counts, calibration, workers)
+
+    def _sum(
+        self, counts: Sequence[float], calibration: Mapping[str, float], workers: int
+    ) -> float | None:
         if not self.told:
             return None
-        shares = [calibration[one.unit] * one.count / _shared(one, workers) for one in self.parts]
-        return sum(shares)
+        pairs = zip(self.parts, counts, strict=True)
+        return sum(calibration[one.unit] * count / _shared(one, workers) for one, count in pairs)
 
 
 def _shared(part: Part, workers: int) -> float:
@@ -163,12 +175,14 @@ class StageDuration:
         label: for people.
         what: it does.
         seconds: that it will take; None where that is not told.
+        most_seconds: that it may take while other work disturbs it; None where that is not told.
     """
 
     stage: str
     label: str
     what: str
     seconds: float | None
+    most_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,7 @@ class Duration:
         calibrated_s: seconds that measuring took.
         workers: that share the work.
         reason: why nothing is told; empty otherwise.
+        busy: what kept the machine busy while it was told; empty on a machine at rest.
     """
 
     stages: tuple[StageDuration, ...] = ()
@@ -188,6 +203,7 @@ class Duration:
     calibrated_s: float = 0.0
     workers: int = 1
     reason: str = ""
+    busy: str = ""
 
     @property
     def seconds(self) -> float:
@@ -199,6 +215,21 @@ class Duration:
         """What it was told from."""
         shared = f", for {self.workers:,} workers" if self.workers > 1 else ""
         return f"from {self.calibrated_s:.1f} s of calibration on this machine{shared}"
+
+    @property
+    def warning(self) -> str:
+        """A sentence on stages that a busy machine makes longer; empty where it makes none."""
+        late = [one for one in self.stages if (one.most_seconds or 0.0) > (one.seconds or 0.0)]
+        told = sum(one.seconds or 0.0 for one in late)
+        if not self.busy or not told:
+            return ""
+        times = sum(one.most_seconds or 0.0 for one in late) / told
+        return (
+            f"the machine is busy now ({self.busy}): what times networks "
+            f"({', '.join(one.label for one in late)}) may take up to {times:,.0f} times as long, "
+            "since timings beside other work are repeated and waited for, and all else is told as "
+            "slow as it is now; end the other work, or begin when it has ended"
+        )
 
     def left(self, ended: Iterable[str]) -> tuple[StageDuration, ...]:
         """The stages that have not ended."""
@@ -239,10 +270,12 @@ class ToldAndTaken:
     Attributes:
         told: stage → seconds, of the whole search.
         taken: stage → seconds, of those stages that have ended.
+        busy: what kept the machine busy when it was told; empty on a machine at rest.
     """
 
     told: Mapping[str, float]
     taken: Mapping[str, float]
+    busy: str = ""
 
     def sentence(self, words: Callable[[float], str]) -> str:
         """Told and taken, in words; empty before anything has ended.
@@ -255,7 +288,9 @@ class ToldAndTaken:
         if not told or not taken:
             return ""
         so_far = "" if self.taken.keys() == self.told.keys() else " for what has ended"
-        return f"told {words(told)}{so_far}, took {words(taken)} ({taken / told:.2f} times)"
+        busy = f"; the machine was busy when it was told: {self.busy}" if self.busy else ""
+        times = f"{taken / told:.2f} times"
+        return f"told {words(told)}{so_far}, took {words(taken)} ({times}){busy}"
 
 
 def compare(
@@ -273,4 +308,5 @@ def compare(
     if trained and TRAINED in told:
         share = told.pop(TRAINED) / len(trained)
         told |= {RETRAIN + one: share for one in trained}
-    return ToldAndTaken(told, {stage: seconds[stage] for stage in told if stage in seconds})
+    taken = {stage: seconds[stage] for stage in told if stage in seconds}
+    return ToldAndTaken(told, taken, duration.busy)

@@ -6,8 +6,8 @@ Stages yield these; the command line turns them into progress bars, the run fold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_args
 
 
@@ -98,7 +98,8 @@ class DurationTold:
 class Note:
     """Something the user should know, for example that pruning was refused and why.
 
-    A loud one says that the result cannot be trusted as it is.
+    A loud one says that the result cannot be trusted as it is. What `message` names of a request,
+    or advises to do, are marks of `search_spaces.wording`.
     """
 
     stage: str
@@ -118,6 +119,22 @@ Event = (
     | DurationTold
     | Note
 )
+
+
+def worded(event: Event, words: Callable[[str], str]) -> Event:
+    """The event as its reader is told of it.
+
+    Args:
+        event: what it says may have the marks of `search_spaces.wording`.
+        words: which puts the reader's words there.
+    """
+    match event:
+        case Note(message=message):
+            return replace(event, message=words(message))
+        case DurationTold(reason=reason):
+            return replace(event, reason=words(reason))
+        case _:
+            return event
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

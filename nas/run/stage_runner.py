@@ -54,7 +54,7 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
             problem = problem or "what this stage reads has changed"
             run.folder.forget(stage.name, stage.files)
     except DamagedRunError as error:
-        problem = str(error)
+        problem = error.marked
         run.folder.forget(stage.name, stage.files)
     before = seconds_before(run.folder, stage.name)
     if stage.needs:  # without, there is nothing it could have been begun with but the spec
@@ -67,7 +67,7 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
         yield from work(run)
     except DamagedRunError as error:
         # A journal or checkpoint of this very stage: without it the stage starts anew, once.
-        yield Note(stage.name, f"{error}; doing this stage again")
+        yield Note(stage.name, f"{error.marked}; doing this stage again")
         run.folder.forget(stage.name, stage.files)
         yield from work(run)
     seconds = time.perf_counter() - started

@@ -16,6 +16,7 @@ import numpy as np
 from nas.objectives import LATENCY, QUALITY, TIMED
 from nas.run.events import Note
 from nas.search.front import FrontEntry
+from search_spaces.wording import FORGET_SPEED, REPROFILE, RETIME, TUNE, mark
 
 if TYPE_CHECKING:
     from nas.objectives.latency_limits import Timed
@@ -26,13 +27,14 @@ OFF = 0.5
 SLOW = 0.1  # relative, from which on it is told that a machine has been faster
 
 WHAT_TO_DO = (
-    "keep other work away from the device and have it timed anew (retime); if it stays so, "
-    "have more networks timed (latency_samples)"
+    "keep other work away from the device and have it timed anew "
+    f"({mark(RETIME, 'nas resume RUN --retime')}); if it stays so, have more networks timed "
+    f"({mark('settings')} latency_samples=N)"
 )
 # Where the times are those of a device profile.
 WHAT_TO_DO_THERE = (
-    "keep other work away from the profiled device and make the profile anew with nas profile "
-    "(retime); if it stays so, with more samples"
+    "keep other work away from the profiled device and make the profile anew "
+    f"({mark(REPROFILE, 'nas profile --retime')}); if it stays so, with more samples"
 )
 # Stands behind a doubtful value; `doubtful_sentence` says below what it means.
 MARK = " ?"
@@ -53,8 +55,9 @@ def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
         yield Note(
             stage,
             f"the machine took {timed.slower:.2f} times what it has taken in earlier sessions, and "
-            "times are told as it takes at its fastest; where it has become slower for good, nas "
-            "cache list and nas cache clear forget how fast it was",
+            "times are told as it takes at its fastest; where it has become slower for good, "
+            "forget how fast it was "
+            f"({mark(FORGET_SPEED, 'nas cache list, nas cache clear')})",
             {"slower": round(timed.slower, 4)},
         )
     doubtful = sum(bool(value.doubtful) for value in timed.values)
@@ -137,7 +140,8 @@ def doubtful_sentence(entries: Sequence[FrontEntry]) -> str | None:
     many = "1 network was" if len(found) == 1 else f"{len(found)} networks were"
     return (
         f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
-        "latency keeps no limit; have it timed anew (retime) when the machine is at rest"
+        "latency keeps no limit; have it timed anew when the machine is at rest "
+        f"({mark(RETIME, 'nas resume RUN --retime')})"
     )
 
 
@@ -183,9 +187,9 @@ def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
 
 
 def shortfall_and_advice(entry: FrontEntry, loss: float | None, run: str) -> str | None:
-    """The same, with the command that tries other settings on the run of that name."""
+    """The same, with what tries other settings on the run of that name."""
     words = shortfall(entry, loss)
     if words is None:
         return None
-    name = shlex.quote(run)
-    return f"{words}, try others: nas retrain {name} --pick {entry.id} --tune 8 --executor ray"
+    command = f"nas retrain {shlex.quote(run)} --pick {entry.id} --tune 8 --executor ray"
+    return f"{words}; {mark(TUNE, f'try other settings: {command}')}"

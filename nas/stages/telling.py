@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from latency.device import usable_cores
+from latency.machine import Watch, why_busy
 from nas.executors.attempts import out_of_memory
 from nas.objectives import OBJECTIVES
+from nas.profiling.timed_work import timing_threads
 from nas.request.spec import SearchSpec
 from nas.run.duration import (
     TRAINED,
@@ -29,14 +31,13 @@ from nas.run.duration import (
     read_duration,
     write_duration,
 )
-from nas.run.events import DurationTold, Event
+from nas.run.events import DurationTold, Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stages import REPORT, search_stages
 from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from search_spaces.errors import DamagedRunError, NasError
-from search_spaces.wording import of_commands
 
 CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
 TRAINED_LABEL = "Train the winner"
@@ -52,17 +53,23 @@ def tell(run: Run) -> Iterator[Event]:
         duration = read_duration(run.folder)
     except DamagedRunError as error:
         duration = Duration(reason=str(error))
+    warning = ""
     if duration is None:
         if ended - {CHECKED}:
             return
         duration = _told(run, {})
-        duration = replace(duration, reason=of_commands(duration.reason))
         write_duration(run.folder, duration)
+        warning = duration.warning
     if REPORT.name in ended:
         ended.add(TRAINED)
     left = tuple(asdict(one) for one in duration.left(ended))
+    events: list[Event] = []
     if left or duration.reason:
-        event = DurationTold(CHECKED, left, duration.seconds, duration.about, duration.reason)
+        told = DurationTold(CHECKED, left, duration.seconds, duration.about, duration.reason)
+        events.append(told)
+    if warning:  # of this moment; who goes on later finds another one
+        events.append(Note(CHECKED, warning))
+    for event in events:
         run.folder.log(event)
         yield event
 
@@ -96,17 +103,33 @@ def _told(run: Run, known: Mapping[str, float]) -> Duration:
     try:
         stages, workers = _plans(run, asked(run)), run.executor.width
         units = dict.fromkeys(part.unit for _, _, plan in stages for part in plan.parts)
+        watch = Watch()
         seconds = {**known, **calibrate(run, [unit for unit in units if unit not in known])}
+        busy = _why_busy(run, watch)
     except Exception as error:
         why = _why(error)
         if not why:
             raise
         return Duration(reason=f"calibrating failed: {why}")
     told = tuple(
-        StageDuration(name, label, plan.what, plan.seconds(seconds, workers))
+        StageDuration(
+            name,
+            label,
+            plan.what,
+            plan.seconds(seconds, workers),
+            plan.most_seconds(seconds, workers),
+        )
         for name, label, plan in stages
     )
-    return Duration(told, seconds, time.perf_counter() - begun, workers)
+    return Duration(told, seconds, time.perf_counter() - begun, workers, busy=busy)
+
+
+def _why_busy(run: Run, watch: Watch) -> str:
+    """What keeps the machine busy that times networks; empty where it is at rest, or another."""
+    settings = run.executor.settings
+    if not run.spec.timed or run.elsewhere is not None or settings.ray_address is not None:
+        return ""
+    return why_busy(watch, timing_threads(run.spec.device), usable_cores()) or ""
 
 
 def _why(error: Exception) -> str:

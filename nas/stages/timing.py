@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from latency.acceptance import LEAST_SESSIONS, UNIT_SESSIONS, UNIT_SPACING_S
+from latency.acceptance import (
+    MOST_UNIT_SESSIONS,
+    UNIT_SESSIONS,
+    UNIT_SPACING_S,
+    most_sessions,
+    patience_s,
+    wanted_sessions,
+)
 from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor, believed
 from latency.timings import open_timings, read_timings
@@ -14,6 +21,7 @@ from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
+from nas.profiling.latency_meter import CONFIRMATIONS
 from nas.profiling.timed_work import (
     YARDSTICK_COPIES,
     num_sessions,
@@ -159,23 +167,40 @@ def sample_plan(asked: Asked, cost: Objective) -> Plan:
     what = f"{counted(number, 'network')} to time"
     if known := budget.latency_samples - number:
         what += f", {known:,} known"
-    parts = [*timing_parts(asked, cost, number)] if number else []
+    parts = timing_parts(asked, cost, number, confirmations=CONFIRMATIONS) if number else []
     if number and cost.name in asked.new_units:
-        more = max(0, UNIT_SESSIONS - sessions_of(asked))
-        parts.append(Part(timing_unit(cost.name), more * _beside(asked)))
-        parts.append(Part(SECOND, (UNIT_SESSIONS - 1) * UNIT_SPACING_S))
+        beside, usual = _beside(asked), sessions_of(asked)
+        more, most = UNIT_SESSIONS - usual, MOST_UNIT_SESSIONS - most_sessions(usual)
+        unit = timing_unit(cost.name)
+        parts.append(Part(unit, max(0, more) * beside, most=max(0, more, most) * beside))
+        pauses, most = UNIT_SESSIONS - 1, MOST_UNIT_SESSIONS - 1
+        parts.append(Part(SECOND, pauses * UNIT_SPACING_S, most=most * UNIT_SPACING_S))
     return Plan(what, tuple(parts))
 
 
-def timing_parts(asked: Asked, cost: Objective, number: float, sessions: int = 0) -> list[Part]:
-    """What timing so many networks together takes; in as many sessions as usual if not given."""
-    sessions = sessions or sessions_of(asked)
-    return [Part(timing_unit(cost.name), sessions * (number + _beside(asked)))]
+def timing_parts(
+    asked: Asked, cost: Objective, number: float, sessions: int = 0, confirmations: int = 0
+) -> list[Part]:
+    """What timing so many networks together takes, and waiting for a quiet machine at most.
+
+    Args:
+        asked: the request.
+        cost: that they are timed for.
+        number: of the networks.
+        sessions: in which they are timed; as many as usual if 0.
+        confirmations: how often at most the few that were not expected are timed again.
+    """
+    sessions, beside = sessions or sessions_of(asked), _beside(asked)
+    most = most_sessions(sessions) * (number + (1 + confirmations) * beside)
+    return [
+        Part(timing_unit(cost.name), sessions * (number + beside), most=most),
+        Part(SECOND, 0.0, most=(1 + confirmations) * patience_s()),
+    ]
 
 
 def sessions_of(asked: Asked) -> int:
     """Sessions in which networks are timed."""
-    return max(LEAST_SESSIONS, num_sessions(asked.spec.budget.timing_rounds))
+    return wanted_sessions(num_sessions(asked.spec.budget.timing_rounds))
 
 
 def _beside(asked: Asked) -> int:

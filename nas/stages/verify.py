@@ -12,6 +12,7 @@ import numpy as np
 from nas.executors.base import Failure
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import SESSIONS, keeps
+from nas.profiling.latency_meter import CONFIRMATIONS
 from nas.results.failures import failed
 from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -341,7 +342,7 @@ def plan(asked: Asked) -> Plan:
     spec, number = asked.spec, asked.spec.budget.verified
     parts, what = evaluating(asked, number)
     for name in asked.timed:
-        parts += timing_parts(asked, OBJECTIVES[name], number)
+        parts += timing_parts(asked, OBJECTIVES[name], number, confirmations=CONFIRMATIONS)
         if name in {OBJECTIVES[limit].rate_of or limit for limit in spec.limits}:
             parts += timing_parts(asked, OBJECTIVES[name], number / 2, SESSIONS)
     for name in asked.measured:

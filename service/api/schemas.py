@@ -583,13 +583,15 @@ class StageDurationOut(BaseModel):
 class DurationOut(BaseModel):
     """How long a search would take on the machine of the service.
 
-    `about` says what that is told from; `reason` why nothing is told, and is empty otherwise.
+    `about` says what that is told from; `reason` why nothing is told, and is empty otherwise;
+    `warning` what a busy machine makes longer, and is empty where the machine is at rest.
     """
 
     seconds: float
     stages: list[StageDurationOut]
     about: str
     reason: str
+    warning: str = ""
 
 
 class OmniLayerOut(BaseModel):

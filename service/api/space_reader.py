@@ -395,9 +395,14 @@ def _duration(given: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     reason = told.reason
     for place in catalog.hidden:
         reason = reason.replace(place, "")
-    stages = [asdict(one) for one in told.stages]
-    found = {"seconds": told.seconds, "stages": stages, "about": told.about, "reason": reason}
-    return found | {"calibration": dict(told.calibration)}
+    return {
+        "seconds": told.seconds,
+        "stages": [asdict(one) for one in told.stages],
+        "about": told.about,
+        "reason": reason,
+        "warning": told.warning,
+        "calibration": dict(told.calibration),
+    }
 
 
 def _read_upload(folder: Path) -> dict[str, str]:

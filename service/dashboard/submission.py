@@ -196,6 +196,8 @@ async def duration(token: Submitter, context: InContext, form: Form) -> Response
         lacking = not_told(one.label for one in told.stages if one.seconds is None)
         text = f"About {seconds(told.seconds)} ({most}, …), as fast as this service's machine"
         text += f"{lacking}."
+        if told.warning:
+            text += f" {told.warning[0].upper()}{told.warning[1:]}."
     return JSONResponse({"duration": for_pages(text)})
 
 

@@ -120,7 +120,9 @@ def test_what_never_is_calm_is_doubtful_and_says_why() -> None:
     # Two that were followed by a wait cost no try.
     assert settled.sessions == 8 and len(machine.waits) == 2 and settled.waited_s == 10.0
     for one in settled.calls:
-        assert one.doubt.startswith("only 0 of 8 sessions were calm: it waited for a core")
+        assert one.doubt.startswith(
+            "only 0 of 8 sessions were calm: this process waited for a core"
+        )
         assert one.measurement(1.0, "board").doubtful == one.doubt
     assert values(settled) == list(CALLS_MS)  # there is a value nevertheless
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from latency.machine import QUIET_SLICE_S, MachineState, Watch, wait_for_quiet
+from latency.machine import (
+    QUIET_SLICE_S,
+    QUIET_SLICES,
+    MachineState,
+    Watch,
+    wait_for_quiet,
+    why_busy,
+)
 
 
 def tables(folder: Path, busy: int, idle: int, waits_ns: int) -> Path:
@@ -82,3 +89,33 @@ def test_waiting_ends_when_it_is_quiet_or_patience_does(busy: int, slices: int) 
     machine = Slices(busy)
     waited = wait_for_quiet(10.0, 1, 2, watch=machine.watch, pause=machine.pause)  # type: ignore[arg-type]
     assert waited == slices * QUIET_SLICE_S and machine.paused == slices
+
+
+@pytest.mark.parametrize(("others_s", "busy"), [(0.0, False), (0.9, False), (1.9, True)])
+def test_a_watch_that_is_too_short_to_tell_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others_s: float, busy: bool
+) -> None:
+    clock = Clock(monkeypatch)
+    watch = Watch(proc=tables(tmp_path, 1000, 5000, 0))
+    clock.now += 0.1
+    least_s = QUIET_SLICES * QUIET_SLICE_S
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.now += seconds
+        tables(tmp_path, 1000 + round(100 * others_s * least_s), 5000, 0)
+
+    why = why_busy(watch, threads=1, cores=2, pause=pause)
+    assert pauses == [pytest.approx(least_s - 0.1)]
+    assert why == ("other work kept 1.9 of 2 cores busy" if busy else None)
+    clock.now += 60.0  # meanwhile nobody worked
+    assert why_busy(watch, threads=1, cores=2, pause=lambda _: pytest.fail("slept")) is None
+
+
+def test_a_busy_machine_is_told_by_its_other_work_where_that_is_known() -> None:
+    waited = "this process waited for a core for 40% of the time"
+    assert MachineState(5.0, 1.4, 0.4).why_busy(1, 2) == "other work kept 1.4 of 2 cores busy"
+    assert MachineState(5.0, 0.1, 0.4).why_busy(1, 2) == waited  # a limit that only we have
+    assert MachineState(5.0, None, 0.4).why_busy(1, 2) == waited
+    assert MachineState(5.0, 0.9, 0.01).why_busy(1, 2) is None

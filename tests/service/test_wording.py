@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from nas.executors.retraining.stage import _tuning_words
+from nas.executors.retraining.tuning_record import ask_for_trials
+from nas.objectives.latency_limits import Timed
 from nas.request.fields import shown
-from nas.run.folder import resuming
-from search_spaces.errors import NasError
-from search_spaces.wording import OWN_DATA, RESUME, mark
+from nas.request.presets import budget_for
+from nas.run.duration import Duration, StageDuration
+from nas.run.events import DurationTold, Event, Note
+from nas.run.folder import RunFolder, resuming
+from nas.run.stage_runner import stage_events
+from nas.run.stages import Stage
+from nas.search.doubtful import (
+    WHAT_TO_DO_THERE,
+    disturbances,
+    doubtful_sentence,
+    predictions_off,
+    predictor_off,
+    shortfall_and_advice,
+    unlike_the_others,
+)
+from nas.search.front import FrontEntry
+from nas.search.pruning.prune import UNKNOWN_ERROR, PruningSettings, _distrust
+from nas.search.ranking.report_card import Fidelity, ReportCard
+from nas.stages.base import Run
+from nas.stages.declare import training_text
+from search_spaces.errors import DamagedRunError, NasError
+from search_spaces.loading import load_space
+from search_spaces.measurement import Measurement
+from search_spaces.wording import OWN_DATA, RESUME, mark, of_commands
 from service.api.routes.data import DataOptions
 from service.api.schemas import JobRequest
 from service.dashboard.wording import LABELS, for_pages, of_control
 from service.wording import COMMAND_ALONE, for_programs, of_field
 from service.worker.runner import Outcome
 from supernet.data.prepare.plan import PrepareRequest
-from tests.support import dashboard_cases
+from tests.support import dashboard_cases, service_cases
+from tests.support.cli_fakes import SMALL
 from tests.support.dashboard_cases import said
+from tests.support.pipeline_cases import ROOT, tiny
 from tests.support.service_cases import Server
 
 server, alice = dashboard_cases.server, dashboard_cases.alice
@@ -148,3 +178,123 @@ def test_every_field_has_a_name_on_pages_and_for_programs() -> None:
     for name in (RESUME, OWN_DATA, *COMMAND_ALONE, "tokens"):
         for worded in (for_pages, for_programs):
             plain(worded(mark(name, "nas --x")))
+
+
+# -- notes of stages ------------------------------------------------------------------------------
+
+ENTRY = FrontEntry(SMALL.id, SMALL, {"latency_ms": 1.0, "quality": 1.0}, {"latency_ms": 9.0})
+# Messages that are put together where the note is made.
+HERE = {"nas/executors/ray_group.py: message", "nas/stages/timing.py: text"}
+
+
+def sites() -> Iterator[tuple[str, ast.expr, list[str]]]:
+    """Where stages make notes: the module, the message, and all that the function there says."""
+    for file in sorted((ROOT / "nas").rglob("*.py")):
+        module = file.relative_to(ROOT).as_posix()
+        for function in ast.walk(ast.parse(file.read_text("utf-8"))):
+            nodes = list(_said(function)) if isinstance(function, ast.FunctionDef) else []
+            constants = [one.value for one in nodes if isinstance(one, ast.Constant)]
+            for call in nodes:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "Note":
+                    yield module, call.args[1], [one for one in constants if isinstance(one, str)]
+
+
+def _said(node: ast.AST) -> Iterator[ast.AST]:
+    """What is within; a mark holds what the commands say, and what is raised is no note."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        marked = isinstance(child, ast.Call) and ast.unparse(child.func) == "mark"
+        if not marked and not isinstance(child, ast.Raise):
+            yield from _said(child)
+
+
+def made(folder: Path) -> dict[str, list[str | None]]:
+    """What is said where another function makes the message, by module and message."""
+    run = tiny(folder / "run")
+    ask_for_trials(run, ENTRY.id, 8)
+    space, wrong = load_space("digits"), Fidelity(0.1, 0.1, 0.5, 12)
+    value = Measurement("latency_ms", 1.0, doubtful="it scattered")
+    timed = Timed((value,), repeated=3, waited_s=9.0, shorter=0.5, slower=2.0)
+    unlike = unlike_the_others("latency", [(ENTRY.id, 1.0, 9.0)], 2)
+    assert unlike is not None
+    longer = StageDuration("latency", "Time sampled networks", "", 1.0, 9.0)
+    return {
+        "nas/search/doubtful.py: message": [
+            *(note.message for note in disturbances("latency", timed)),
+            unlike.message,
+            doubtful_sentence([replace(ENTRY, doubtful={"latency_ms": "it scattered"})]),
+        ],
+        "nas/stages/timing.py: off": [predictor_off(0.9), predictor_off(0.9, WHAT_TO_DO_THERE)],
+        "nas/stages/verify.py: off": [predictions_off([ENTRY, ENTRY])],
+        "nas/stages/prune.py: result.refused": [
+            UNKNOWN_ERROR,
+            _distrust(ReportCard("linear", 12, 3, wrong, {}, {}, (), {}), PruningSettings()),
+        ],
+        "nas/stages/declare.py: training_text(run.space, budget.supernet)": [
+            training_text(space, budget_for(space, "smoke", {}).supernet)
+        ],
+        "nas/stages/telling.py: warning": [Duration((longer,), busy="others worked").warning],
+        "nas/executors/retraining/stage.py: _tuning_words(run, network_id)": [
+            _tuning_words(SimpleNamespace(folder=run), ENTRY.id)  # type: ignore[arg-type]
+        ],
+        "nas/executors/retraining/stage.py: problem": [shortfall_and_advice(ENTRY, 9.0, "a run")],
+    }
+
+
+def test_no_note_names_an_option_to_those_who_do_not_type_commands(tmp_path: Path) -> None:
+    elsewhere = set(HERE)
+    for module, message, texts in sites():
+        for text in texts:
+            plain(text)
+        if not isinstance(message, ast.Constant | ast.JoinedStr):
+            elsewhere.add(f"{module}: {ast.unparse(message)}")
+    found = made(tmp_path)
+    assert elsewhere == found.keys() | HERE  # each is among those that are read below
+    for text in (text for texts in found.values() for text in texts):
+        assert text, found
+        for worded in (for_pages, for_programs):
+            said_ = plain(worded(text))
+            assert "--retime" not in said_ and "--tune" not in said_
+        assert not MARKS.search(of_commands(text))
+    assert "nas resume RUN --retime" in of_commands(predictor_off(0.9) or "")
+
+
+def test_a_note_is_told_in_the_words_of_whoever_looks(
+    server: Server, alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(_: RunFolder) -> list[Event]:
+        cpu = f"this machine has no CUDA device; use {mark('device')} cpu"
+        off = predictor_off(0.9)
+        assert off is not None
+        return [Note("latency", off, loud=True), DurationTold("declare", (), 0.0, reason=cpu)]
+
+    monkeypatch.setattr(service_cases, "told", told)
+    monkeypatch.setattr(server.runner, "outcome", Outcome(ok=True))
+    client = server.client("alice")
+    job = server.finished(client)
+    with client.stream("GET", f"/jobs/{job}/events") as stream:
+        events = stream.read().decode()
+    page = said(alice.get(f"/jobs/{job}"))
+    assert "(settings latency_samples=N)" in events and "use device cpu" in events
+    assert "(“Settings” latency_samples=N)" in page and "use “Device” cpu" in page
+    for text in (events, page):
+        assert "have it timed anew (a new search, once" in text
+        assert "--retime" not in text and "\x02" not in text and "\\u0002" not in text
+
+
+def test_what_is_wrong_with_a_file_keeps_its_marks_in_a_note(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "run")
+    wrong = [DamagedRunError(f"a journal is damaged; {resuming(folder.path)} makes it anew")]
+
+    def work(_: Run) -> Iterator[Event]:
+        if wrong:
+            raise wrong.pop()
+        yield from ()
+
+    events = stage_events(Run(folder), Stage("declare", "Check the request", (), {}), work)
+    (note,) = [one.message for one in events if isinstance(one, Note)]
+    assert of_commands(note).endswith(
+        f"nas resume {folder.path} makes it anew; doing this stage again"
+    )
+    assert "; “Retry” makes it anew; doing" in plain(for_pages(note))
+    assert "; a retry makes it anew; doing" in plain(for_programs(note))

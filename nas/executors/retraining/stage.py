@@ -23,6 +23,7 @@ from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
 from search_spaces.errors import DivergedError, UsageError
+from search_spaces.wording import TUNE, mark
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
 from supernet.tasks.evaluation import by_distance, loss_error, score
@@ -84,9 +85,10 @@ def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
 def _tuning_words(run: OpenedRun, network_id: str) -> str:
     trials = asked_trials(run.folder, network_id)
     command = f"nas retrain {run.folder.path} --pick {network_id} --tune"
+    ray = f"{command} {trials} --executor ray"
     return (
-        f"the settings of network {network_id} are to be tuned, which Ray does: go on with "
-        f"{command} {trials} --executor ray, or train it with the run's own: {command} 0"
+        f"the settings of network {network_id} are to be tuned, which Ray does: "
+        f"{mark(TUNE, f'go on with {ray}, or train it with the settings of the run: {command} 0')}"
     )
 
 

@@ -246,6 +246,5 @@ def _still_good(context: Context, token: Token) -> bool:
 
 def _frame(event: JobEvent) -> bytes:
     data = {"seq": event.seq, "time": event.time, "attempt": event.attempt, **event.data}
-    if "reason" in data:
-        data["reason"] = for_programs(data["reason"])
-    return format_sse_event(data_str=json.dumps(data), id=str(event.seq))
+    told = {name: for_programs(str(data[name])) for name in ("reason", "message") if name in data}
+    return format_sse_event(data_str=json.dumps(data | told), id=str(event.seq))

@@ -21,6 +21,7 @@ from nas.run import events
 from search_spaces import load_space
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.operators import smallest
+from search_spaces.wording import mark
 
 RUN: tuple[events.Event, ...] = (
     events.StageSkipped("declare", "Check the request"),
@@ -93,6 +94,22 @@ def test_json_lines_hold_every_event(capsys: pytest.CaptureFixture[str]) -> None
     played(JsonReporter())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [type(event).__name__ for event in RUN]
+
+
+def test_notes_are_told_in_the_words_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = f"time it anew ({mark('again', 'nas resume RUN --retime')}), with {mark('device')} cpu"
+    happened = (
+        events.Note("latency", advice, loud=True),
+        events.DurationTold("declare", (), 0.0, reason=advice),
+    )
+    said = "time it anew (nas resume RUN --retime), with --device cpu"
+    stream = io.StringIO()
+    played(LineReporter(Console(file=stream, width=200)), happened)
+    assert stream.getvalue().splitlines() == [f"WARNING: {said}", f"no duration is told: {said}"]
+    assert bars(200, happened).count(said) == 2
+    played(JsonReporter(), happened)
+    note, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert note["message"] == told["reason"] == said
 
 
 def test_the_base_screen_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from nas.search.doubtful import (
     unlike_the_others,
 )
 from nas.search.front import FrontEntry, read_front
+from search_spaces.wording import of_commands
 from service.api.run_cache import read_run
 from service.client_commands import _show
 from service.dashboard.network_views import network_views
@@ -148,7 +149,8 @@ def test_a_predictor_that_is_far_off_warns_on_pages(run: RunFolder) -> None:
     assert said not in render(off(contents, 0.5))
     page = words_of(render(off(contents, 0.51)))
     assert page.count(said) == 2 and "The latency predictor is off by 51%" in page
-    assert "timed anew (retime)" in page and page.index(said) < page.index("The Pareto front")
+    assert "timed anew (nas resume RUN --retime)" in of_commands(page)
+    assert page.index(said) < page.index("The Pareto front")
     view = replace(read_run(run), contents=off(contents, 0.51))
     assert said in front_charts(view) and said in evidence(view)
     empty = replace(view, contents=replace(view.contents, front=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def test_workers_share_pieces_and_the_last_round_may_not_need_all(
 
 
 def test_a_plan_adds_its_parts_up_takes_no_time_or_is_not_told() -> None:
-    assert Plan("", (Part(UPDATE, 10), Part(CHECK, 3))).seconds(SECONDS) == 11.0
+    parts = Part(UPDATE, 10), Part(CHECK, 3, most=5)
+    assert Plan("", parts).seconds(SECONDS) == 11.0
+    assert Plan("", parts).most_seconds(SECONDS) == 15.0
     assert Plan("").seconds(SECONDS) == 0.0
     assert Plan("", told=False).seconds(SECONDS) is None
 
@@ -84,6 +87,27 @@ def test_told_and_taken() -> None:
     whole = compare(TOLD, {**took, "retrain-b": 4.0, "report": 1.0}, ["a", "b"])
     assert whole.sentence(words) == "told 17 s, took 20 s (1.18 times)"
     assert compare(TOLD, {}, []).sentence(words) == ""
+
+
+def test_a_busy_machine_is_told_with_what_it_makes_longer_and_to_do() -> None:
+    busy = replace(TOLD, busy="other work kept 1.9 of 2 cores busy")
+    assert busy.warning == ""  # nothing is timed
+    timed = (
+        StageDuration("latency", "Time sampled networks", "", 4.0, 70.0),
+        StageDuration("baseline", "Choose what to compare with", "", 1.0, 30.0),
+    )
+    longer = replace(busy, stages=(*timed, *TOLD.stages))
+    assert longer.warning == (
+        "the machine is busy now (other work kept 1.9 of 2 cores busy): what times networks "
+        "(Time sampled networks, Choose what to compare with) may take up to 20 times as long, "
+        "since timings beside other work are repeated and waited for, and all else is told as slow "
+        "as it is now; end the other work, or begin when it has ended"
+    )
+    assert replace(longer, busy="").warning == ""
+    sentence = compare(longer, {"supernet": 12.0}, []).sentence(words)
+    assert sentence.endswith(
+        "(1.20 times); the machine was busy when it was told: other work kept 1.9 of 2 cores busy"
+    )
 
 
 def test_what_is_left(tmp_path: Path) -> None:

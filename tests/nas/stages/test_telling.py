@@ -32,7 +32,7 @@ from nas.run.duration import (
     Plan,
     read_duration,
 )
-from nas.run.events import DurationTold, Event, StageStarted
+from nas.run.events import DurationTold, Event, Note, StageStarted
 from nas.run.folder import RunFolder
 from nas.run.pace import Stopwatch
 from nas.run.stages import REPORT, SEARCH_STAGES
@@ -41,7 +41,7 @@ from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
 from nas.stages.pipeline import run_search
-from nas.stages.telling import plan_of
+from nas.stages.telling import duration_of, plan_of
 from search_spaces.errors import DataError
 from search_spaces.loading import dump_space, load_space
 from supernet.training.sampling import SingleNetwork
@@ -59,11 +59,13 @@ def digits(preset: str = "quick", numbers: dict[str, str] | None = None, **value
     return Asked(build_spec(**(given | {"budget": budget} | values)), lambda _: BATCHES)
 
 
-def counts(plan: Plan) -> dict[str, float]:
-    """How often each unit is done."""
+def counts(plan: Plan, most: bool = False) -> dict[str, float]:
+    """How often each unit is done, or is done at most."""
     found: dict[str, float] = {}
     for part in plan.parts:
-        found[part.unit] = found.get(part.unit, 0.0) + part.count
+        count = part.count if part.most is None or not most else part.most
+        if count:
+            found[part.unit] = found.get(part.unit, 0.0) + count
     return found
 
 
@@ -114,6 +116,24 @@ def test_what_is_known_is_not_timed_again() -> None:
     assert counts(plan_of("latency")(new)) == {unit: 5 * (40 + beside) + 7 * beside, "second": 11}
     nothing = plan_of("latency")(Asked(fresh.spec, fresh.batches, {"latency_ms": 0}))
     assert nothing.parts == () and nothing.what == "0 networks to time, 40 known"
+
+
+def test_beside_other_work_timings_are_repeated_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NAS_TIMING_PATIENCE_S", "60")
+    unit = "timing of a network in a session: latency_ms"
+    known = Asked(digits().spec, digits().batches, {"latency_ms": 10}, frozenset())
+    new = Asked(known.spec, known.batches, {"latency_ms": 10}, frozenset({"latency_ms"}))
+    beside = 9 + 3
+    sample = 10 * (10 + 3 * beside)  # twice as many sessions, and those that confirm
+    assert counts(plan_of("latency")(known), most=True) == {unit: sample, "second": 3 * 60}
+    first = counts(plan_of("latency")(new), most=True)
+    assert first == {unit: sample + 50 * beside, "second": 3 * 60 + 59}
+    baselines = counts(plan_of("baseline")(digits(baseline="plain")), most=True)
+    assert baselines == {unit: 2 * 10 * (1 + beside), "second": 2 * 60}
+    trained = plan_of("supernet")(known)
+    assert counts(trained, most=True) == counts(trained)
 
 
 def test_elsewhere_nothing_is_timed() -> None:
@@ -246,6 +266,44 @@ def test_stages_whose_time_is_not_told_are_named_beside_the_sum() -> None:
     assert list(table.columns[1].cells)[-1] == "from 1.0 s; not told: Inherit"
     whole = duration_table(DurationTold("declare", stages[1:], 3.0, "from 1.0 s"))
     assert isinstance(whole, Table) and list(whole.columns[1].cells)[-1] == "from 1.0 s"
+
+
+def latency_run(path: Path) -> RunFolder:
+    return tiny(path, objectives=("quality", "latency_ms"))
+
+
+def told_busy(folder: RunFolder) -> list[str]:
+    """What is told of a busy machine before the search works."""
+    running = run_search(folder, tells=True)
+    first = itertools.takewhile(lambda one: getattr(one, "stage", "") == "declare", running)
+    messages = [one.message for one in first if isinstance(one, Note)]
+    running.close()  # type: ignore[attr-defined]
+    return [message for message in messages if "busy" in message]
+
+
+def test_a_busy_machine_is_told_where_networks_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "other work kept 1.9 of 2 cores busy"
+    monkeypatch.setattr("nas.stages.telling.why_busy", lambda *_: why)
+    folder = latency_run(tmp_path / "run")
+    (message,) = told_busy(folder)
+    assert message.startswith(f"the machine is busy now ({why}): what times networks (")
+    assert "Time sampled networks, Measure the best" in message
+    assert message in [one.message for _, one in folder.events() if isinstance(one, Note)]
+    duration = read_duration(folder)
+    assert duration is not None and duration.busy == why and duration.warning == message
+    assert told_busy(folder) == []  # who goes on finds another moment
+    assert duration_of(folder.spec, duration.calibration).warning == message
+    assert told_busy(tiny(tmp_path / "without")) == []
+
+
+def test_a_machine_at_rest_is_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas.stages.telling.why_busy", lambda *_: None)
+    folder = latency_run(tmp_path / "run")
+    assert told_busy(folder) == []
+    duration = read_duration(folder)
+    assert duration is not None and duration.busy == duration.warning == ""
 
 
 def test_a_run_that_was_begun_without_is_not_told_of(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ ASKED: dict[str, Any] = {
 def test_it_is_told_and_calibrated_once(server: Server, alice: httpx.Client) -> None:
     alice.timeout = httpx.Timeout(None)
     first = alice.post("/duration", json=ASKED).json()
-    assert first["reason"] == "" and first["seconds"] > 0
+    assert first["reason"] == first["warning"] == "" and first["seconds"] > 0
     assert "calibration" in first["about"] and "calibration" not in first
     labels = {one["label"]: one["what"] for one in first["stages"]}
     assert labels["Train the supernet"].startswith("4 epochs, ")
@@ -66,6 +66,23 @@ def test_what_is_known_is_not_calibrated_again(
     first = telling.duration_of(spec, {})
     assert telling.duration_of(spec, first.calibration).seconds == first.seconds
     assert asked[0] and asked[1] == []
+
+
+def test_a_busy_machine_is_told_whatever_was_calibrated_before(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "calibrate", lambda _, units: dict.fromkeys(units, 1.0))
+    spec = spec_of(tmp_path / "spec", objectives=("quality", "latency_ms"))
+    asked: dict[str, Any] = {"spec": spec.model_dump_json(), "known": {}}
+
+    class Showing:
+        hidden = ()
+
+    for why in ("other work kept 2.0 of 2 cores busy", None):
+        monkeypatch.setattr(telling, "why_busy", lambda *_, why=why: why)
+        found = answer("duration", asked, Showing())["found"]  # type: ignore[arg-type]
+        asked["known"] = found["calibration"]
+        assert (f"({why})" in found["warning"]) == (why is not None)
 
 
 def test_paths_of_the_server_are_not_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,10 @@ def test_a_form_tells_how_long_its_search_would_take(
     )
     lacking = alice.post("/new/duration", data=form).json()["duration"]
     assert lacking.endswith("machine; not told: C.")
+    busy = told.model_copy(update={"warning": "the machine is busy now"})
+    monkeypatch.setattr(SpaceReader, "duration", lambda *_: busy)
+    warned = alice.post("/new/duration", data=form).json()["duration"]
+    assert warned.endswith("as fast as this service's machine. The machine is busy now.")
     untold = told.model_copy(update={"reason": "it failed"})
     monkeypatch.setattr(SpaceReader, "duration", lambda *_: untold)
     answer = alice.post("/new/duration", data=form)
