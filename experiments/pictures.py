@@ -147,7 +147,7 @@ def uploaded(service: Service, browser: Any) -> str:
     file = {"name": "words.csv", "mimeType": "text/csv", "buffer": f"text,label\n{ROWS}".encode()}
     page.locator("[name=file]").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
-    link = page.get_by_role("link", name="words")
+    link = page.get_by_role("link", name="words", exact=True)
     link.wait_for(timeout=1000 * PATIENCE_S)
     return str(link.get_attribute("href"))
 

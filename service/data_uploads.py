@@ -4,7 +4,7 @@ A file is announced like those of a checkpoint (`service.uploads`) and counts ag
 quota. Its bytes come in order and are kept as they come, so that whoever lost the connection goes
 on behind the last one. When all are there a process of its own (`service.data_preparing`) checks
 and prepares them within limits, and the prepared folder takes the data set's name in one step.
-What is wrong with the file is told until somebody dismisses it.
+What is wrong with the file is told until somebody dismisses it, or announces one in its place.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class DataUploads(Uploads):
     def announce(
         self, owner: str, name: str, file: str, size: int, request: Mapping[str, Any]
     ) -> Upload:
-        """Announce a file of data.
+        """Announce a file of data, also in the place of one that could not be used.
 
         Args:
             owner: who uploads.
@@ -128,6 +128,10 @@ class DataUploads(Uploads):
             UploadError: for a name that is taken or is none, a file of another kind, and without
                 room for it.
         """
+        self._check_files({file: size})
+        for one in self.on_their_way(owner):
+            if one.name == name and one.state == "failed":  # this file comes in its place
+                self.dismiss(owner, one.id)
         upload = self.begin(owner, name, {file: size})
         write_json(self._coming(upload) / REQUEST_FILE, dict(request))
         return upload
@@ -140,9 +144,14 @@ class DataUploads(Uploads):
             raise UploadError(
                 422, f"{name[:100]} is no file of data: give one of {', '.join(ENDINGS)}", "file"
             )
-        if not 0 < size <= self._file_bytes:
+        if not size:
+            raise UploadError(422, f"{name[:100]} is empty: choose a file with examples", "bytes")
+        if size > self._file_bytes:
             raise UploadError(
-                413, f"{name[:100]} has {size:,} bytes; 1 to {self._file_bytes:,} can come", "bytes"
+                413,
+                f"{name[:100]} is too large: it has {size:,} bytes, and {self._file_bytes:,} are "
+                "the most",
+                "bytes",
             )
 
     # -- bytes ------------------------------------------------------------------------------------

@@ -5,12 +5,20 @@ Shapes: B batch, N positions (times layers for an omni layer), D width, H heads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from search_spaces.architecture import AttentionKind, EncoderLayer, base_kind
 from search_spaces.attention import Place, operator_of
 from search_spaces.settings import ModelSettings
-from supernet.attention.base import AttentionKernel, State, repeated_heads
+from supernet.attention.base import (
+    AttentionKernel,
+    State,
+    in_full_precision,
+    in_product_precision,
+    repeated_heads,
+)
 from supernet.attention.kernels import build_kernel
 from supernet.layers import (
     ElasticFeedForward,
@@ -19,9 +27,11 @@ from supernet.layers import (
     ScaledDropout,
     build_norm,
     own_output,
+    side_by_side,
 )
 from supernet.plan import AttentionPlan, LayerPlan
 from supernet.rotary import Rotation
+from supernet.shared import shared
 
 
 class Projections(nn.Module):
@@ -104,7 +114,7 @@ class ElasticAttention(nn.Module):
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``, every position seeing every real one."""
         own, kernel = self._parts(kind)
-        q, k, v = self._asked(own, kind, x_BND, num_heads, num_kv_heads, rotation, span)
+        q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND = kernel(q, k, v, key_mask_BM=key_mask_BN, span=span, **read)
         return self._output(own, out_BHND, x_BND)
@@ -122,7 +132,7 @@ class ElasticAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
-        q, k, v = self._asked(own, kind, x_BND, num_heads, num_kv_heads, rotation, span)
+        q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND, state = kernel.causal(
             q, k, v, key_mask_BN=key_mask_BN, span=span, state=state, **read
@@ -139,7 +149,7 @@ class ElasticAttention(nn.Module):
     ) -> State:
         """What `read` needs of an encoder's states ``(B, M, D)``, `span` for each position."""
         own, kernel = self._parts(kind)
-        k_BHMD, v_BHMD = (self.heads(p, encoded_BMD, num_heads) for p in (own.key, own.value))
+        k_BHMD, v_BHMD = self.heads(kernel, (own.key, own.value), encoded_BMD, num_heads)
         return kernel.memory(k_BHMD, v_BHMD, key_mask_BM=key_mask_BM, span=span)
 
     def read(
@@ -159,27 +169,37 @@ class ElasticAttention(nn.Module):
         # Sizes are asked of `shape`, not of `len`, which would fix them in an exported graph.
         sources = memory[0].shape[0]
         folded_bND = x_BND.reshape(sources, -1, x_BND.shape[-1])
-        q_bHND = self.heads(own.query, folded_bND, num_heads)
+        (q_bHND,) = self.heads(kernel, (own.query,), folded_bND, num_heads)
         beams = x_BND.shape[0] // sources
-        positions_1N = positions_1N.expand(beams, -1).reshape(1, -1)
+        positions_1N = shared(_of_beams, positions_1N, beams)
         out_bHND = kernel.read(q_bHND, memory, positions_1N)
         return self._output(own, out_bHND, x_BND).view_as(x_BND)
 
     def heads(
         self,
-        linear: ElasticLinear,
+        kernel: AttentionKernel,
+        layers: Sequence[ElasticLinear],
         x_BND: Tensor,
         num_heads: int,
         num_kv_heads: int | None = None,
-    ) -> Tensor:
-        """``(B, N, D)`` → ``(B, H, N, width of a head)``, H being `num_kv_heads` where given."""
-        projected: Tensor = linear(x_BND, self.settings.key_dim(num_heads, num_kv_heads))
-        split: Tensor = projected.unflatten(-1, (num_kv_heads or num_heads, -1))
-        return split.transpose(1, 2)
+    ) -> tuple[Tensor, ...]:
+        """``(B, N, D)`` → ``(B, H, N, width of a head)`` of each layer, for a kernel.
+
+        H is `num_kv_heads` where given.
+        """
+        width = self.settings.key_dim(num_heads, num_kv_heads)
+        split = num_kv_heads or num_heads, -1
+        together = side_by_side(layers, x_BND, width) if len(layers) > 1 else None
+        if together is None:
+            each = [layer(x_BND, width).unflatten(-1, split) for layer in layers]
+        else:
+            if kernel.in_full:
+                (together,) = in_full_precision(together)
+            each = together.unflatten(-1, (len(layers), *split)).unbind(2)
+        return tuple(x_BNHD.transpose(1, 2) for x_BNHD in each)
 
     def _asked(
         self,
-        own: Projections,
         kind: AttentionKind,
         x_BND: Tensor,
         num_heads: int,
@@ -188,14 +208,21 @@ class ElasticAttention(nn.Module):
         span: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of self-attention, as the kernel takes them."""
-        q_BHND = self.heads(own.query, x_BND, num_heads)
-        k_BHND = self.heads(own.key, x_BND, num_heads, num_kv_heads)
-        v_BHND = self.heads(own.value, x_BND, num_heads, num_kv_heads)
+        own, kernel = self._parts(kind)
+        if num_kv_heads is None:
+            q_BHND, k_BHND, v_BHND = self.heads(
+                kernel, (own.query, own.key, own.value), x_BND, num_heads
+            )
+        else:
+            (q_BHND,) = self.heads(kernel, (own.query,), x_BND, num_heads)
+            k_BHND, v_BHND = self.heads(
+                kernel, (own.key, own.value), x_BND, num_heads, num_kv_heads
+            )
         if own.query_norm is not None and own.key_norm is not None:
             q_BHND, k_BHND = own.query_norm(q_BHND), own.key_norm(k_BHND)
         if rotation is not None and self._rotates(kind):
             q_BHND, k_BHND = rotation(q_BHND, span), rotation(k_BHND, span)
-        if num_kv_heads is not None and not self._parts(kind)[1].takes_groups:
+        if num_kv_heads is not None and not kernel.takes_groups:
             k_BHND, v_BHND = (repeated_heads(x, num_heads) for x in (k_BHND, v_BHND))
         return q_BHND, k_BHND, v_BHND
 
@@ -215,9 +242,14 @@ class ElasticAttention(nn.Module):
         return self.projections_for(kind), self.kernels[kind]  # type: ignore[return-value]
 
     def _output(self, own: Projections, out_BHND: Tensor, x_BND: Tensor) -> Tensor:
-        merged = out_BHND.transpose(1, 2).flatten(2)
+        merged = in_product_precision(out_BHND.transpose(1, 2)).flatten(2)
         output = own_output(own.output, own.outputs, out_BHND.shape[1])
         return output(merged, x_BND.shape[-1])  # type: ignore[no-any-return]
+
+
+def _of_beams(positions_1N: Tensor, beams: int) -> Tensor:
+    """The positions of neighbouring rows that share a source, one row after the other."""
+    return positions_1N.expand(beams, -1).reshape(1, -1)
 
 
 class ElasticEncoderBlock(nn.Module):

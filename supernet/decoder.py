@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
-from supernet.attention.base import State
+from supernet.attention.base import State, for_states, in_product_precision
 from supernet.blocks import ElasticAttention
 from supernet.depth import Stack
 from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
 from supernet.rotary import Rotation, rotation_of
+from supernet.shared import shared
 
 States = tuple[State, ...]
 Memories = tuple[State | None, ...]
@@ -174,6 +175,8 @@ class ElasticDecoder(Stack):
         positions_1N = start + torch.arange(x_BND.shape[1], device=x_BND.device)[None]
         spans = decoder_spans(self.settings, decoder)
         rotation = rotation_of(self.settings, positions_1N[0])
+        if self.final_norm is None:  # each layer ends in a norm: nothing adds up over them
+            x_BND = in_product_precision(x_BND)
         outputs, after, kept = [x_BND], [], self.kept(len(decoder.layers))
         for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
             step = partial(
@@ -213,9 +216,9 @@ def omni_step(
     if span == 1:
         return block(outputs[0], layer, memory, state, positions_1N, 1, mask_BN, rotation)  # type: ignore[no-any-return]
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
-    positions_1N = positions_1N.repeat_interleave(span, dim=1)
+    positions_1N = shared(for_states, positions_1N, span)
     if mask_BN is not None:
-        mask_BN = mask_BN.repeat_interleave(span, dim=1)
+        mask_BN = shared(for_states, mask_BN, span)
     done_BND, state = block(states_BND, layer, memory, state, positions_1N, span, mask_BN, rotation)
     return done_BND.unflatten(1, (-1, span)).amax(dim=2), state
 
@@ -231,5 +234,5 @@ def join_outputs(outputs: list[Tensor], mask_BN: Tensor | None) -> tuple[Tensor,
     count = len(outputs)
     if count == 1:
         return outputs[0], mask_BN
-    mask = None if mask_BN is None else mask_BN.repeat_interleave(count, dim=1)
+    mask = None if mask_BN is None else shared(for_states, mask_BN, count)
     return torch.stack(outputs, dim=2).flatten(1, 2), mask

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import EncoderLayer, EncoderStack, omni_spans
 from search_spaces.settings import ModelSettings
+from supernet.attention.base import for_states, in_product_precision
 from supernet.blocks import ElasticEncoderBlock
 from supernet.depth import Stack
 from supernet.layers import build_norm, recomputed
 from supernet.plan import StackPlan
 from supernet.rotary import Rotation, rotation_of
+from supernet.shared import shared
 
 
 class ElasticEncoder(Stack):
@@ -43,6 +45,8 @@ class ElasticEncoder(Stack):
         spans = omni_spans([layer.attention for layer in encoder.layers], self.settings.omni_span)
         kept = max(self.settings.omni_span, count)
         rotation = rotation_of(self.settings, torch.arange(x_BND.shape[1], device=x_BND.device))
+        if self.final_norm is None:  # each layer ends in a norm: nothing adds up over them
+            x_BND = in_product_precision(x_BND)
         outputs = [x_BND]
         numbers = self.kept(len(encoder.layers))
         for number, layer, span in zip(numbers, encoder.layers, spans, strict=True):
@@ -72,6 +76,6 @@ def omni_block(
     if span == 1:
         return block(outputs[0], layer, key_mask_BN, 1, rotation)  # type: ignore[no-any-return]
     states_BND = torch.stack(outputs, dim=2).flatten(1, 2)
-    mask = None if key_mask_BN is None else key_mask_BN.repeat_interleave(span, dim=1)
+    mask = None if key_mask_BN is None else shared(for_states, key_mask_BN, span)
     attended = block(states_BND, layer, mask, span, rotation)
     return attended.unflatten(1, (-1, span)).amax(dim=2)  # type: ignore[no-any-return]

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from search_spaces.settings import Activation, ModelSettings
-from supernet.slices import multiplied, prefix, used
+from supernet.attention.base import without_autocast
+from supernet.slices import multiplied, prefix, stacked, used
 
 T = TypeVar("T")
 
@@ -40,12 +41,33 @@ class ElasticLinear(nn.Linear):
         return F.linear(x_BND, weight, bias)
 
 
+def side_by_side(
+    layers: Sequence[ElasticLinear], x_BND: Tensor, out_features: int
+) -> Tensor | None:
+    """What layers of one size make of one input, by a single product: ``(…, layers * out)``.
+
+    None where their weights lie apart, see `stacked`.
+    """
+    weight = stacked([layer.weight for layer in layers], out_features, x_BND.shape[-1])
+    if weight is None:
+        return None
+    biased = layers[0].bias is not None
+    bias = stacked([layer.bias for layer in layers], out_features) if biased else None
+    return F.linear(x_BND, weight, bias)
+
+
 class ElasticLayerNorm(nn.LayerNorm):
     """Layer norm over however many features come in."""
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """``(…, D)`` → ``(…, D)``, statistics over the D features that are there."""
         width = x_BND.shape[-1]
+        if x_BND.dtype in (torch.bfloat16, torch.float16):
+            # Statistics are those of fp32 all the same; autocast would raise the result, too.
+            weight, bias = multiplied(self.weight, width), multiplied(self.bias, width)
+            weight, bias = weight.to(x_BND.dtype), bias.to(x_BND.dtype)
+            with without_autocast(x_BND.device):
+                return F.layer_norm(x_BND, (width,), weight, bias, self.eps)
         weight, bias = used(self.weight, width), used(self.bias, width)
         return F.layer_norm(x_BND, (width,), weight, bias, self.eps)
 

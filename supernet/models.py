@@ -22,6 +22,7 @@ from supernet.layers import (
     sinusoidal_positions,
 )
 from supernet.plan import StackPlan, encoder_of, encoder_plan_of_network, encoder_plan_of_space
+from supernet.shared import shared
 from supernet.slices import used
 
 
@@ -53,7 +54,8 @@ class InputEmbedding(nn.Module):
         if self.positions is not None:
             x_BND = x_BND + used(self.positions, length, embed_dim)
         elif self.settings.positions == "sinusoidal":
-            x_BND = x_BND + sinusoidal_positions(length, embed_dim, x_BND.device).to(x_BND.dtype)
+            table_ND = shared(sinusoidal_positions, length, embed_dim, x_BND.device)
+            x_BND = x_BND + table_ND.to(x_BND.dtype)
         return self.extras(x_BND)  # type: ignore[no-any-return]
 
 

@@ -46,6 +46,7 @@ from supernet.plan import (
     encoder_plan_of_network,
     encoder_plan_of_space,
 )
+from supernet.shared import shared
 from supernet.slices import multiplied, used
 
 
@@ -84,7 +85,7 @@ class Positions(nn.Module):
         if self.learned is not None:
             x_BND = x_BND + used(self.learned, length, width)[start:]
         elif self.settings.positions == "sinusoidal":
-            table_ND = sinusoidal_positions(length - start, width, x_BND.device, start)
+            table_ND = shared(sinusoidal_positions, length - start, width, x_BND.device, start)
             x_BND = x_BND + table_ND.to(x_BND.dtype)
         return self.dropout(self.extras(x_BND))  # type: ignore[no-any-return]
 

@@ -3,7 +3,8 @@
 A part is a view, so its gradient would be spread, filled up with zeros, over a tensor of the whole
 parameter's size, once for each network of an update; and under autocast each use of a part would be
 cast anew. While a network trains within `Slices`, its parts are tensors of their own instead, cast
-once an update, whose gradients are added to those of the parameters where they lie.
+once an update, whose gradients are added to those of the parameters where they lie. Parameters that
+are multiplied with the same input are cast into one tensor, so that their parts are one matrix.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
-Key = tuple[Tensor, tuple[int, ...], bool]
-"""A parameter, the shape of a part of it, and whether the part is cast for products."""
+Key = tuple[tuple[Tensor, ...], tuple[int, ...], bool]
+"""Parameters of one shape whose parts stand one below the other, as a rule a single one; the shape
+of each part; and whether they are cast for products."""
 
 _CURRENT: ContextVar[Slices | None] = ContextVar("slices", default=None)
 
@@ -47,6 +49,15 @@ def multiplied(parameter: Tensor, *sizes: int) -> Tensor:
     return slices.of(parameter, *sizes, product=True)
 
 
+def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
+    """The parts of parameters of one shape, one below the other, as one matrix for products.
+
+    None where they lie apart, which is everywhere but in training under autocast.
+    """
+    slices = _CURRENT.get()
+    return None if slices is None else slices.stacked(parameters, *sizes)
+
+
 class Slices:
     """The parts of a model's parameters that a network uses.
 
@@ -61,14 +72,15 @@ class Slices:
         """
         self._model = model
         self._parts: dict[Key, Tensor] = {}
-        self._cast: dict[Tensor, Tensor] = {}
+        self._cast: dict[tuple[Tensor, ...], Tensor] = {}
         self._gradients: dict[Tensor, Tensor] = {}
 
     def begin(self) -> None:
         """A new update: the parameters have other values."""
         if self._cast:
+            into = [cast for together in self._cast.values() for cast in together]
             with torch.no_grad():
-                torch._foreach_copy_(list(self._cast.values()), list(self._cast))
+                torch._foreach_copy_(into, [one for group in self._cast for one in group])
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -86,10 +98,26 @@ class Slices:
         shape = (*sizes, *parameter.shape[len(sizes) :])
         if not parameter.requires_grad or (shape == parameter.shape and not cast):
             return prefix(parameter, *sizes)
-        key = parameter, shape, cast
+        return self._part(((parameter,), shape, cast))
+
+    def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
+        """See `stacked`."""
+        first = parameters[0]
+        if not torch.is_autocast_enabled(first.device.type) or not first.requires_grad:
+            return None
+        return self._part((tuple(parameters), (*sizes, *first.shape[len(sizes) :]), True))
+
+    def _part(self, key: Key) -> Tensor:
         if (known := self._parts.get(key)) is None:
-            source = self._in_products(parameter) if cast else parameter.detach()
-            known = self._parts[key] = prefix(source, *sizes).detach().requires_grad_()
+            parameters, shape, cast = key
+            if cast:
+                source = prefix(self._in_products(parameters), len(parameters), *shape).flatten(
+                    0, 1
+                )
+            else:
+                (whole,) = parameters
+                source = prefix(whole.detach(), *shape)
+            known = self._parts[key] = source.detach().requires_grad_()
         return known
 
     def backward(
@@ -106,40 +134,43 @@ class Slices:
             The gradients by those.
         """
         whole = [p for p in self._model.parameters() if p.requires_grad]
-        into = [*self._parts, *((one, one.shape, False) for one in whole)]
+        into: list[Key] = [*self._parts, *(((one,), one.shape, False) for one in whole)]
         leaves = [*self._parts.values(), *whole, *by]
         found = torch.autograd.grad(output, leaves, gradient, allow_unused=True)
-        self._add(zip(into, found, strict=False))
+        self._add(
+            (parameter, shape, change)
+            for (parameters, shape, _), together in zip(into, found, strict=False)
+            if together is not None
+            for parameter, change in zip(parameters, together.chunk(len(parameters)), strict=True)
+        )
         wanted = found[len(into) :]
         return [torch.zeros_like(x) if g is None else g for x, g in zip(by, wanted, strict=True)]
 
-    def _add(self, gradients: Iterable[tuple[Key, Tensor | None]]) -> None:
-        new: list[tuple[Tensor, Tensor]] = []  # gradients, and what is their first
+    def _add(self, gradients: Iterable[tuple[Tensor, tuple[int, ...], Tensor]]) -> None:
+        """Add gradients of parts of these shapes to those of their parameters."""
+        first: list[tuple[Tensor, Tensor]] = []  # where a gradient belongs, and the gradient
         more: list[tuple[Tensor, Tensor]] = []
         cleared = list[Tensor]()
-        for (parameter, shape, _), change in gradients:
-            if change is None:
-                continue
+        for parameter, shape, change in gradients:
             known = parameter.grad is not None
-            grown = self._gradient(parameter)
-            if known or shape != parameter.shape:
-                more.append((prefix(grown, *shape), change))
-                if not known:
-                    cleared.append(grown)
-            else:
-                new.append((grown, change))
-        if new:
-            torch._foreach_copy_(*_both(new))
+            whole = self._gradient(parameter)
+            (more if known else first).append((prefix(whole, *shape), change))
+            if not known and shape != parameter.shape:
+                cleared.append(whole)
         if cleared:
             torch._foreach_zero_(cleared)
-        if more:
-            torch._foreach_add_(*_both(more))
+        for pairs in _by_layout(first):
+            torch._foreach_copy_(*pairs)
+        for pairs in _by_layout(more):
+            torch._foreach_add_(*pairs)
 
-    def _in_products(self, parameter: Tensor) -> Tensor:
-        if parameter not in self._cast:
-            precision = torch.get_autocast_dtype(parameter.device.type)
-            self._cast[parameter] = parameter.detach().to(precision)
-        return self._cast[parameter]
+    def _in_products(self, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Parameters of one shape in the precision of products, with a dimension for them."""
+        if parameters not in self._cast:
+            precision = torch.get_autocast_dtype(parameters[0].device.type)
+            with torch.no_grad():
+                self._cast[parameters] = torch.stack(parameters).to(precision)
+        return self._cast[parameters]
 
     def _gradient(self, parameter: Tensor) -> Tensor:
         """The parameter's gradient; where it has none, one of whatever values."""
@@ -150,5 +181,14 @@ class Slices:
         return parameter.grad
 
 
-def _both(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    return [one for one, _ in pairs], [other for _, other in pairs]
+def _by_layout(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Pairs of the same precision and strides, which a GPU takes at once, apart from the others."""
+    found: dict[tuple[bool, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for one, other in pairs:
+        alike = one.stride() == other.stride(), other.dtype
+        ones, others = found.setdefault(alike, ([], []))
+        ones.append(one)
+        others.append(other)
+    return list(found.values())

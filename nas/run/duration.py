@@ -227,8 +227,8 @@ class Duration:
         return (
             f"the machine is busy now ({self.busy}): what times networks "
             f"({', '.join(one.label for one in late)}) may take up to {times:,.0f} times as long, "
-            "since timings beside other work are repeated and waited for; end the other work, or "
-            "begin when it has ended"
+            "since timings beside other work are repeated and waited for, and all else is told as "
+            "slow as it is now; end the other work, or begin when it has ended"
         )
 
     def left(self, ended: Iterable[str]) -> tuple[StageDuration, ...]:

@@ -38,7 +38,9 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
     return page(
         request,
         "data",
-        datasets=context.catalog.seen_by(token).datasets(),
+        datasets=sorted(
+            context.catalog.seen_by(token).datasets(), key=lambda one: one.name not in mine
+        ),
         mine=mine,
         coming=coming,
         columns=COLUMNS,

@@ -44,6 +44,7 @@ class AttentionKernel(nn.Module, ABC):
     """
 
     takes_groups: ClassVar[bool] = False
+    in_full: ClassVar[bool] = False
     reads_input: ClassVar[bool] = False
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -160,10 +161,15 @@ def state_positions(
         Integers ``(B, M)``, or ``(1, M)`` without a mask; negative in padding before the first
         real token.
     """
-    positions_M = torch.arange(num_states, device=device) // span
+    positions_M = by_span(torch.arange(num_states, device=device), span)
     if key_mask_BM is None:
         return positions_M[None]
     return positions_M[None] - first_position(key_mask_BM, span)[:, None]
+
+
+def for_states(x_BN: Tensor, span: int) -> Tensor:
+    """A mask or numbers of positions, repeated for the `span` states of each: ``(B, N * span)``."""
+    return x_BN.repeat_interleave(span, dim=1)
 
 
 def next_positions(
@@ -179,20 +185,29 @@ def next_positions(
 
 
 def seen_positions(
-    key_mask_BN: Tensor | None, k_BHND: Tensor, span: int, seen_B: Tensor | None
+    key_mask_BN: Tensor | None,
+    shape_BHND: torch.Size,
+    span: int,
+    seen_B: Tensor | None,
+    device: torch.device,
 ) -> Tensor:
-    """Real positions up to the end of these states, ``(B,)``."""
-    batch, _, states, _ = k_BHND.shape
+    """Real positions up to the end of new states of this shape, ``(B,)``."""
+    batch, _, states, _ = shape_BHND
     if key_mask_BN is None:
-        new_B = torch.full((batch,), states // span, device=k_BHND.device)
+        new_B = torch.full((batch,), states // span, device=device)
     else:
-        new_B = key_mask_BN.sum(dim=1) // span
+        new_B = by_span(key_mask_BN.sum(dim=1), span)
     return new_B if seen_B is None else seen_B + new_B
 
 
 def first_position(key_mask_BM: Tensor, span: int) -> Tensor:
     """Position ``(B,)`` of the first real state; 0 where there is none."""
-    return key_mask_BM.to(torch.int8).argmax(dim=1) // span
+    return by_span(key_mask_BM.to(torch.int8).argmax(dim=1), span)
+
+
+def by_span(numbers: Tensor, span: int) -> Tensor:
+    """Positions, of numbers of states."""
+    return numbers if span == 1 else numbers // span
 
 
 def repeated_heads(x_BGMD: Tensor, num_heads: int) -> Tensor:
@@ -223,5 +238,20 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in at least fp32: long sums lose too much in bf16."""
-    return tuple(t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors)
+    """The tensors in at least fp32: long sums lose too much in bf16.
+
+    Those that are raised lie in one piece of memory afterwards.
+    """
+    low, order = (torch.bfloat16, torch.float16), torch.contiguous_format
+    return tuple(t.to(torch.float32, memory_format=order) if t.dtype in low else t for t in tensors)
+
+
+def in_product_precision(x: Tensor) -> Tensor:
+    """A tensor of fp32 as autocast gives it to matrix products; without autocast as it is.
+
+    Where its precision changes it lies in one piece of memory afterwards.
+    """
+    kind = x.device.type
+    if x.dtype != torch.float32 or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind), memory_format=torch.contiguous_format)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from supernet.attention.flash_linear import flash_causal_sums, flash_takes
 from supernet.attention.linear_features import DENOMINATOR_FLOOR
+from supernet.shared import shared
 
 CHUNK_STATES = 64
 """States of a chunk, about. Longer chunks have fewer matrices of the past to keep, but more weights
@@ -89,7 +90,11 @@ def divided(out_BHNV: Tensor) -> Tensor:
     It is kept above `DENOMINATOR_FLOOR`, which with `relu_features` only samples without any real
     key (and rows of padding) are below.
     """
-    return out_BHNV[..., :-1] / out_BHNV[..., -1:].clamp(min=DENOMINATOR_FLOOR)
+    values_BHND, weights_BHN1 = out_BHNV.split((out_BHNV.shape[-1] - 1, 1), dim=-1)
+    mean_BHND: Tensor = values_BHND / F.threshold(
+        weights_BHN1, DENOMINATOR_FLOOR, DENOMINATOR_FLOOR
+    )
+    return mean_BHND
 
 
 def in_chunks(x_BHNC: Tensor, length: int) -> Tensor:
@@ -108,5 +113,11 @@ def _past_only(weights_cLL: Tensor, span: int) -> Tensor:
     """The weights, in place, without those of keys at a later position than the query's."""
     if span == 1:
         return weights_cLL.tril_()
-    position_L = torch.arange(weights_cLL.shape[-1], device=weights_cLL.device) // span
-    return weights_cLL.masked_fill_(position_L[:, None] < position_L[None, :], 0.0)
+    later_LL = shared(_later, weights_cLL.shape[-1], span, weights_cLL.device)
+    return weights_cLL.masked_fill_(later_LL, 0.0)
+
+
+def _later(states: int, span: int, device: torch.device) -> Tensor:
+    """Which states, in the second dimension, are at a later position than others."""
+    position_L = torch.arange(states, device=device) // span
+    return position_L[:, None] < position_L[None, :]

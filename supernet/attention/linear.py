@@ -30,6 +30,7 @@ from supernet.attention.linear_features import (
     relu_features,
     spiky_features,
 )
+from supernet.shared import shared
 
 
 class MeanLinearKernel(AttentionKernel):
@@ -41,6 +42,8 @@ class MeanLinearKernel(AttentionKernel):
     Attributes:
         max_length: positions of the longest sequence; None where positions do not matter.
     """
+
+    in_full = True
 
     def __init__(self, max_length: int | None) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class MeanLinearKernel(AttentionKernel):
         """Attend; see `AttentionKernel.forward`."""
         keys = k_BHMD.shape[2]
         self._check(keys, span, key_mask_BM)
-        positions_BM = state_positions(key_mask_BM, keys, span, k_BHMD.device)
+        positions_BM = shared(state_positions, key_mask_BM, keys, span, k_BHMD.device)
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHMD, v_BHMD)
             q_BHNC = self.features(q, positions_BM)
@@ -87,13 +90,13 @@ class MeanLinearKernel(AttentionKernel):
         states = k_BHND.shape[2]
         self._check(states, span, key_mask_BN, state)
         past_BHCV, seen_B = (None, None) if state is None else state
-        positions_BN = next_positions(key_mask_BN, states, span, seen_B, k_BHND.device)
+        positions_BN = shared(next_positions, key_mask_BN, states, span, seen_B, k_BHND.device)
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             q_BHNC = self.features(q, positions_BN)
             k_BHNC = mask_features(self.features(k, positions_BN), key_mask_BN)
             out_BHND, sums_BHCV = causal_mean(q_BHNC, k_BHNC, v, past_BHCV, span)
-        seen_B = seen_positions(key_mask_BN, k_BHND, span, seen_B)
+        seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)
         return out_BHND.to(v_BHND.dtype), (sums_BHCV, seen_B)
 
     def memory(
@@ -102,7 +105,7 @@ class MeanLinearKernel(AttentionKernel):
         """The sums over all keys; see `AttentionKernel.memory`."""
         keys = k_BHMD.shape[2]
         self._check(keys, span, key_mask_BM)
-        positions_BM = state_positions(key_mask_BM, keys, span, k_BHMD.device)
+        positions_BM = shared(state_positions, key_mask_BM, keys, span, k_BHMD.device)
         with without_autocast(k_BHMD.device):
             k, v = in_full_precision(k_BHMD, v_BHMD)
             k_BHMC = mask_features(self.features(k, positions_BM), key_mask_BM)
@@ -204,6 +207,7 @@ class NormLinearKernel(AttentionKernel):
     by itself, so that the number of heads, which is searched, does not change the others' scale.
     """
 
+    in_full = True
     EPSILON = 1e-6
 
     def __init__(self, max_dim: int) -> None:
@@ -243,14 +247,16 @@ class NormLinearKernel(AttentionKernel):
     ) -> tuple[Tensor, State]:
         """Attend to the past; the number of keys is that of the past."""
         past_BHCV, seen_B = (None, None) if state is None else state
-        positions_BN = next_positions(key_mask_BN, k_BHND.shape[2], span, seen_B, k_BHND.device)
+        positions_BN = shared(
+            next_positions, key_mask_BN, k_BHND.shape[2], span, seen_B, k_BHND.device
+        )
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             k_BHNC = mask_features(elu_features(k), key_mask_BN)
             sums_BHND, past_BHCV = causal_sums(elu_features(q), k_BHNC, v, past_BHCV, span)
             count_BN = ((positions_BN + 1) * span).clamp(min=1)
             out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
-        seen_B = seen_positions(key_mask_BN, k_BHND, span, seen_B)
+        seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)
         return out_BHND.to(v_BHND.dtype), (past_BHCV, seen_B)
 
     def memory(

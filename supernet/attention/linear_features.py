@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from supernet.shared import shared
+
 FEATURE_FLOOR = 1e-3
 SPIKE_FLOOR = 1e-6
 """A millionth of the largest feature: 4,096 keys that do not match weigh less than a hundredth of
@@ -49,17 +51,26 @@ def cosine_features(features_BHND: Tensor, positions_BN: Tensor, max_length: int
     Returns:
         ``(B, H, N, 2D)``: the features times sine, then times cosine.
     """
-    steps_BN = (positions_BN + 1).clamp(1, max_length).to(features_BHND.dtype)
-    angle_BN = steps_BN * (math.pi / 2 / max_length)
-    waves_B1N21 = torch.stack((angle_BN.sin(), angle_BN.cos()), dim=-1)[:, None, :, :, None]
+    waves_B1N21 = shared(_waves, positions_BN, max_length, features_BHND.dtype)
     return (features_BHND[:, :, :, None, :] * waves_B1N21).flatten(3)
+
+
+def _waves(positions_BN: Tensor, max_length: int, dtype: torch.dtype) -> Tensor:
+    """Sine and cosine of the angle of each position, ``(B, 1, N, 2, 1)``."""
+    steps_BN = (positions_BN + 1).clamp(1, max_length).to(dtype)
+    angle_BN = steps_BN * (math.pi / 2 / max_length)
+    return torch.stack((angle_BN.sin(), angle_BN.cos()), dim=-1)[:, None, :, :, None]
 
 
 def mask_features(k_BHMC: Tensor, key_mask_BM: Tensor | None) -> Tensor:
     """Key features with zeros at padding, which takes it out of every sum over keys."""
     if key_mask_BM is None:
         return k_BHMC
-    return k_BHMC.masked_fill(~key_mask_BM[:, None, :, None], 0.0)
+    return k_BHMC.masked_fill(shared(_padding, key_mask_BM), 0.0)
+
+
+def _padding(key_mask_BM: Tensor) -> Tensor:
+    return ~key_mask_BM[:, None, :, None]
 
 
 def mean_weighted(k_BHMC: Tensor, key_mask_BM: Tensor | None) -> Tensor:

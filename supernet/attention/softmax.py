@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from supernet.attention.base import (
     AttentionKernel,
     State,
+    by_span,
     in_full_precision,
     repeated_heads,
     without_autocast,
 )
+from supernet.shared import shared
+from supernet.slices import multiplied
 
 
 class SoftmaxKernel(AttentionKernel):
@@ -88,14 +91,13 @@ class SoftmaxKernel(AttentionKernel):
         if key_mask_BM is None:
             return k_BHMD, v_BHMD
         # As in `masked_attention`: where nothing is real all is seen, and here it is all zeros.
-        has_key_B1 = key_mask_BM.any(dim=1, keepdim=True)
-        v_BHMD = v_BHMD.masked_fill(~has_key_B1[:, :, None, None], 0.0)
-        return k_BHMD, v_BHMD, key_mask_BM | ~has_key_B1
+        seen_BM, empty_B1 = shared(_seen_keys, key_mask_BM)
+        return k_BHMD, v_BHMD.masked_fill(empty_B1[:, :, None, None], 0.0), seen_BM
 
     def read(self, q_BHND: Tensor, memory: State, positions_1N: Tensor) -> Tensor:
         """Attend to the keys, whatever the positions; see `AttentionKernel.read`."""
         k_BHMD, v_BHMD, mask_BM = unpacked(memory)
-        mask = None if mask_BM is None else mask_BM[:, None, None, :]
+        mask = None if mask_BM is None else shared(_key_bias, mask_BM, q_BHND.dtype)
         return fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
 
     def _relative_logits(self, table_CW: Tensor, q_BHND: Tensor, keys: int, span: int) -> Tensor:
@@ -105,11 +107,11 @@ class SoftmaxKernel(AttentionKernel):
         is cheaper than the N × M products of the definition once N is larger than 2R+1.
         """
         batch, heads, queries, head_dim = q_BHND.shape
-        table_CHD = table_CW[:, : heads * head_dim].view(-1, heads, head_dim)
-        logits_BHNC = (q_BHND * head_dim**-0.5) @ table_CHD.permute(1, 2, 0)
-        query_N, key_M = state_indices(queries, keys, span, q_BHND.device)
-        far = self.relative_positions
-        row_NM = (key_M[None, :] - query_N[:, None]).clamp(-far, far) + far
+        table_CW = multiplied(table_CW, len(table_CW), heads * head_dim)
+        table_CHD = table_CW.unflatten(1, (heads, head_dim))
+        logits_BHNC = torch.einsum("bhnd,chd->bhnc", q_BHND * head_dim**-0.5, table_CHD)
+        far, device = self.relative_positions, q_BHND.device
+        row_NM = shared(_relative_rows, queries, keys, span, far, device)
         spread_BHNM: Tensor = logits_BHNC.gather(-1, row_NM.expand(batch, heads, queries, keys))
         return spread_BHNM
 
@@ -161,13 +163,10 @@ def masked_attention(
     """
     if key_mask_BM is None:
         return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
-    # A softmax over nothing is 0/0 in some backends: samples without keys see all, then get zeros.
-    has_key_B1 = key_mask_BM.any(dim=1, keepdim=True)
-    mask = (key_mask_BM | ~has_key_B1)[:, None, None, :]
-    if bias_BHNM is not None:
-        mask = bias_BHNM.masked_fill(~mask, -torch.inf)
-    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
-    return out_BHND.masked_fill(~has_key_B1[:, :, None, None], 0.0)
+    seen_BM, empty_B1 = shared(_seen_keys, key_mask_BM)
+    mask_B11M = shared(_key_bias, seen_BM, q_BHND.dtype)
+    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, _sum(mask_B11M, bias_BHNM))
+    return out_BHND.masked_fill(empty_B1[:, :, None, None], 0.0)
 
 
 def past_attention(
@@ -187,9 +186,8 @@ def past_attention(
         return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
     if key_mask_BM is None and bias_BHNM is None and queries == keys and span == 1:
         return fused_attention(q_BHND, k_BHMD, v_BHMD, is_causal=True)
-    query_N, key_M = state_indices(queries, keys, span, q_BHND.device)
-    mask = key_M[None, :] <= query_N[:, None]
-    return visible_attention(q_BHND, k_BHMD, v_BHMD, mask, key_mask_BM, bias_BHNM)
+    visible_NM = shared(_visible_past, queries, keys, span, q_BHND.device)
+    return visible_attention(q_BHND, k_BHMD, v_BHMD, visible_NM, key_mask_BM, bias_BHNM)
 
 
 def visible_attention(
@@ -213,25 +211,63 @@ def visible_attention(
     Returns:
         ``(B, H, N, D)``, with zeros for queries before the first real key.
     """
-    mask = visible if visible.dim() == 2 else visible[:, None]
-    hidden_B1N1 = None
+    hidden_BN = None
     if key_mask_BM is not None:
-        # As in `masked_attention`: rows that may see nothing see all, then get zeros.
-        hidden_BN = key_mask_BM.cumsum(dim=1)[:, -q_BHND.shape[2] :] == 0
-        hidden_B1N1 = hidden_BN[:, None, :, None]
-        # Padding that follows real keys sees at least those.
-        mask = (mask & key_mask_BM[:, None, None, :]) | hidden_B1N1
-    if bias_BHNM is not None:
-        mask = bias_BHNM.masked_fill(~mask, -torch.inf)
-    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, mask)
-    return out_BHND if hidden_B1N1 is None else out_BHND.masked_fill(hidden_B1N1, 0.0)
+        visible, hidden_BN = shared(_real_and_visible, visible, key_mask_BM, q_BHND.shape[2])
+    mask = shared(_bias, visible, q_BHND.dtype)
+    mask = mask if visible.dim() == 2 else mask[:, None]
+    out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, _sum(mask, bias_BHNM))
+    return out_BHND if hidden_BN is None else out_BHND.masked_fill(hidden_BN[:, None, :, None], 0.0)
+
+
+def _real_and_visible(visible: Tensor, key_mask_BM: Tensor, queries: int) -> tuple[Tensor, Tensor]:
+    """The keys that each query sees, ``(B, N, M)``, and queries without one of theirs, ``(B, N)``.
+
+    As in `_seen_keys` these see all. Padding that follows real keys sees at least those.
+    """
+    hidden_BN = key_mask_BM.cumsum(dim=1)[:, -queries:] == 0
+    return (visible & key_mask_BM[:, None]) | hidden_BN[:, :, None], hidden_BN
+
+
+def _seen_keys(key_mask_BM: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys that are seen, ``(B, M)``, and whether a sample has none of its own, ``(B, 1)``.
+
+    A softmax over nothing is 0/0 in some backends: samples without keys see all.
+    """
+    empty_B1 = ~key_mask_BM.any(dim=1, keepdim=True)
+    return key_mask_BM | empty_B1, empty_B1
+
+
+def _key_bias(seen_BM: Tensor, dtype: torch.dtype) -> Tensor:
+    return _bias(seen_BM[:, None, None, :], dtype)
+
+
+def _bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to logits: 0 where a key is visible, -∞ elsewhere."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
+
+
+def _sum(mask: Tensor, bias_BHNM: Tensor | None) -> Tensor:
+    return mask if bias_BHNM is None else bias_BHNM + mask
+
+
+def _visible_past(queries: int, keys: int, span: int, device: torch.device) -> Tensor:
+    """Which of M states the last N of them see, ``(N, M)``."""
+    query_N, key_M = state_indices(queries, keys, span, device)
+    return key_M[None, :] <= query_N[:, None]
+
+
+def _relative_rows(queries: int, keys: int, span: int, far: int, device: torch.device) -> Tensor:
+    """The row of relative keys for each of the last N of M states and each key, ``(N, M)``."""
+    query_N, key_M = state_indices(queries, keys, span, device)
+    return (key_M[None, :] - query_N[:, None]).clamp(-far, far) + far
 
 
 def state_indices(
     queries: int, keys: int, span: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Positions ``(N,)`` of the last N of M states, and ``(M,)`` of all, padding included."""
-    key_M = torch.arange(keys, device=device) // span
+    key_M = by_span(torch.arange(keys, device=device), span)
     return key_M[keys - queries :], key_M
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +26,64 @@ from search_spaces.errors import DataError
 GZIP_MARK = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-NUL_PROBLEM = (
-    "holds the character NUL, as UTF-16 does that is read as UTF-8; if it is that, convert the "
-    "file with iconv -f UTF-16 -t UTF-8"
-)
 
 # What is being done, how much of it is done, and how much there is (0: not known).
 Report = Callable[[str, int, int], None]
 
 TokenDtype = Literal["uint16", "int32"]
 _ON_DISK = {"uint16": "<u2", "int32": "<i4"}
+
+
+class WrongEncoding(str):
+    """What shows in a line that its file is not UTF-8; it is told once for all lines of a file."""
+
+    one: ClassVar[str]
+    several: ClassVar[str]
+    likely: ClassVar[str]  # what the file is then
+    charset: ClassVar[str]  # and what iconv calls it
+
+    def advice(self, path: Path) -> str:
+        """What to do with a file in which it shows."""
+        return f"if it is {self.likely}, convert it with {conversion(path, self.charset)}"
+
+    def of_file(self, path: Path, line: int, count: int) -> str:
+        """The finding of a file.
+
+        Args:
+            path: the file.
+            line: the first one, from 1, of which this was told.
+            count: of the lines in which such a thing shows.
+        """
+        if count == 1:
+            return f"{path}:{line}: {self}; {self.advice(path)}"
+        example = self.removeprefix(self.one)
+        return (
+            f"{path}: {count:,} lines {self.several}, the first is line {line}{example}; "
+            f"{self.advice(path)}"
+        )
+
+
+class NotUtf8(WrongEncoding):
+    """A byte of the line is no part of a character."""
+
+    one, several = "not UTF-8", "are not UTF-8"
+    likely, charset = "Latin-1", "LATIN1"
+
+
+class HoldsNul(WrongEncoding):
+    """The line holds the character NUL, which no text does."""
+
+    one, several = "holds the character NUL", "hold the character NUL"
+    likely, charset = "UTF-16", "UTF-16"
+
+
+def conversion(path: Path, charset: str) -> str:
+    """What to type so that a file in another character set becomes one in UTF-8, beside it."""
+    packed = path.suffix == ".gz"
+    plain = path.with_suffix("") if packed else path
+    old, new = (shlex.quote(str(one)) for one in (path, plain.with_stem(f"{plain.stem}.utf8")))
+    convert = f"iconv -f {charset} -t UTF-8"
+    return f"gunzip -c {old} | {convert} > {new}" if packed else f"{convert} {old} > {new}"
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -47,15 +96,16 @@ def read_lines(path: Path) -> Iterator[str]:
         DataError: naming the file, and the line where there is one, when it cannot be read.
     """
     for number, (line, problem) in enumerate(numbered_lines(path), start=1):
-        if problem:
-            raise DataError(f"{path}:{number}: {problem}")
+        if isinstance(problem, WrongEncoding):
+            raise DataError(problem.of_file(path, number, 1))
         yield line
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of `read_lines`, each with what is wrong with it; empty where nothing is.
 
-    What of a line is no UTF-8 has other characters in its place.
+    What is wrong with a line is a `WrongEncoding`. What of a line is no UTF-8 has other
+    characters in its place.
 
     Raises:
         DataError: when the file as a whole cannot be read.
@@ -63,21 +113,18 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     with _opened(path) as file:
         for number, raw in enumerate(file):
             if not number and raw.startswith(UTF16_MARKS) and b"\0" in raw:
-                raise DataError(
-                    f"{path} is UTF-16; convert it with iconv -f UTF-16 -t UTF-8, as UTF-8 is read"
-                )
+                raise DataError(f"{path} is UTF-16; convert it with {conversion(path, 'UTF-16')}")
             line = raw.removeprefix(BYTE_ORDER_MARK) if not number else raw
             try:
                 text = _text(line.decode("utf-8"))
             except UnicodeDecodeError as error:
-                byte = line[error.start]
-                yield (
-                    _text(line.decode("utf-8", "replace")),
-                    f"not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); if it is "
-                    "Latin-1, convert the file with iconv -f LATIN1 -t UTF-8",
-                )
+                byte, column = line[error.start], error.start + 1
+                wrong: WrongEncoding = HoldsNul(HoldsNul.one)
+                if b"\0" not in line:
+                    wrong = NotUtf8(f"{NotUtf8.one} (byte 0x{byte:02x} at column {column})")
+                yield _text(line.decode("utf-8", "replace")), wrong
                 continue
-            yield text, NUL_PROBLEM if "\0" in text else ""
+            yield text, HoldsNul(HoldsNul.one) if "\0" in text else ""
 
 
 def _text(line: str) -> str:

@@ -237,7 +237,10 @@ class TraceableMeanLinear(MeanLinearKernel):
         positions_BN = next_positions(None, k_BHND.shape[2], span, seen_B, k_BHND.device)
         q_BHNC, k_BHNC = self.features(q_BHND, positions_BN), self.features(k_BHND, positions_BN)
         out_BHNV, sums_BHCV = quadratic_sums(q_BHNC, k_BHNC, with_ones(v_BHND), past_BHCV, span)
-        return divided(out_BHNV), (sums_BHCV, seen_positions(None, k_BHND, span, seen_B))
+        return divided(out_BHNV), (
+            sums_BHCV,
+            seen_positions(None, k_BHND.shape, span, seen_B, k_BHND.device),
+        )
 
 
 class TraceableNormLinear(NormLinearKernel):
@@ -260,7 +263,10 @@ class TraceableNormLinear(NormLinearKernel):
         sums_BHND, past_BHCV = quadratic_sums(q_BHNC, k_BHNC, v_BHND, past_BHCV, span)
         count_BN = (positions_BN + 1) * span
         out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
-        return out_BHND, (past_BHCV, seen_positions(None, k_BHND, span, seen_B))
+        return out_BHND, (
+            past_BHCV,
+            seen_positions(None, k_BHND.shape, span, seen_B, k_BHND.device),
+        )
 
 
 class StepByStep(GatedKernel):

@@ -11,6 +11,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from supernet.extraction import StandAlone, Supernet
 from supernet.loss import IGNORED
+from supernet.shared import sharing
 from supernet.slices import Slices
 from supernet.tasks.base import Task
 from supernet.training.parallel import Share
@@ -50,7 +51,7 @@ def add_gradients(
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
-        with slices.training():
+        with slices.training(), sharing():
             loss, teacher_logits = way(task, model, part, network, settings, taught, slices, device)
         losses.append(loss)
         if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):

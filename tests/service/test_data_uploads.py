@@ -99,6 +99,46 @@ def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) 
     assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
 
 
+def test_of_a_file_that_is_not_utf8_one_sentence_tells_what_to_type(
+    server: Server, alice: httpx.Client
+) -> None:
+    latin = b"text,label\n" + "Café,1\nTea,0\n".encode("latin-1") * 30
+    place = begun(alice, latin, name="latin", file="latin.csv")
+    put(alice, place, latin)
+    alice.post(f"{place}/finish")
+    found = ended(alice, place)
+    assert found is not None and found["note"] == (
+        "latin.csv: 30 lines are not UTF-8, the first is line 2 (byte 0xe9 at column 4); if it is "
+        "Latin-1, convert it with iconv -f LATIN1 -t UTF-8 latin.csv > latin.utf8.csv; or leave "
+        "them out with skip_bad"
+    )
+    alice.delete(place)
+
+
+def test_a_file_comes_in_the_place_of_one_that_could_not_be_used(
+    server: Server, alice: httpx.Client
+) -> None:
+    bad = b'{"text": "no label"}\n'
+    place = begun(alice, bad, name="again")
+    put(alice, place, bad)
+    alice.post(f"{place}/finish")
+    failed = ended(alice, place)
+    assert failed is not None and failed["state"] == "failed"
+    other = begun(alice, name="other")
+    problem(alice.post("/data", json={**MAILS, "name": "again", "bytes": 0}), 422)
+    assert ended(alice, place) == failed  # what is refused takes no place
+    better = begun(alice, name="again")
+    assert [one["id"] for one in alice.get("/data").json()["uploads"]] == sorted(
+        one.rpartition("/")[2] for one in (other, better)
+    )
+    put(alice, better, LINES)
+    alice.post(f"{better}/finish")
+    assert ended(alice, better) is None
+    alice.delete(other)
+    alice.delete("/data/sets/again")
+    assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
+
+
 REVIEWS = b"review,verdict,author\n" + b"".join(
     f"{word} {number},{word},{number % 9}\n".encode()
     for number in range(60)
@@ -197,7 +237,7 @@ def test_a_process_that_takes_too_much_is_lost_and_told_of(
         ({"name": "a/b"}, 422),
         ({"name": "digits"}, 409),
         ({"task": "embedding"}, 422),
-        ({"bytes": 0}, 413),
+        ({"bytes": 0}, 422),
         ({"bytes": 3 * 2**30}, 413),
         ({"image_size": 5000}, 422),
     ],

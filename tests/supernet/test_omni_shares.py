@@ -117,7 +117,9 @@ def naive_shares(model: Any, settings: ModelSettings, inputs: Tensor) -> tuple[T
     wide = None if mask is None else mask.repeat_interleave(SPAN, dim=1)
     own = block.attention.projections["shared"]
     normed = block.attention_norm(states)
-    q, k = (block.attention.heads(part, normed, layer.num_heads) for part in (own.query, own.key))
+    q, k = block.attention.heads(
+        block.attention.kernels["omni"], (own.query, own.key), normed, layer.num_heads
+    )
     every = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], k.shape[2], k.shape[2])
     weights = by_source(naive.softmax(q, k, every, wide)).unflatten(2, (-1, SPAN))
     real = torch.ones(outputs[0].shape[:2], dtype=torch.bool) if mask is None else mask

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from supernet.slices import Slices, multiplied, prefix, used
+from supernet.layers import ElasticLinear, side_by_side
+from supernet.slices import Slices, multiplied, prefix, stacked, used
 from supernet.training.loop import Trainer
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
@@ -35,8 +37,14 @@ class Views(Slices):
         """A view."""
         return prefix(parameter, *sizes)
 
+    def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
+        """Nothing lies together."""
+        return None
 
-def trained(kind: str, settings: TrainingSettings, way: type[Slices]) -> dict[str, Tensor]:
+
+def trained(
+    kind: str, settings: TrainingSettings, way: type[Slices], updates: int = UPDATES
+) -> dict[str, Tensor]:
     """The weights after some updates, and the gradients of the last."""
     space, task = SPACES[kind], task_of(kind)
     model = supernet_of(space, settings.dropout)
@@ -45,7 +53,7 @@ def trained(kind: str, settings: TrainingSettings, way: type[Slices]) -> dict[st
     trainer._slices = way(model)
     stream = task.batches(settings, seed=0, epoch=0, device="cpu")
     torch.manual_seed(1)  # of dropout
-    for _, batch in zip(range(UPDATES), stream, strict=False):
+    for _, batch in zip(range(updates), stream, strict=False):
         trainer._update([batch, batch])
     found = {name: parameter.detach() for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
@@ -71,11 +79,14 @@ def test_training_ends_in_the_same_weights(kind: str, change: dict[str, float]) 
 
 @each_kind
 def test_products_in_bf16(kind: str) -> None:
-    settings = replace(SETTINGS, bfloat16=True)
-    wanted = trained(kind, settings, Views)
-    found = trained(kind, settings, Slices)
+    """Gradients are as near to those of fp32 as with views; later updates go ways of their own."""
+    low = replace(SETTINGS, bfloat16=True)
+    wanted = trained(kind, SETTINGS, Views, 1)
+    views, parts = (trained(kind, low, way, 1) for way in (Views, Slices))
     for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=2e-2, atol=2e-3)
+        if name.startswith("gradient"):
+            far, further = ((one[name] - value).norm() for one in (parts, views))
+            assert far <= 1.5 * further + 0.01 * value.norm(), name
 
 
 @each_kind
@@ -168,3 +179,73 @@ def test_a_size_beyond_the_parameter_is_refused() -> None:
     model = Table()
     with Slices(model).training(), pytest.raises(RuntimeError, match="exceeds"):
         used(model.table, 5)
+
+
+class Pair(nn.Module):
+    """Two layers of one size."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = ElasticLinear(6, 4, bias), ElasticLinear(6, 4, bias)
+
+    def loss(self, x: Tensor, size: int, together: bool) -> Tensor:
+        """Of both outputs, with weights that tell them apart."""
+        layers = self.first, self.second
+        if together:
+            product = side_by_side(layers, x, size)
+            assert product is not None
+            outs = product.chunk(2, dim=-1)
+        else:
+            outs = tuple(one(x, size) for one in layers)
+        return sum((out * k).square().sum() for k, out in enumerate(outs, start=1))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("inside", "outside"), [(6, 4), (5, 4), (6, 3), (2, 1)])
+def test_layers_side_by_side_are_each_by_itself(bias: bool, inside: int, outside: int) -> None:
+    model, x = Pair(bias), torch.randn(2, 3, inside, generator=torch.Generator().manual_seed(1))
+    found = []
+    for together in (True, False):
+        model.zero_grad(set_to_none=True)
+        slices = Slices(model)
+        slices.begin()
+        with slices.training(), torch.autocast("cpu", dtype=torch.bfloat16):
+            slices.backward(model.loss(x, outside, together))
+        found.append([p.grad for p in model.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        assert mine is not None and theirs is not None and mine.abs().sum() > 0
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_parameters_lie_together_only_where_they_are_cast() -> None:
+    model = Pair()
+    weights = model.first.weight, model.second.weight
+    assert stacked(weights, 4, 6) is None
+    slices = Slices(model)
+    with slices.training():
+        assert stacked(weights, 4, 6) is None
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            whole, part = stacked(weights, 4, 6), stacked(weights, 2, 5)
+            assert whole is not None and part is not None
+            assert torch.equal(whole, torch.cat(weights).bfloat16())
+            assert torch.equal(part, torch.cat([w[:2, :5] for w in weights]).bfloat16())
+    with torch.no_grad():
+        model.second.weight.fill_(2.0)
+    slices.begin()
+    with slices.training(), torch.autocast("cpu", dtype=torch.bfloat16):
+        after = stacked(weights, 4, 6)
+    assert after is not None and torch.equal(after, torch.cat(weights).bfloat16())
+
+
+def test_several_layers_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Pair(), torch.ones(2, 6)
+    counts = []
+    for together in (True, False):
+        slices = Slices(model)
+        with slices.training(), torch.autocast("cpu", dtype=torch.bfloat16):
+            model.loss(x, 4, together)
+            with CountedOperations(monkeypatch) as counted:
+                model.loss(x, 4, together)
+        counts.append(counted.calls["aten.addmm.default"])
+    assert counts == [1, 2]

@@ -414,7 +414,7 @@
   const CHUNK = 8 * 2 ** 20;
   const TRIES = 5;  // of a chunk, before the reader is asked to go on
 
-  // Sends what the service has not got yet; a file that is on its way goes on there.
+  // Sends what the service has not got yet; a file that is on its way goes on there. The id of the upload.
   async function uploadData(form, bar, say) {
     const [file] = form.elements.file.files;
     const { name, task, image_size, group_by, skip_bad } = form.elements;
@@ -448,8 +448,20 @@
       }
       upload = await ask("GET", place);
     }
-    say("The service checks it.");
+    say(`The service checks ${file.name}.`);
     await ask("POST", `${place}/finish`, how);
+    return upload.id;
+  }
+
+  // What is left of an upload when it was checked: nothing of one that has become a data set.
+  async function checked(id) {
+    for (;;) {
+      const { uploads } = await ask("GET", "/api/v1/data");
+      const found = uploads.find((one) => one.id === id);
+      if (found?.state !== "checking") return found;
+      refreshSoon();
+      await new Promise((done) => { setTimeout(done, 1000); });
+    }
   }
 
   // Of the fields of a form those that its task has.
@@ -472,25 +484,43 @@
     const button = bringing.querySelector("button");
     button.disabled = false;
     const status = bringing.querySelector("[role=status]");
-    const say = (text) => { status.textContent = text; };
-    bringing.elements.file.addEventListener("change", (event) => {
-      const stem = event.target.files[0]?.name.split(".")[0] ?? "";
-      bringing.elements.name.value ||= stem.replace(/[^A-Za-z0-9_.-]/g, "-").slice(0, 100);
+    const say = (text, fault = false) => {
+      status.textContent = text;
+      status.classList.toggle("fault", fault);
+    };
+    const { file: chooser, name: naming } = bringing.elements;
+    chooser.addEventListener("change", () => {
+      say("");
+      const stem = chooser.files[0]?.name.split(".")[0] ?? "";
+      naming.value ||= stem.replace(/[^A-Za-z0-9_.-]/g, "-").slice(0, 100);
     });
+    // The form stays as it was filled in until its file has become a data set.
     bringing.addEventListener("submit", async (event) => {
       event.preventDefault();
+      const name = naming.value;
+      const [file] = chooser.files;
       button.disabled = true;
       bar.hidden = false;
-      status.classList.remove("fault");
       try {
-        await uploadData(bringing, bar, say);
-        location.assign("/data");
+        const id = await uploadData(bringing, bar, say);
+        const left = await checked(id);
+        if (await refresh() === false) location.reload();
+        if (left) {
+          say(`${name} cannot be used: what is wrong stands below.`, true);
+          document.getElementById(`upload-${id}`)?.scrollIntoView({ block: "nearest" });
+        } else {
+          if (chooser.files[0] === file) bringing.reset();
+          fitTask(bringing);
+          say("");
+          const link = element("a", `Search with ${name}`);
+          link.href = `/new?dataset=${encodeURIComponent(name)}`;
+          status.append(link);
+        }
       } catch (error) {
-        status.classList.add("fault");
-        say(error.message);
-        button.disabled = false;
-        bar.hidden = true;
+        say(error.message, true);
       }
+      button.disabled = false;
+      bar.hidden = true;
     });
   }
 

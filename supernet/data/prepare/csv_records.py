@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from search_spaces.errors import DataError
-from supernet.data.text_files import numbered_lines
+from supernet.data.text_files import WrongEncoding, numbered_lines
 
 CHARACTERS_PER_BATCH = 1 << 20  # of CSV, whose records are long or short
 MOST_LINES_OF_A_ROW = 1000
@@ -99,6 +99,8 @@ def csv_columns(path: Path, between: str) -> tuple[list[str], str]:
     names: list[str] = []
     for record in _csv_records(path, between):
         if record.problem:
+            if isinstance(record.problem, WrongEncoding):
+                raise DataError(record.problem.of_file(path, record.line, 1))
             raise DataError(f"{path}:{record.line}: {record.problem}")
         if record.text.strip():
             names = [name.strip() for name in _cells([record.text], between)[0]]

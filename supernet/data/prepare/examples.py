@@ -414,7 +414,7 @@ def _plan_texts(
 
     columns = columns_of(request, ("text", "label"))
     sources = read_sources(_alone(given), columns, doctor, report, problem)
-    if doctor.wrong:
+    if doctor.wrong or doctor.garbled:
         doctor.check()
     sources, names = _numbered(sources, doctor)
     doctor.check()

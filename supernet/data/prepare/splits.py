@@ -38,7 +38,7 @@ from supernet.data.prepare.records import (
     read_records,
     unused_columns,
 )
-from supernet.data.text_files import Report
+from supernet.data.text_files import Report, WrongEncoding
 
 TEXT_ENDINGS = (".txt", ".gz", *JSON_ENDINGS, *TABLE_ENDINGS)
 # Beginnings of the names of files and folders → the split they are for.
@@ -307,7 +307,7 @@ class _Reading:
             lines += 1
             reason = record.problem or self._problem(record)
             if reason:
-                self._doctor.leave_out(split, place_of(paths, record), reason)
+                self._leave_out(split, paths, record, reason)
                 left_out |= set() if record.problem else {record.line}
             else:
                 count += 1
@@ -322,6 +322,12 @@ class _Reading:
         self._files[split].append(
             RecordFile(paths, self._columns, count, frozenset(left_out), sums, contents)
         )
+
+    def _leave_out(self, split: str, paths: tuple[Path, ...], record: Record, reason: str) -> None:
+        if isinstance(reason, WrongEncoding):
+            self._doctor.leave_out_line(split, paths[record.side], record.line, reason)
+        else:
+            self._doctor.leave_out(split, place_of(paths, record), reason)
 
     def _note(self, split: str, record: Record, digests: list[Any]) -> None:
         values = record.values

@@ -100,8 +100,8 @@ def test_a_busy_machine_is_told_with_what_it_makes_longer_and_to_do() -> None:
     assert longer.warning == (
         "the machine is busy now (other work kept 1.9 of 2 cores busy): what times networks "
         "(Time sampled networks, Choose what to compare with) may take up to 20 times as long, "
-        "since timings beside other work are repeated and waited for; end the other work, or "
-        "begin when it has ended"
+        "since timings beside other work are repeated and waited for, and all else is told as slow "
+        "as it is now; end the other work, or begin when it has ended"
     )
     assert replace(longer, busy="").warning == ""
     sentence = compare(longer, {"supernet": 12.0}, []).sentence(words)

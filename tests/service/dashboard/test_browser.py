@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import shutil
@@ -390,6 +391,66 @@ def test_data_are_uploaded_and_offered(page: Page, tmp_path: Path) -> None:
     expect(page.locator(".problem")).to_contain_text("121")
     page.get_by_role("button", name="Dismiss").click()
     expect(page.locator(".problem")).to_have_count(0)
+
+
+def test_what_is_wrong_with_a_file_is_one_sentence_and_the_form_stays_as_it_was(
+    chromium: playwright.Browser, server: Server, tmp_path: Path
+) -> None:
+    most = server.settings.upload_data_bytes
+    rows = "".join(f"Café {n},{n % 2},{n % 9}\n" for n in range(120))
+    for name, content in (
+        ("empty.csv", b""),
+        ("large.csv", b""),
+        ("latin.csv", f"body,label,author\n{rows}".encode("latin-1")),
+        ("good.csv", f"body,label,author\n{rows}".encode()),
+    ):
+        (tmp_path / name).write_bytes(content)
+    os.truncate(tmp_path / "large.csv", most + 1)
+    typed = {"Name": "notes", "Column of texts": "body", "Column of groups": "author"}
+    kept = server.settings.uploaded_data / "carol"
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('carol')}")
+        page.goto(f"{server.url}/data")
+        form = page.locator("form.data-upload")
+        status = form.get_by_role("status")
+
+        def upload(name: str) -> None:
+            form.get_by_label("File").set_input_files(tmp_path / name)
+            form.get_by_role("button", name="Upload").click()
+
+        def expect_typed() -> None:
+            for label, value in typed.items():
+                expect(form.get_by_label(label)).to_have_value(value)
+            expect(form.get_by_role("button", name="Upload")).to_be_enabled()
+
+        for label, value in typed.items():
+            form.get_by_label(label).fill(value)
+        upload("empty.csv")
+        expect(status).to_have_text("empty.csv is empty: choose a file with examples")
+        expect_typed()
+        upload("large.csv")
+        expect(status).to_have_text(
+            f"large.csv is too large: it has {most + 1:,} bytes, and {most:,} are the most"
+        )
+        expect_typed()
+        assert not list(kept.rglob("*.csv")) and not list(kept.glob(".coming-*"))
+        upload("latin.csv")
+        expect(page.locator(".problem")).to_have_text(
+            "latin.csv: 120 lines are not UTF-8, the first is line 2 (byte 0xe9 at column 4); if "
+            "it is Latin-1, convert it with iconv -f LATIN1 -t UTF-8 latin.csv > latin.utf8.csv; "
+            "or leave them out with “leave out examples that cannot be used”"
+        )
+        expect(status).to_have_text("notes cannot be used: what is wrong stands below.")
+        expect_typed()
+        upload("good.csv")
+        row = page.get_by_role("row").filter(has_text="notes").filter(has_text="yours")
+        expect(row).to_contain_text("classification")
+        expect(page.locator(".problem")).to_have_count(0)
+        expect(form.get_by_label("Name")).to_have_value("")
+        assert [one.name for one in kept.iterdir() if one.is_dir()] == ["notes"]
+        status.get_by_role("link", name="Search with notes").click()
+        expect(page.get_by_label("Data set")).to_have_value("notes")
 
 
 def test_columns_are_named_and_what_data_hold_is_shown(page: Page, tmp_path: Path) -> None:

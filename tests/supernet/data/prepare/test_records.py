@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import subprocess
 from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
@@ -222,7 +223,10 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "d.parquet": (b"PAR1 nonsense", "cannot be read as parquet"),
     "e.arrow": (b"nonsense", "cannot be read as arrow"),
     "f.csv": ("text,label\na,0\n".encode("utf-16"), "is UTF-16; convert it with iconv"),
-    "g.jsonl": ('{"text": "a", "label": 0}\n'.encode("utf-16-le"), ":1: holds the character NUL"),
+    "g.jsonl": (
+        '{"text": "a", "label": 0}\n'.encode("utf-16-le"),
+        ": 2 lines hold the character NUL",
+    ),
     "h.csv": (
         b"text,label\n" + b"".join(f"t,{n}\n".encode() for n in range(60)),
         "60 different labels of 60 examples",
@@ -236,6 +240,69 @@ def test_bad_tables_are_one_sentence(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name}.*{words}"):
         run(tmp_path, "classification", source=(tmp_path / name,))
+
+
+SENTENCES = [f"{'Café' if number % 2 else 'Tea'} number {number}" for number in range(400)]
+ENCODED: dict[str, tuple[str, bytes]] = {
+    "a.txt": ("language_modelling", "\n".join(SENTENCES).encode("latin-1")),
+    "a.txt.gz": ("language_modelling", gzip.compress("\n".join(SENTENCES).encode("latin-1"))),
+    "my own.csv": (
+        "classification",
+        b"text,label\n"
+        + b"".join(f"{text},{n // 2 % 2}\n".encode("latin-1") for n, text in enumerate(SENTENCES)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_of_a_file_that_is_not_utf8_one_sentence_tells_what_to_type(
+    tmp_path: Path, name: str
+) -> None:
+    task, content = ENCODED[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    given: dict[str, Any] = {"task": task, "vocab_size": None, "valid": (), "test": ()}
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, **given, source=(path,))
+    first = 3 if name.endswith("csv") else 2
+    finding, _, skip = str(caught.value).rpartition("; ")
+    assert skip == "or leave them out with --skip-bad"
+    begin, command = finding.split("; if it is Latin-1, convert it with ")
+    seen = f"the first is line {first} (byte 0xe9 at column 4)"
+    assert begin == f"{path}: 200 lines are not UTF-8, {seen}"
+    left = run(tmp_path, **given, source=(path,), skip_bad=True)
+    assert left.bad == (finding,)
+    assert sum(one.dropped.get("bad", 0) for one in left.manifest.splits.values()) == 200
+    subprocess.run(command, shell=True, check=True)
+    (converted,) = tmp_path.glob("*.utf8.*")
+    whole = run(tmp_path, **given, source=(converted,), out=tmp_path / "whole").manifest
+    assert sum(one.examples for one in whole.splits.values()) == 400
+
+
+def test_lines_with_the_character_nul_are_told_once_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("\n".join(SENTENCES).encode("utf-16-le"))
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "language_modelling", source=(path,), valid=(), test=(), vocab_size=None)
+    assert str(caught.value) == (
+        f"{path}: 400 lines hold the character NUL, the first is line 1; if it is UTF-16, convert "
+        f"it with iconv -f UTF-16 -t UTF-8 {path} > {tmp_path / 'a.utf8.txt'}; or leave them out "
+        "with --skip-bad"
+    )
+
+
+def test_lines_that_are_not_utf8_are_one_thing_among_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": f"t {n}", "label": n % 2}).encode() for n in range(40)]
+    lines[3:9] = [b'{"text": "\xe9", "label": 1}', b"{", *([b'{"text": "\xfc", "label": 0}'] * 4)]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "classification", source=(path,))
+    head, latin, broken, advice = str(caught.value).splitlines()
+    assert head == "2 things are wrong with the data:"
+    assert "a.jsonl: 5 lines are not UTF-8, the first is line 4 (byte 0xe9 at column 11)" in latin
+    assert "a.jsonl:5: not JSON" in broken
+    assert advice == "Mend them, or leave them out with --skip-bad"
 
 
 def test_lines_of_text_have_no_columns(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""What the layers of a network need alike, worked out once: masks, positions and their waves.
+
+Each layer asks for what it needs of the padding or of the positions by itself, so that it can also
+be called alone. Within `sharing` the first answer is kept for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """In it the results of `shared` are kept; nothing that it is given may change meanwhile."""
+    token = _KNOWN.set({})
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
+
+
+def shared(make: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """``make(*given, **named)``, within `sharing` called once for the same arguments.
+
+    Args:
+        make: a function without gradients, whose result nobody changes in place.
+        given: its arguments, tensors among them: the same one, not one of the same numbers.
+        named: the same, by name.
+    """
+    known = _KNOWN.get()
+    if known is None:
+        return make(*given, **named)
+    key = make, given, tuple(named.items())
+    if key not in known:
+        known[key] = make(*given, **named)
+    result: T = known[key]
+    return result
