@@ -17,6 +17,7 @@ from search_spaces.errors import ExecutorError
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "docker" / "hosts"
 TOOLS = ("unshare", "nsenter", "ip", "flock", "mount", "hostname")
+OWN_FOLDERS = ("/tmp", "/dev/shm")  # of which each host has one of its own, empty
 SWITCH, SWITCH_ADDRESS = "switch", "10.83.0.254"
 
 
@@ -25,6 +26,9 @@ def missing() -> str | None:
     """Why no hosts can be made here; None where they can."""
     if sys.platform != "linux":
         return "namespaces are Linux's"
+    for needed in (ROOT, Path(sys.executable)):
+        if any(needed.is_relative_to(own) for own in OWN_FOLDERS):
+            return f"{needed} is not to be seen on hosts, whose {' and '.join(OWN_FOLDERS)} are own"
     if os.geteuid() != 0:
         return "hosts made of namespaces need root"
     lacking = [tool for tool in TOOLS if shutil.which(tool) is None]

@@ -134,7 +134,10 @@ def named_in_log(folder: RunFolder, kind: str) -> list[str]:
     return [event["stage"] for event in logged(folder) if event["event"] == kind]
 
 
-def test_a_timed_run_closed_again_and_again(tmp_path: Path) -> None:
+def test_a_timed_run_closed_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(monkeypatch)  # see above: a doubt would be timed anew, with another value
     whole = finished(tmp_path / "whole", objectives=TIMED)
     folder = tiny(tmp_path / "run", objectives=TIMED)
     for count in range(1, 120, 19):
