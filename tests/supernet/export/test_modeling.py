@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import shutil
 import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -113,16 +114,17 @@ def test_only_the_parts_in_use_are_there() -> None:
         assert ("class Decoder" in text) == (blueprint.task != "classification")
 
 
-@pytest.mark.skipif(shutil.which("ruff") is None, reason="ruff is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="ruff is not installed")
 def test_the_text_is_clean(tmp_path: Path) -> None:
     for seed in range(40):
         text = modeling_source(random_blueprint(seed, "embedding" if seed > 35 else None))
         (tmp_path / f"network_{seed}.py").write_text(text)
     rules = "--isolated --line-length 100"
-    lint = f"ruff check {rules} --select E,W,F,I,B --output-format json ."
-    done = subprocess.run(lint.split(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    ruff = [sys.executable, "-m", "ruff"]
+    lint = [*ruff, *f"check {rules} --select E,W,F,I,B --output-format json .".split()]
+    done = subprocess.run(lint, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert [(one["filename"], one["message"]) for one in json.loads(done.stdout)] == []
-    layout = f"ruff format {rules} --check .".split()
+    layout = [*ruff, *f"format {rules} --check .".split()]
     assert subprocess.run(layout, cwd=tmp_path, capture_output=True, check=False).returncode == 0
 
 
