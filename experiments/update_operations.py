@@ -53,7 +53,7 @@ FREE = (
 ALIGNED = 8  # elements that rows of a bias begin at
 
 
-class CountedOperations(TorchDispatchMode):
+class GpuOperations(TorchDispatchMode):
     """Counts what a GPU would be asked for while it is entered.
 
     Attributes:
@@ -164,7 +164,7 @@ def counted(
             trainer = Trainer(model, sampler, [network], task, settings, seed=0, group=group)
             trainer._update([batch])  # makes what later updates use again
             group.waits = 0
-            with CountedOperations() as operations:
+            with GpuOperations() as operations:
                 trainer._update([batch])
         found.append(
             {

@@ -72,9 +72,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         scores_PC = logits_PC.log_softmax(dim=-1)
         real_P = labels_P != IGNORED
         weights_P = real_P.to(scores_PC.dtype) / real_P.sum().clamp(min=1)
-        labels_P1 = labels_P.clamp(min=0)[
-            :, None
-        ]  # what is ignored, too, picks one: with no weight
+        # What is ignored, below 0, picks an outcome as well, with no weight.
+        labels_P1 = labels_P.clamp(min=0)[:, None]
         picked_P = scores_PC.gather(1, labels_P1).squeeze(1)
         losses_P = (smoothing - 1.0) * picked_P - smoothing * scores_PC.mean(dim=1)
         ctx.save_for_backward(scores_PC, labels_P1, weights_P)

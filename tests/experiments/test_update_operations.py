@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from experiments.update_operations import (
-    CountedOperations,
+    GpuOperations,
     counted,
     drawn,
     met,
@@ -65,7 +65,7 @@ def operations(work: Any) -> Counter[str]:
     """What is counted of some work on a pretended GPU that is given a matrix with a gradient."""
     with pretended_gpu():
         x = torch.ones(4, 4, requires_grad=True)
-        with CountedOperations() as found:
+        with GpuOperations() as found:
             work(x)
     return found.forward + found.backward + Counter(apart=found.apart)
 
