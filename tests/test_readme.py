@@ -119,10 +119,15 @@ def test_every_named_file_exists(document: str) -> None:
 
 
 def missing_tests(document: str) -> list[str]:
-    """Tests that a document names and that are not where it says."""
-    named = re.findall(r"`(tests/[\w./-]+\.py)::(\w+)`", text_of(document))
-    texts = {file: text_of(file) if (ROOT / file).exists() else "" for file, _ in named}
-    return [f"{file}::{name}" for file, name in named if f"def {name}(" not in texts[file]]
+    """Tests that a document names and that pytest would not find under that name."""
+    named = re.findall(r"`(tests/[\w./-]+\.py)::(\w+::)?(\w+)`", text_of(document))
+    texts = {file: text_of(file) if (ROOT / file).exists() else "" for file, *_ in named}
+    missing = []
+    for file, group, name in named:
+        start = f"class {group[:-2]}:\n(?:.*\n)*?    " if group else ""
+        if not re.search(rf"^{start}def {name}\(", texts[file], re.MULTILINE):
+            missing.append(f"{file}::{group}{name}")
+    return missing
 
 
 def test_every_fault_that_was_found_has_its_test() -> None:
