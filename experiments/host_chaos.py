@@ -5,9 +5,10 @@
 runs a small search undisturbed, in one process and without Ray. Then it runs the same search
 through Ray again and again, and each time something happens at a random moment: the network of a
 host that works is cut for 5 to 120 s, its raylet is killed, a process of its is, or that of the
-search, after which ``nas resume`` goes on by either executor. With ``--database URL``, a PostgreSQL
-server that this machine reaches, every fifth run is a job of a service with a worker on each of two
-hosts instead, of which the one that works loses its network and so the database.
+search, after which ``nas resume`` goes on by either executor. Where the run says that a host has
+left the cluster, Ray is started there again, as its user would. With ``--database URL``, a
+PostgreSQL server that this machine reaches, every fifth run is a job of a service with a worker on
+each of two hosts instead, of which the one that works loses its network and so the database.
 
 Marks: each run ends by itself within ``--limit`` seconds in the same bytes of ``pareto.json`` and
 the same retrained networks; no network stands twice in a journal; a job succeeds once; and no
@@ -57,7 +58,8 @@ OTHERS = ("host-1", "host-2")
 CUT_S = (5.0, 120.0)
 LOOK_EVERY_S = 0.1
 END_S = 30.0
-LOST = re.compile(r"lost:|was lost|no longer")
+LOST = re.compile(r"lost:|was lost|no longer|has left")
+LEFT = re.compile(r"^(\S+) has left the Ray cluster")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Outcome:
         host: the host it fell on.
         stage: in which stage, or ``after the end``.
         noticed_s: from the blow until the run or the service told of a loss; None if it did not.
-        left: the hosts that no longer belonged to the cluster in the end.
+        left: the hosts that no longer belonged to the cluster, in between or in the end.
         redone: evaluations that workers did more than once, or that were lost with one.
         repeated: networks that stand twice in a journal, and successes of a job but the first.
         late: files that were written by a process that had been given up.
@@ -158,6 +160,7 @@ class Attempt:
         at: when it is hit, in seconds since 1970; None before, and if there was nothing to hit.
         noticed_s: see `Outcome`.
         successes: of a job; 1 for a search that ended well.
+        back: hosts on which Ray was started again because the run said so.
     """
 
     def __init__(self, blow: Blow, run: Path, limit_s: float) -> None:
@@ -167,6 +170,10 @@ class Attempt:
         self.at: float | None = None
         self.noticed_s: float | None = None
         self.successes = 1
+        self.back: list[str] = []
+
+    def tend(self) -> None:
+        """Do what the run asks for while it is waited for."""
 
     def hit(self, host: str) -> None:
         """Note that it falls now."""
@@ -188,6 +195,7 @@ class Attempt:
                 )
             if until is not None and time.monotonic() > until:
                 return False
+            self.tend()
             time.sleep(LOOK_EVERY_S)
         return True
 
@@ -199,6 +207,18 @@ class Attempt:
 
 class Search(Attempt):
     """A search through Ray."""
+
+    _away: str | None = None
+
+    def tend(self) -> None:
+        """Start Ray again on a host that can be reached and of which the run says that it left."""
+        told = [LEFT.match(str(one.get("message"))) for one in events_of(self.run)]
+        hosts = [found[1] for found in told if found]
+        for host in OTHERS:
+            if host != self._away and hosts.count(host) > self.back.count(host):
+                self._cluster.stop(host, "--force")
+                self._cluster.start(host)
+                self.back.append(host)
 
     def go(self, cluster: RayHosts, seed: int) -> None:
         """Run it.
@@ -218,6 +238,7 @@ class Search(Attempt):
             if self.blow.target == "cut" and self.at is not None:
                 self.wait(lambda: process.poll() is not None, self.blow.cut_s)
                 self._hosts.join(self.host)
+                self._away = None
             self.wait(lambda: process.poll() is not None)
             if self.blow.target == "search" and self.at is not None:
                 process = self._start(["resume", str(self.run)], self.blow.resumed_by)
@@ -253,6 +274,7 @@ class Search(Attempt):
         if self.blow.target == "cut":
             self.hit(host)
             self._hosts.cut(host)
+            self._away = host
         elif self.blow.target == "raylet":
             self.hit(host)
             self._hosts.run(host, ["sh", "-c", "kill -KILL $(pgrep -x raylet)"])
@@ -459,7 +481,7 @@ class Ground:
             attempt.host,
             attempt.stage,
             attempt.noticed_s,
-            self._mended(),
+            sorted({*attempt.back, *self._mended()}),
             evaluations(attempt.run)[1],
             repeated(attempt.run) + attempt.successes - 1,
             self._late(attempt),

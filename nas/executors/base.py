@@ -190,7 +190,7 @@ class Executor(ABC):
         self.settings = settings
 
     @abstractmethod
-    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome | str]:
         """Evaluate networks, with inherited weights or after a short training of their own.
 
         Args:
@@ -198,7 +198,8 @@ class Executor(ABC):
             networks: any number, all different.
 
         Yields:
-            One outcome for each network, in their order, as soon as those before it are known.
+            One outcome for each network, in their order, as soon as those before it are known; and
+            sentences for the user on what was lost meanwhile, at the time they come.
 
         Raises:
             ExecutorError: when there is nothing to evaluate on, or no longer.

@@ -16,6 +16,7 @@ from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Sourc
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_device import Device, RayMeter
+from nas.executors.ray_nodes import Nodes
 from nas.executors.ray_pool import Pool
 from nas.executors.ray_worker import EvaluationWorker, WorkOrder
 from nas.run.evaluator import use_threads
@@ -73,7 +74,7 @@ class RayExecutor(Executor):
 
     # -- evaluating ---------------------------------------------------------------------------
 
-    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
+    def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome | str]:
         """See `Executor.evaluate`."""
         if not networks:
             return
@@ -82,8 +83,11 @@ class RayExecutor(Executor):
         pool = self._pool = self._pool or self._new_pool(source)
         done: dict[int, Outcome] = {}
         next_one = 0
-        for index, outcome in _others_work(pool.run(networks, self.width)):
-            done[index] = outcome
+        for item in _others_work(pool.run(networks, self.width)):
+            if isinstance(item, str):
+                yield item
+                continue
+            done[item[0]] = item[1]
             while next_one in done:
                 yield done.pop(next_one)
                 next_one += 1
@@ -99,7 +103,8 @@ class RayExecutor(Executor):
             actor: Any = worker.remote()
             return actor, actor.prepare.remote(order, self._weights)
 
-        return Pool(start, self._board, self.settings.timeout_s)
+        nodes = Nodes(self.cpus_per_worker, self._gpus)
+        return Pool(start, self._board, self.settings.timeout_s, nodes)
 
     def _order(self, data_digest: str = "") -> WorkOrder:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}

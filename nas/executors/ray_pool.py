@@ -25,14 +25,11 @@ from ray.exceptions import (
 from nas.executors.attempts import final, sentence
 from nas.executors.base import TRIES, Failure, FailureKind, Outcome
 from nas.executors.board import Board
+from nas.executors.ray_nodes import LOOK_EVERY_S, Nodes
 from nas.executors.ray_worker import Answer, Place
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ExecutorError, NasError
 
-# While nothing is heard, deadlines are looked at that often.
-LOOK_EVERY_S = 1.0
-# A cluster that grows on demand needs minutes for a new machine.
-START_TIMEOUT_S = 900.0
 # Workers lost without an answer in between, for no fault of a network, before a run gives up.
 MOST_LOST = 20
 
@@ -62,6 +59,7 @@ class _Slot:
     since: float
     job: _Job | None = None
     node: str = ""
+    host: str = ""
 
 
 class Pool:
@@ -71,30 +69,31 @@ class Pool:
         start: starts a worker; gives its handle and the call that prepares it.
         board: is told what workers do.
         timeout_s: of an evaluation.
+        nodes: where workers can be.
     """
 
     def __init__(
-        self, start: Callable[[], tuple[Any, Any]], board: Board, timeout_s: float
+        self, start: Callable[[], tuple[Any, Any]], board: Board, timeout_s: float, nodes: Nodes
     ) -> None:
         self._start, self._board, self._timeout_s = start, board, timeout_s
+        self._nodes = nodes
         self._slots: list[_Slot] = []
         self._lost = 0
-        self._heard = time.monotonic()
+        self._said: list[str] = []
 
     def run(
         self, networks: Sequence[Architecture], size: int
-    ) -> Generator[tuple[int, Outcome], None, None]:
+    ) -> Generator[tuple[int, Outcome] | str, None, None]:
         """Evaluate networks on up to `size` workers.
 
         Yields:
-            Index and outcome of each network, in any order.
+            Index and outcome of each network, in any order, and sentences on what was lost.
 
         Raises:
             ExecutorError: when no worker can be started, or too many are lost.
         """
         todo = deque(_Job(index, network) for index, network in enumerate(networks))
         left = len(todo)
-        self._heard = time.monotonic()
         try:
             while left:
                 self._grow(min(size, left))
@@ -102,6 +101,8 @@ class Pool:
                 answers = list(self._answers(todo))
                 self._hand_out(todo)  # before whoever asked is busy with the answers
                 left -= len(answers)
+                said, self._said = self._said, []
+                yield from said
                 yield from ((job.index, outcome) for job, outcome in answers)
         except RayError as error:
             raise ExecutorError(f"the Ray cluster was lost: {sentence(error)}") from error
@@ -138,6 +139,8 @@ class Pool:
         """Put a new worker in the place of one that is lost."""
         lost = self._board.state(slot.name).lost + 1
         self._board.log(slot.name, [f"lost: {why}"])
+        where = f" on {slot.host}" if slot.host else ""
+        self._said.append(f"{slot.name}{where} was lost: {why}; another takes its place")
         self._board.change(slot.name, lost=lost)
         ray.kill(slot.actor)
         self._slots[self._slots.index(slot)] = self._new(slot.name)
@@ -158,7 +161,6 @@ class Pool:
         ray.wait(list(waiting), timeout=self._patience())
         ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
         for call in ready:
-            self._heard = time.monotonic()
             slot = waiting[call]
             if slot.job is None:
                 self._started(slot)
@@ -170,6 +172,7 @@ class Pool:
             else:
                 yield job, outcome
         yield from self._overdue(todo)
+        self._said += self._nodes.told(waits=all(slot.job is None for slot in self._slots))
 
     def _patience(self) -> float:
         ends = [slot.since + self._timeout_s for slot in self._slots if slot.job is not None]
@@ -184,7 +187,7 @@ class Pool:
             self._count_lost(error)
             self._replace(slot, f"it ended while it started: {sentence(error)}")
             return
-        slot.call, slot.node = None, place.node
+        slot.call, slot.node, slot.host = None, place.node, place.host
         self._board.change(slot.name, doing="idle", host=place.host, pid=place.pid)
         where = f"started on {place.host}, process {place.pid}, in {place.seconds:.2f} s"
         self._board.log(slot.name, [where])
@@ -198,7 +201,11 @@ class Pool:
         except OutOfMemoryError as error:
             return self._lost_with(slot, "memory", sentence(error))
         except RayActorError as error:
-            if isinstance(error, ActorUnavailableError) or error.preempted or _is_gone(slot.node):
+            if (
+                isinstance(error, ActorUnavailableError)
+                or error.preempted
+                or self._nodes.gone(slot.node)
+            ):
                 self._count_lost(error)
                 self._replace(slot, f"its machine cannot be reached: {sentence(error)}")
                 return None
@@ -247,11 +254,6 @@ class Pool:
                 todo.appendleft(job)
             else:
                 yield job, outcome
-        if now - self._heard > START_TIMEOUT_S and all(slot.job is None for slot in self._slots):
-            raise ExecutorError(
-                f"no worker could be started within {START_TIMEOUT_S:g} s: the cluster has no "
-                "room for one (ray status tells what is asked for); free some and resume"
-            )
 
     def _count_lost(self, error: RayError) -> None:
         self._lost += 1
@@ -260,11 +262,6 @@ class Pool:
                 f"{self._lost} workers in a row were lost, the last one so: {sentence(error)}; see "
                 "to the cluster and resume"
             ) from error
-
-
-def _is_gone(node: str) -> bool:
-    """Whether a node is known to have died."""
-    return any(one["NodeID"] == node and not one["Alive"] for one in ray.nodes())
 
 
 def _cannot_start(error: RayTaskError) -> NasError:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from nas.executors.ray_mail import Mailbox
+from nas.executors.ray_nodes import Nodes
 from nas.executors.retraining.tuning_record import asked_trials
-from nas.run.events import Event
+from nas.run.events import Event, Note
 from nas.run.opened import OpenedRun, shared_run
+from nas.run.stages import RETRAIN
 from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def retrain_side_by_side(
             if isinstance(item, _Began):
                 jobs.begin(item)
                 continue
-            run.folder.log(item)
+            if share is None or not isinstance(item, Note):  # the stage that halves keeps these
+                run.folder.log(item)
             yield item
         failure = mailbox.failure or jobs.failure
     finally:
@@ -96,12 +99,20 @@ class _Jobs:
         self._share = share
         self._run, self._waiting, self._room = run, ids, room
         self._board, self._mailbox = board, mailbox
+        self._nodes = Nodes(room.cpus, room.gpus)
         self._working: dict[Any, str] = {}
+        self._begun: set[str] = set()
         self.failure: Exception | None = None
 
     def begin(self, job: _Began) -> None:
         """Tell who works on a network."""
         name = _name(job.network_id)
+        if job.network_id in self._begun:
+            self._tell(
+                f"the worker that trained {job.network_id} was lost; one on {job.host} goes on "
+                "from the last checkpoint"
+            )
+        self._begun.add(job.network_id)
         values = {"network": job.network_id, "host": job.host, "pid": job.pid}
         self._board.change(name, doing="retraining", **values)
         self._board.log(name, [f"works on {job.host}, process {job.pid}"])
@@ -116,7 +127,14 @@ class _Jobs:
         for one in done:
             self._board.remove(_name(self._working.pop(one)))
             self._see(one)
+        waits = bool(self._working) and self._begun.isdisjoint(self._working.values())
+        if self._working:
+            for sentence in self._nodes.told(waits):
+                self._tell(sentence)
         return not (self._working or self._waiting)
+
+    def _tell(self, sentence: str) -> None:
+        self._mailbox.put(Note(RETRAIN + next(iter(self._working.values())), sentence))
 
     def _start(self, network_id: str) -> Any:
         tuned = self._share is None and asked_trials(self._run.folder, network_id) > 0

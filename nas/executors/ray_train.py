@@ -7,6 +7,7 @@ everything ends with that task when the run is interrupted.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -14,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from nas.executors.ray_group import RESTARTS, GroupRoom, Joined, fit_group
 from nas.executors.ray_mail import Mailbox, here
+from nas.executors.ray_nodes import Nodes
 from nas.run.events import Note
 from search_spaces.errors import ExecutorError
 from search_spaces.wording import RESUME, mark
@@ -29,6 +31,13 @@ PATIENCE_S = 60.0
 
 class _Waited:
     """Nobody has joined for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Something that happened to the cluster, and not to the group."""
+
+    sentence: str
 
 
 def train_together(
@@ -60,6 +69,7 @@ class _Group:
 
     def __init__(self, run: OpenedRun, room: GroupRoom, board: Board) -> None:
         self._room, self._board, self._mailbox = room, board, Mailbox()
+        self._nodes = Nodes(room.cpus, room.gpus)
         self._joined: dict[int, Joined] = {}
         self._reserved: PlacementGroup | None = None
         self._waiting_s: float | None = 0.0
@@ -70,7 +80,7 @@ class _Group:
     def events(self) -> Iterator[EpochReport | Note]:
         """See the class."""
         for item in self._mailbox.items(self._ended):
-            if not isinstance(item, Joined | _Waited):
+            if not isinstance(item, Joined | _Waited | _Told):
                 if isinstance(item, Note):  # the group was lost, and has to find room again
                     self._waiting_s = 0.0
                 yield item
@@ -108,10 +118,15 @@ class _Group:
             if self._waiting_s > PATIENCE_S:
                 self._waiting_s = None
                 self._mailbox.put(_Waited())
+        # How long it waits for room is its own business: it may need that of several nodes.
+        for sentence in self._nodes.told(waits=False):
+            self._mailbox.put(_Told(sentence))
         return bool(done)
 
-    def _note(self, item: Joined | _Waited) -> Note | None:
+    def _note(self, item: Joined | _Waited | _Told) -> Note | None:
         room = self._room
+        if isinstance(item, _Told):
+            return Note("supernet", item.sentence)
         if isinstance(item, _Waited):
             each = f"{room.cpus} CPU{'s' * (room.cpus != 1)}"
             each += f" and {room.gpus} GPU" if room.gpus else ""

@@ -21,6 +21,7 @@ from nas.results.failures import FAILED, failed
 from nas.run.evaluators import Evaluator
 from nas.run.evaluators.offered import OfferedCosts
 from nas.run.evaluators.opening import EvaluatorName
+from nas.run.events import Note
 from nas.run.folder import RunFolder
 from nas.run.layout import (
     DATA_FILE,
@@ -314,16 +315,17 @@ class Run(OpenedRun):
         networks = self.domain.decode(self.observed_rows)
         return np.array([known[network.id][QUALITY] for network in networks], dtype=np.float64)
 
-    def evaluate(self, networks: Sequence[Network]) -> Iterator[list[Outcome]]:
-        """What networks are worth, in their order, see `Executor`.
+    def outcomes(self, stage: str, networks: Sequence[Network]) -> Iterator[Outcome | Note]:
+        """What networks are worth, in their order, see `Executor`; and notes on what was lost."""
+        for item in self.evaluate(stage, networks):
+            yield from [item] if isinstance(item, Note) else item
 
-        Yields:
-            The outcomes that became known together.
-        """
+    def evaluate(self, stage: str, networks: Sequence[Network]) -> Iterator[list[Outcome] | Note]:
+        """The same, with those outcomes together that became known together."""
         if self.evaluator is None or self.offered is None:
             own = [network for network in networks if isinstance(network, Architecture)]
-            for outcome in self.executor.evaluate(self, own):
-                yield [outcome]
+            for item in self.executor.evaluate(self, own):
+                yield Note(stage, item) if isinstance(item, str) else [item]
             return
         known = self.offered.of(self.domain.encode(networks))
         costs = [{name: float(known[name][i]) for name in known} for i in range(len(networks))]

@@ -9,7 +9,6 @@ tells them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from nas.objectives import QUALITY
 from nas.results.failures import failed
 from nas.run.duration import EVALUATION, Asked, Part, Plan
 from nas.run.evaluator import validation_quality
-from nas.run.events import Event, Progress
+from nas.run.events import Event, Note, Progress
 from nas.run.layout import EXCHANGES_FILE, NOTHING, SUPERNET_FILE, VERIFICATION_FILE
 from nas.run.stages import kinds_to_exchange
 from nas.search.front import pick, read_front
@@ -77,11 +76,13 @@ def _exchange(run: Run, network: Architecture | None) -> Iterator[Event]:
     }
     networks = run.space.decode(np.concatenate([one.row for one in missing]))
     known = _known(run)
-    outcomes = chain.from_iterable(run.evaluate([one for one in networks if one.id not in known]))
+    unknown = [one for one in networks if one.id not in known]
+    outcomes = run.outcomes("exchange", unknown)
     for number, (one, changed) in enumerate(zip(missing, networks, strict=True), len(done) + 1):
         values, event = costs[one.slot, one.kind], None
         if changed.id not in known:
-            outcome = next(outcomes)
+            while isinstance(outcome := next(outcomes), Note):
+                yield outcome
             known[changed.id] = None if isinstance(outcome, Failure) else outcome[QUALITY]
             event = to_event("exchange", changed, outcome)
         if (quality := known[changed.id]) is not None:

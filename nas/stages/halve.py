@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nas.objectives import QUALITY
 from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
@@ -43,6 +44,8 @@ def work(run: Run) -> Iterator[Event]:
         known = {one["id"]: one["loss"] for one in lines if one.get("share") == share}
         missing = [one for one in left if one not in known]
         for event in run.executor.retrain(run, missing, share) if missing else ():
+            if isinstance(event, Note):
+                yield replace(event, stage=STAGE)
             if isinstance(event, Progress) and REACHED in event.values:
                 name = event.stage.removeprefix(RETRAIN)
                 known[name] = event.values[REACHED]

@@ -20,7 +20,7 @@ from nas.run.duration import (
     Plan,
     counted,
 )
-from nas.run.events import Event, FrontUpdated, Progress
+from nas.run.events import Event, FrontUpdated, Note, Progress
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.front import minimised
@@ -109,7 +109,10 @@ def _observed(
     """Evaluate and journal, in order, those networks that are not known yet."""
     missing = [network for network in networks if network.id not in known]
     left = iter(missing)
-    for outcomes in run.evaluate(missing):
+    for outcomes in run.evaluate("observe", missing):
+        if isinstance(outcomes, Note):
+            yield outcomes
+            continue
         pairs = [(next(left), outcome) for outcome in outcomes]
         lines = [
             {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from nas.executors.base import Failure
+from nas.executors.base import Failure, Outcome
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.profiling.latency_meter import CONFIRMATIONS
@@ -248,7 +247,7 @@ def _verified(
         for network, time in zip(networks, times, strict=True)
     ]
     missing = [network for network in networks if network.id not in known]
-    outcomes = chain.from_iterable(run.evaluate(missing))
+    outcomes = run.outcomes("verify", missing)
     for index, network in enumerate(networks):
         line = {
             "id": network.id,
@@ -256,7 +255,10 @@ def _verified(
             "predicted": predicted[index],
         }
         before = known.get(network.id)
-        outcome = next(outcomes) if before is None else observed_values(before)
+        outcome: Outcome | Note = next(outcomes) if before is None else observed_values(before)
+        while isinstance(outcome, Note):
+            yield None, outcome
+            outcome = next(outcomes)
         if isinstance(outcome, Failure):
             event: Event | None = to_event("verify", network, outcome)
             line |= values_of(outcome)

@@ -1,0 +1,111 @@
+"""What a run is told of the nodes of its cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nas.executors.ray_nodes import EMPTY_S, FULL_S, START_TIMEOUT_S, Nodes
+from search_spaces.errors import ExecutorError
+
+UNEXPECTED, ON_PURPOSE = 2, 1
+
+
+class Cluster:
+    """Nodes that come and go, and a clock that is turned."""
+
+    def __init__(self, **cpus: int) -> None:
+        self.cpus, self.reasons, self.now = dict(cpus), dict.fromkeys(cpus, 0), 0.0
+        self.asked = 0
+
+    def nodes(self) -> list[dict[str, Any]]:
+        self.asked += 1
+        return [
+            {
+                "NodeID": f"id of {name}",
+                "NodeManagerHostname": name.replace("_", "-"),
+                "Alive": not self.reasons[name],
+                "DeathReason": self.reasons[name],
+                "Resources": {"CPU": float(count)} if count else {},
+            }
+            for name, count in self.cpus.items()
+        ]
+
+    def watch(self, cpus: int = 1, gpus: int = 0) -> Nodes:
+        return Nodes(cpus, gpus, self.nodes, lambda: self.now, lambda: "head:6379")
+
+
+def test_a_node_that_is_lost_is_told_once_with_what_to_type() -> None:
+    cluster = Cluster(host_0=0, host_1=1, host_2=1)
+    nodes = cluster.watch()
+    assert nodes.told(waits=False) == []
+    cluster.reasons["host_1"] = UNEXPECTED
+    assert nodes.told(waits=False) == []  # it asked a moment ago
+    cluster.now += 2.0
+    (said,) = nodes.told(waits=False)
+    assert said.startswith("host-1 has left") and "ray start --address=head:6379" in said
+    cluster.now += 2.0
+    assert nodes.told(waits=False) == []
+    assert nodes.gone("id of host_1") and not nodes.gone("id of host_2")
+
+
+def test_a_node_that_was_stopped_on_purpose_or_had_left_before_is_not_told() -> None:
+    cluster = Cluster(host_1=1, host_2=1, host_3=1)
+    cluster.reasons["host_3"] = UNEXPECTED
+    nodes = cluster.watch()
+    nodes.told(waits=False)
+    cluster.reasons["host_1"] = ON_PURPOSE
+    cluster.now += 2.0
+    assert nodes.told(waits=False) == []
+
+
+def test_it_is_told_soon_that_nobody_can_have_a_worker_and_given_up_late() -> None:
+    cluster = Cluster(host_0=0, host_1=2)
+    nodes = cluster.watch(cpus=2)
+    nodes.told(waits=True)
+    cluster.reasons["host_1"] = UNEXPECTED
+    cluster.now = EMPTY_S + 1.0
+    left, nobody = nodes.told(waits=True)
+    assert left.startswith("host-1 has left")
+    assert "no node of the Ray cluster can have a worker with 2 CPUs" in nobody
+    assert "15 minutes" in nobody and "ray start --address=head:6379" in nobody
+    cluster.now += 60.0
+    assert nodes.told(waits=True) == []
+    cluster.now = START_TIMEOUT_S + 2.0
+    with pytest.raises(ExecutorError, match=r"no room .* 15 minutes.* ray start .*nas resume"):
+        nodes.told(waits=True)
+
+
+def test_a_full_cluster_is_waited_for_longer_and_anew_after_each_start() -> None:
+    cluster = Cluster(host_1=1)
+    nodes = cluster.watch()
+    nodes.told(waits=True)
+    cluster.now = EMPTY_S + 1.0
+    assert nodes.told(waits=True) == []
+    cluster.now = FULL_S + 1.0
+    (said,) = nodes.told(waits=True)
+    assert "no room for a worker with 1 CPU at present" in said
+    nodes.told(waits=False)
+    cluster.now = START_TIMEOUT_S + 2.0
+    assert nodes.told(waits=True) == []
+    cluster.now += FULL_S + 1.0
+    assert len(nodes.told(waits=True)) == 1
+
+
+def test_a_graphics_card_counts_as_room() -> None:
+    cluster = Cluster(host_1=8)
+    nodes = cluster.watch(gpus=1)
+    nodes.told(waits=True)
+    cluster.now = EMPTY_S + 1.0
+    (said,) = nodes.told(waits=True)
+    assert "1 CPU and 1 GPU" in said
+
+
+def test_the_cluster_is_asked_once_a_second() -> None:
+    cluster = Cluster(host_1=1)
+    nodes = cluster.watch()
+    for tenth in range(100):
+        cluster.now = tenth / 10
+        nodes.told(waits=False)
+    assert cluster.asked == 10
