@@ -18,6 +18,10 @@ ARGS ?=
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 WORKERS ?= 8
 
+# Byte code is written even where the environment says otherwise: the tests start hundreds of
+# processes, and each would compile what it loads.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := $(VENV)/bin
 PACKAGES := search_spaces supernet latency nas service experiments
 # The first interpreter that runs and is new enough.
