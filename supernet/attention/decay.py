@@ -85,14 +85,15 @@ class DecayKernel(GatedKernel):
 
     def run(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, Tensor | float, State]:
         """See `GatedKernel.run`; what is carried is S."""
         q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
         past_BHCV = past[0] if past else None
-        out_BHND, past_BHCV = self.sums(q * q.shape[-1] ** -0.5, k, v, gates[0], None, past_BHCV)
-        return out_BHND, (past_BHCV,)
+        out_BHND, past_BHCV = self.sums(q, k, v, gates[0], None, past_BHCV)
+        return out_BHND, float(q.shape[-1]), (past_BHCV,)
 
-    def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
+    def finished(self, out_BHND: Tensor, shrunk: Tensor | float, x_BNE: Tensor) -> Tensor:
         """See `GatedKernel.finished`."""
         _, heads, _, head_dim = out_BHND.shape
-        return normed(out_BHND, self.gain_W[: heads * head_dim].view(heads, 1, head_dim))
+        gain_HD = self.gain_W[: heads * head_dim].view(heads, 1, head_dim)
+        return normed(out_BHND, shrunk, gain_HD)

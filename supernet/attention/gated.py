@@ -45,8 +45,11 @@ class GatedKernel(AttentionKernel):
     @abstractmethod
     def run(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
-    ) -> tuple[Tensor, State]:
-        """Outputs ``(B, H, N, D)`` before the norm, and what is carried on.
+    ) -> tuple[Tensor, Tensor | float, State]:
+        """Outputs before the norm, what the norm is to know of them, and what is carried on.
+
+        Queries need not be scaled: as an output is a multiple of its query and is normalised, a
+        scale would matter to nothing but the norm's epsilon.
 
         Args:
             q_BHND: queries, zero at padding as are keys and values, in the precision they came in.
@@ -54,6 +57,10 @@ class GatedKernel(AttentionKernel):
             v_BHND: values.
             gates: see `gates`.
             past: what is carried; empty at the start.
+
+        Returns:
+            ``(B, H, N, D)``; the mean square of an output as it would be scaled is its own divided
+            by this number, or by each state's ``(B, H, N, 1)``; and the state.
         """
 
     def sums(
@@ -69,8 +76,14 @@ class GatedKernel(AttentionKernel):
         return gated_sums(q_BHND, k_BHND, v_BHND, log_gate_BHNG, beta_BHN, past_BHCV)
 
     @abstractmethod
-    def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
-        """The output, each head divided by its root mean square, times a gain."""
+    def finished(self, out_BHND: Tensor, shrunk: Tensor | float, x_BNE: Tensor) -> Tensor:
+        """The output, each head divided by its root mean square, times a gain.
+
+        Args:
+            out_BHND: sums over the past.
+            shrunk: what `run` returned with them.
+            x_BNE: the layer's input.
+        """
 
     def forward(
         self,
@@ -103,10 +116,12 @@ class GatedKernel(AttentionKernel):
             parts = [mask_features(part, key_mask_BM) for part in given]
             # Both directions at once, as samples of one batch.
             q, k, v, *both = (torch.cat((part, part.flip(2))) for part in parts)
+            out, shrunk, _ = self.run(q, k, v, tuple(both), ())
+            if isinstance(shrunk, Tensor):  # each direction has queries of its own
+                out, shrunk = times(out, shrunk.rsqrt()), 1.0
             # Not `chunk`, which would fix the batch in an exported graph.
-            out_2BHND = self.run(q, k, v, tuple(both), ())[0].unflatten(0, (2, -1))
-            onward_BHND, back_BHND = out_2BHND.unbind(0)
-            out_BHND = self.finished(onward_BHND + back_BHND.flip(2), x_BNE)
+            onward_BHND, back_BHND = out.unflatten(0, (2, -1)).unbind(0)
+            out_BHND = self.finished(onward_BHND + back_BHND.flip(2), shrunk, x_BNE)
             return out_BHND.to(v_BHMD.dtype)
 
     def causal(
@@ -127,8 +142,8 @@ class GatedKernel(AttentionKernel):
             gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
             given = q_BHND, k_BHND, v_BHND, *gates
             q, k, v, *real = (mask_features(part, key_mask_BN) for part in given)
-            out_BHND, carried = self.run(q, k, v, tuple(real), state or ())
-            return self.finished(out_BHND, x_BNE).to(v_BHND.dtype), carried
+            out_BHND, shrunk, carried = self.run(q, k, v, tuple(real), state or ())
+            return self.finished(out_BHND, shrunk, x_BNE).to(v_BHND.dtype), carried
 
     def _check(self, span: int) -> None:
         if span != 1:
@@ -149,11 +164,16 @@ def _in_full(x_BND: Tensor | None) -> Tensor:
     return in_full_precision(x_BND)[0]
 
 
-def normed(out_BHND: Tensor, gain: Tensor) -> Tensor:
+def normed(out_BHND: Tensor, shrunk: Tensor | float, gain: Tensor) -> Tensor:
     """Each head's output divided by its root mean square, times a gain; see `times`.
 
     By hand, for torch's `rms_norm` is five passes on a CPU.
+
+    Args:
+        out_BHND: the outputs, of any scale.
+        shrunk: by what their mean squares would have to be divided, see `GatedKernel.run`.
+        gain: of each column.
     """
     length_BHN1 = torch.linalg.vector_norm(out_BHND, dim=-1, keepdim=True)
-    rate_BHN1 = (length_BHN1.square() / out_BHND.shape[-1] + EPSILON).rsqrt()
-    return times(times(out_BHND, rate_BHN1), gain)
+    mean_BHN1 = length_BHN1.square() / out_BHND.shape[-1]
+    return times(times(out_BHND, (mean_BHN1 + EPSILON * shrunk).rsqrt()), gain)

@@ -54,7 +54,7 @@ def gated_sums(
     All tensors are of one floating type, in which all is computed.
 
     Args:
-        q_BHNC: queries, scaled.
+        q_BHNC: queries.
         k_BHNC: keys, zero at padding. The delta rule is a contraction for keys of length 1 at most.
         v_BHNV: values.
         log_gate_BHNG: ``log α``, at most 0, and 0 at padding. One for a head, or one for each
@@ -238,11 +238,11 @@ def _decays(fallen_cL1: Tensor) -> Tensor:
 
     Powers of two below `LEAST_POWER` are as good as that one, and take five times as long.
     """
-    length = fallen_cL1.shape[1]
-    past_LL = torch.ones(length, length, dtype=fallen_cL1.dtype, device=fallen_cL1.device).tril()
+    apart_cLL = fallen_cL1 - fallen_cL1.mT
     # Kept from rising before the power is taken, which would overflow there, and its gradient too.
-    powers_cLL = (fallen_cL1 - fallen_cL1.mT).clamp(min=LEAST_POWER, max=0.0)
-    return times(powers_cLL.exp2(), past_LL)
+    if torch.is_grad_enabled():
+        return apart_cLL.clamp(min=LEAST_POWER, max=0.0).exp2().tril()
+    return apart_cLL.clamp_(min=LEAST_POWER, max=0.0).exp2_().tril_()
 
 
 def _channel_products(q_cLC: Tensor, k_cLC: Tensor, fallen_cLC: Tensor) -> Tensor:

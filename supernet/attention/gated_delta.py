@@ -79,32 +79,26 @@ class GatedDeltaKernel(GatedKernel):
 
     def run(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, gates: tuple[Tensor, ...], past: State
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, Tensor | float, State]:
         """See `GatedKernel.run`; what is carried is S and the convolutions' last inputs."""
         log_gate_BHN1, beta_BHN1 = gates
         past_BHCV, inputs_BFTD = past if past else (None, None)
         heads = q_BHND.shape[1]
         mixed_BFND, inputs_BFTD = self._convolved(q_BHND, k_BHND, v_BHND, inputs_BFTD)
         qk_BFND, v = mixed_BFND.split((2 * heads, heads), dim=1)
-        length_BFN1 = torch.linalg.vector_norm(qk_BFND, dim=-1, keepdim=True)
-        q_rate, k_rate = (length_BFN1.square() + KEY_EPSILON).rsqrt().chunk(2, dim=1)
+        lengths_BFN1 = torch.linalg.vector_norm(qk_BFND, dim=-1, keepdim=True)
+        q_square, k_square = (lengths_BFN1.square() + KEY_EPSILON).chunk(2, dim=1)
         q, k = qk_BFND.chunk(2, dim=1)
-        out_BHND, past_BHCV = self.sums(
-            times(q, q_rate * q.shape[-1] ** -0.5),
-            times(k, k_rate),
-            v,
-            log_gate_BHN1,
-            beta_BHN1[..., 0],
-            past_BHCV,
-        )
-        return out_BHND, (past_BHCV, inputs_BFTD)
+        k = times(k, k_square.rsqrt())
+        out_BHND, past_BHCV = self.sums(q, k, v, log_gate_BHN1, beta_BHN1[..., 0], past_BHCV)
+        return out_BHND, q_square * q.shape[-1], (past_BHCV, inputs_BFTD)
 
-    def finished(self, out_BHND: Tensor, x_BNE: Tensor) -> Tensor:
+    def finished(self, out_BHND: Tensor, shrunk: Tensor | float, x_BNE: Tensor) -> Tensor:
         """See `GatedKernel.finished`; times the output gate."""
         _, heads, _, head_dim = out_BHND.shape
         gate_BNW = F.linear(x_BNE, self.output_WE[: heads * head_dim, : x_BNE.shape[-1]])
         gate_BNHD: Tensor = silu(gate_BNW).unflatten(-1, (heads, head_dim))
-        return times(normed(out_BHND, self.gain_D[:head_dim]), gate_BNHD.transpose(1, 2))
+        return times(normed(out_BHND, shrunk, self.gain_D[:head_dim]), gate_BNHD.transpose(1, 2))
 
     def _convolved(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, past_BFTD: Tensor | None
