@@ -68,6 +68,8 @@ class RayExecutor(Executor):
         self.cpus_per_worker = settings.cpus_per_worker or threads
         self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
         self._board = Board(folder.path)
+        # One for the whole run: what leaves while nobody looks is told by the next who does.
+        self._nodes = Nodes(self.cpus_per_worker, self._gpus)
         self._pool: Pool | None = None
         self._device = Device(self.cluster, self._order, self._board)
         self._weights: Any = None
@@ -103,8 +105,7 @@ class RayExecutor(Executor):
             actor: Any = worker.remote()
             return actor, actor.prepare.remote(order, self._weights)
 
-        nodes = Nodes(self.cpus_per_worker, self._gpus)
-        return Pool(start, self._board, self.settings.timeout_s, nodes)
+        return Pool(start, self._board, self.settings.timeout_s, self._nodes)
 
     def _order(self, data_digest: str = "") -> WorkOrder:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -174,7 +175,7 @@ class RayExecutor(Executor):
 
         workers = self.settings.train_workers or self.width
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
-        yield from _others_work(train_together(run, room, self._board))
+        yield from _others_work(train_together(run, room, self._board, self._nodes))
 
     def retrain(
         self, run: OpenedRun, ids: Sequence[str], share: float | None = None
@@ -185,7 +186,8 @@ class RayExecutor(Executor):
         self.release()
         self.cluster.connect()
         room = JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
-        yield from _others_work(retrain_side_by_side(run, ids, room, self._board, share))
+        events = retrain_side_by_side(run, ids, room, self._board, self._nodes, share)
+        yield from _others_work(events)
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from nas.executors.ray_mail import Mailbox
-from nas.executors.ray_nodes import Nodes
 from nas.executors.retraining.tuning_record import asked_trials
 from nas.run.events import Event, Note
 from nas.run.opened import OpenedRun, shared_run
@@ -25,6 +24,7 @@ from search_spaces.errors import ExecutorError, NasError
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
+    from nas.executors.ray_nodes import Nodes
 
 RESTARTS = 8
 
@@ -43,6 +43,7 @@ def retrain_side_by_side(
     ids: Sequence[str],
     room: JobRoom,
     board: Board,
+    nodes: Nodes,
     share: float | None = None,
 ) -> Generator[Event, None, None]:
     """Retrain networks, as many at once as there is room for; Ray has to be connected.
@@ -52,13 +53,14 @@ def retrain_side_by_side(
         ids: of the networks.
         room: for how many.
         board: where it is told what they do.
+        nodes: those of the cluster.
         share: of the training, see `nas.executors.base.Executor.retrain`.
 
     Raises:
         NasError, OSError: the first that ended one of them; the others are finished before.
     """
     mailbox = Mailbox()
-    jobs = _Jobs(run, list(ids), room, board, mailbox, share)
+    jobs = _Jobs(run, list(ids), room, board, nodes, mailbox, share)
     try:
         for item in mailbox.items(jobs.ended):
             if isinstance(item, _Began):
@@ -93,13 +95,14 @@ class _Jobs:
         ids: list[str],
         room: JobRoom,
         board: Board,
+        nodes: Nodes,
         mailbox: Mailbox,
         share: float | None,
     ) -> None:
         self._share = share
         self._run, self._waiting, self._room = run, ids, room
         self._board, self._mailbox = board, mailbox
-        self._nodes = Nodes(room.cpus, room.gpus)
+        self._nodes = nodes
         self._working: dict[Any, str] = {}
         self._begun: set[str] = set()
         self.failure: Exception | None = None

@@ -15,13 +15,13 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from nas.executors.ray_group import RESTARTS, GroupRoom, Joined, fit_group
 from nas.executors.ray_mail import Mailbox, here
-from nas.executors.ray_nodes import Nodes
 from nas.run.events import Note
 from search_spaces.errors import ExecutorError
 from search_spaces.wording import RESUME, mark
 
 if TYPE_CHECKING:
     from nas.executors.board import Board
+    from nas.executors.ray_nodes import Nodes
     from nas.run.opened import OpenedRun
     from supernet.training.loop import EpochReport
 
@@ -41,7 +41,7 @@ class _Told:
 
 
 def train_together(
-    run: OpenedRun, room: GroupRoom, board: Board
+    run: OpenedRun, room: GroupRoom, board: Board, nodes: Nodes
 ) -> Generator[EpochReport | Note, None, None]:
     """Train a run's supernet, or go on with it; Ray has to be connected.
 
@@ -49,6 +49,7 @@ def train_together(
         run: the run.
         room: for how many; where the cluster has less, this waits for it to grow.
         board: where it is told what they do.
+        nodes: those of the cluster.
 
     Yields:
         The reports of rank 0, and notes: who trains, and each time the group had to start again.
@@ -57,7 +58,7 @@ def train_together(
         NasError, OSError: what ended the training, as in one process.
         ExecutorError: when workers died too often.
     """
-    group = _Group(run, room, board)
+    group = _Group(run, room, board, nodes)
     try:
         yield from group.events()
     finally:
@@ -67,9 +68,9 @@ def train_together(
 class _Group:
     """What a group says while it trains; in the end its failure, if it failed."""
 
-    def __init__(self, run: OpenedRun, room: GroupRoom, board: Board) -> None:
+    def __init__(self, run: OpenedRun, room: GroupRoom, board: Board, nodes: Nodes) -> None:
         self._room, self._board, self._mailbox = room, board, Mailbox()
-        self._nodes = Nodes(room.cpus, room.gpus)
+        self._nodes = nodes
         self._joined: dict[int, Joined] = {}
         self._reserved: PlacementGroup | None = None
         self._waiting_s: float | None = 0.0

@@ -496,12 +496,13 @@ def pick(front: Front, how: str) -> FrontEntry:
             ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), ``1.5x`` (the best of those whose first cost is at most
-            1 / 1.5 of that of the network with the lowest loss; the cheapest where there is none),
-            conditions such as ``latency_ms<=12,params<=2e5``
-            (see `nas.request.picks`), or an id of the front. Conditions are on measured values, or
-            predicted ones where the device is elsewhere. Of the networks that meet them the lowest
-            in the first objective that has none is taken: the best quality under a limit, the
-            cheapest with a quality. An id may be that of a baseline, too.
+            1 / 1.5 of that of the network with the lowest loss, where that is doubtful also as
+            predicted; the cheapest where there is none), conditions such as
+            ``latency_ms<=12,params<=2e5`` (see `nas.request.picks`), or an id of the front.
+            Conditions are on measured values, or predicted ones where the device is elsewhere. Of
+            the networks that meet them the lowest in the first objective that has none is taken:
+            the best quality under a limit, the cheapest with a quality. An id may be that of a
+            baseline, too.
 
     Raises:
         UsageError: for an id that is not on the front, or conditions that none of its networks
@@ -551,17 +552,28 @@ def _sensible(front: Front) -> FrontEntry:
 
 
 def _saving(front: Front, times: float) -> FrontEntry:
-    """The best network that is so many times cheaper than the one with the lowest loss."""
+    """The best network that is so many times cheaper than the one with the lowest loss.
+
+    Where one of the two values is doubtful, what was predicted of both has to say the same: with
+    most of a front timed beside other work, the few that were not would be a poor choice.
+    """
     cost = front.objectives[1]
-    sure = _believed(front, [cost.name])
-    whole = _lowest(front.entries, QUALITY).values[cost.name]
+    name, whole = cost.name, _lowest(front.entries, QUALITY)
 
-    def saves(entry: FrontEntry) -> bool:
-        value = entry.values[cost.name]
-        return value >= times * whole if cost.maximise else value * times <= whole
+    def saves(value: float, of: float) -> bool:
+        return value >= times * of if cost.maximise else value * times <= of
 
-    enough = [entry for entry in sure if saves(entry)]
-    return _lowest(enough, QUALITY) if enough else _lowest(sure, cost.name)
+    def believed(entry: FrontEntry) -> bool:
+        if not saves(entry.values[name], whole.values[name]):
+            return False
+        if name not in {*entry.doubtful, *whole.doubtful}:
+            return True
+        if name not in entry.predicted or name not in whole.predicted:
+            return name not in entry.doubtful
+        return saves(entry.predicted[name], whole.predicted[name])
+
+    enough = [entry for entry in front.entries if believed(entry)]
+    return _lowest(enough, QUALITY) if enough else _lowest(_believed(front, [name]), name)
 
 
 def _lowest(entries: Sequence[FrontEntry], name: str) -> FrontEntry:

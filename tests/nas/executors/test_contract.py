@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ class ExecutorContract:
         bad = {1: "raise", 2: "memory", 3: "nan", 4: "hang", 5: f"once:raise:{tmp_path / 'mark'}"}
         executor, run = made({networks[i].id: how for i, how in bad.items()}, timeout_s=2.0)
         with executor:
-            found = list(executor.evaluate(run, networks[:8]))
+            found = worth(executor.evaluate(run, networks[:8]))
         kinds = [one.kind if isinstance(one, Failure) else "" for one in found]
         assert kinds == ["", "error", "memory", "not finite", "timeout", "", "", ""]
         assert [one.tries for one in found[1:5] if isinstance(one, Failure)] == [2, 2, 1, 2]
@@ -97,6 +98,11 @@ class ExecutorContract:
             assert meter.measure(networks[:2]).values[0] == first
             assert meter.in_sessions(networks[:1]).values[0].sessions > 1
             assert executor.measure(spec, "peak_memory_mb", networks[0]) > 0
+
+
+def worth(told: Iterable[Outcome | str]) -> list[Outcome]:
+    """The outcomes, without what was lost meanwhile."""
+    return [one for one in told if not isinstance(one, str)]
 
 
 class TestLocal(ExecutorContract):
@@ -135,7 +141,11 @@ class TestRay(ExecutorContract):
         once = {networks[1].id: f"once:die:{tmp_path / 'mark'}", networks[2].id: "die"}
         executor, run = made(once, one_worker=True)
         with executor:
-            found = list(executor.evaluate(run, networks[:5]))
+            told = list(executor.evaluate(run, networks[:5]))
+        lost = [one for one in told if isinstance(one, str)]
+        assert len(lost) == 3 and all("its process ended; another takes its" in one for one in lost)
+        assert re.match(rf"worker-0 on \S+ was lost: {networks[1].id}: ", lost[0])
+        found = worth(told)
         assert found[2] == Failure("worker died", "its process ended", 2)
         assert found[:2] + found[3:] == known[:2] + known[3:5]
         log = "".join(f.read_text() for f in (run.folder.path / "workers").glob("worker-*.log"))

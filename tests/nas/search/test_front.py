@@ -214,3 +214,28 @@ def test_real_results_fit_the_schemas(tmp_path: Path, cost: str) -> None:
 def test_the_best_that_saves_so_much(text: str, flops: int) -> None:
     """Beside the network with the lowest loss; the cheapest where none saves as much."""
     assert pick(front(*THREE), text).measured["flops"] == flops
+
+
+@pytest.mark.parametrize(
+    ("predicted", "doubtful", "flops"),
+    [
+        ((90.0, 30.0), (False, True), 30),  # what was predicted says the same
+        ((90.0, 70.0), (False, True), 10),
+        ((90.0, 70.0), (False, False), 30),  # nobody doubts what was measured
+        ((60.0, 50.0), (True, False), 10),
+        (None, (False, True), 10),
+        (None, (True, False), 30),
+    ],
+)
+def test_a_doubtful_saving_is_believed_where_it_was_predicted(
+    predicted: tuple[float, float] | None, doubtful: tuple[bool, bool], flops: int
+) -> None:
+    made = [
+        replace(
+            one,
+            predicted={} if predicted is None else {"flops": predicted[number]},
+            doubtful={"flops": "other work"} if doubtful[number] else {},
+        )
+        for number, one in enumerate(THREE[:2])
+    ]
+    assert pick(front(*made, THREE[2]), "2x").measured["flops"] == flops
