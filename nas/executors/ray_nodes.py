@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import ray
-
 from search_spaces.errors import ExecutorError
 from search_spaces.wording import RESUME, mark
 
@@ -34,21 +32,21 @@ class Nodes:
     Args:
         cpus: of a worker.
         gpus: of a worker.
-        nodes: what the cluster says of its nodes; Ray's own answer.
+        nodes: what the cluster says of its nodes; Ray is asked if not given.
         clock: monotonic seconds.
-        address: ``HOST:PORT`` of the cluster's head.
+        address: ``HOST:PORT`` of the cluster's head; Ray is asked if not given.
     """
 
     def __init__(
         self,
         cpus: int,
         gpus: int,
-        nodes: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ray.nodes(),
+        nodes: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        address: Callable[[], str] = lambda: str(ray.get_runtime_context().gcs_address),
+        address: Callable[[], str] | None = None,
     ) -> None:
-        self._cpus, self._gpus, self._ask = cpus, gpus, nodes
-        self._clock, self._address = clock, address
+        self._cpus, self._gpus, self._ask = cpus, gpus, nodes or _nodes
+        self._clock, self._address = clock, address or _head_address
         self._there: set[str] | None = None
         self._looked = -LOOK_EVERY_S
         self._waits_since: float | None = None
@@ -119,3 +117,16 @@ class Nodes:
     @property
     def _join(self) -> str:
         return f"ray start --address={self._address()}"
+
+
+def _nodes() -> Sequence[Mapping[str, Any]]:
+    import ray
+
+    nodes: Sequence[Mapping[str, Any]] = ray.nodes()
+    return nodes
+
+
+def _head_address() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.executors.ray_nodes import FULL_S
 from nas.executors.retraining.stage import _tuning_words
 from nas.executors.retraining.tuning_record import ask_for_trials
 from nas.objectives.latency_limits import Timed
@@ -50,6 +51,7 @@ from supernet.data.prepare.plan import PrepareRequest
 from tests.support import dashboard_cases, service_cases
 from tests.support.cli_fakes import SMALL
 from tests.support.dashboard_cases import said
+from tests.support.node_cases import Cluster
 from tests.support.pipeline_cases import ROOT, tiny
 from tests.support.service_cases import Server
 
@@ -57,7 +59,7 @@ server, alice = dashboard_cases.server, dashboard_cases.alice
 
 # An option may stand in a command that is told as a whole.
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
-COMMAND = re.compile(r"nas [a-z]+( [a-z]+)?(,? ?--[a-z-]+( [A-Z0-9{][^ ,;:]*)?)*")
+COMMAND = re.compile(r"(?:nas|ray) [a-z]+( [a-z]+)?(,? ?--[a-z-]+( [A-Z0-9{][^ ,;:]*)?)*")
 MARKS = re.compile(r"[\x02\x03\x05]")
 
 # Requests of which something is wrong, one for each sentence that used to name an option.
@@ -217,6 +219,15 @@ def made(folder: Path) -> dict[str, list[str | None]]:
     timed = Timed((value,), repeated=3, waited_s=9.0, shorter=0.5, slower=2.0)
     unlike = unlike_the_others("latency", [(ENTRY.id, 1.0, 9.0)], 2)
     assert unlike is not None
+    cluster = Cluster(host_1=1, host_2=1)
+    nodes = cluster.watch(cpus=1)
+    nodes.told(waits=True)
+    cluster.now, cluster.reasons["host_1"] = FULL_S + 1.0, 2
+    of_nodes: list[str | None] = [*nodes.told(waits=True)]
+    nodes.told(waits=False)
+    nodes.told(waits=True)
+    cluster.now, cluster.reasons["host_2"] = cluster.now + FULL_S, 2
+    of_nodes += nodes.told(waits=True)
     longer = StageDuration("latency", "Time sampled networks", "", 1.0, 9.0)
     return {
         "nas/search/doubtful.py: message": [
@@ -233,6 +244,9 @@ def made(folder: Path) -> dict[str, list[str | None]]:
         "nas/stages/declare.py: training_text(run.space, budget.supernet)": [
             training_text(space, budget_for(space, "smoke", {}).supernet)
         ],
+        "nas/stages/base.py: item": of_nodes,
+        "nas/executors/ray_train.py: item.sentence": of_nodes,
+        "nas/executors/ray_retrain.py: sentence": of_nodes,
         "nas/stages/telling.py: warning": [Duration((longer,), busy="others worked").warning],
         "nas/executors/retraining/stage.py: _tuning_words(run, network_id)": [
             _tuning_words(SimpleNamespace(folder=run), ENTRY.id)  # type: ignore[arg-type]

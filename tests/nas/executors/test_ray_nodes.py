@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from nas.executors.ray_nodes import EMPTY_S, FULL_S, START_TIMEOUT_S, Nodes
+from nas.executors.ray_nodes import EMPTY_S, FULL_S, START_TIMEOUT_S
 from search_spaces.errors import ExecutorError
+from tests.support.node_cases import Cluster
 
-UNEXPECTED, ON_PURPOSE = 2, 1
-
-
-class Cluster:
-    """Nodes that come and go, and a clock that is turned."""
-
-    def __init__(self, **cpus: int) -> None:
-        self.cpus, self.reasons, self.now = dict(cpus), dict.fromkeys(cpus, 0), 0.0
-        self.asked = 0
-
-    def nodes(self) -> list[dict[str, Any]]:
-        self.asked += 1
-        return [
-            {
-                "NodeID": f"id of {name}",
-                "NodeManagerHostname": name.replace("_", "-"),
-                "Alive": not self.reasons[name],
-                "DeathReason": self.reasons[name],
-                "Resources": {"CPU": float(count)} if count else {},
-            }
-            for name, count in self.cpus.items()
-        ]
-
-    def watch(self, cpus: int = 1, gpus: int = 0) -> Nodes:
-        return Nodes(cpus, gpus, self.nodes, lambda: self.now, lambda: "head:6379")
+UNEXPECTED, ON_PURPOSE = 2, 1  # numbers of Ray
 
 
 def test_a_node_that_is_lost_is_told_once_with_what_to_type() -> None:
