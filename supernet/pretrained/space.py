@@ -41,8 +41,8 @@ VALID_EXAMPLES = 2_000
 VALID_TEXTS = (
     1_000  # each with all others: enough to tell networks apart, and embedding is expensive
 )
-# Epochs of the network that is kept for each of the supernet: with two thousand updates in all,
-# embeddings gain as much again as with one (experiments/LOG.md, 2026-11-25).
+# Epochs of the network that is kept for each of the supernet: embeddings still gain after fifteen
+# hundred updates (experiments/LOG.md, 2026-11-25).
 TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 10
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
 PRESET_SIZES = {
