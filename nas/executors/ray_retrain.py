@@ -64,8 +64,9 @@ def retrain_side_by_side(
     try:
         for item in mailbox.items(jobs.ended):
             if isinstance(item, _Began):
-                jobs.begin(item)
-                continue
+                item = jobs.begin(item)
+                if item is None:
+                    continue
             if share is None or not isinstance(item, Note):  # the stage that halves keeps these
                 run.folder.log(item)
             yield item
@@ -107,18 +108,20 @@ class _Jobs:
         self._begun: set[str] = set()
         self.failure: Exception | None = None
 
-    def begin(self, job: _Began) -> None:
-        """Tell who works on a network."""
+    def begin(self, job: _Began) -> Note | None:
+        """Take in who works on a network; what is to be told where somebody did before."""
         name = _name(job.network_id)
-        if job.network_id in self._begun:
-            self._tell(
-                f"the worker that trained {job.network_id} was lost; one on {job.host} goes on "
-                "from the last checkpoint"
-            )
-        self._begun.add(job.network_id)
         values = {"network": job.network_id, "host": job.host, "pid": job.pid}
         self._board.change(name, doing="retraining", **values)
         self._board.log(name, [f"works on {job.host}, process {job.pid}"])
+        if job.network_id not in self._begun:
+            self._begun.add(job.network_id)
+            return None
+        sentence = (
+            f"the worker that trained {job.network_id} was lost; one on {job.host} goes on from "
+            "the last checkpoint"
+        )
+        return Note(RETRAIN + job.network_id, sentence)
 
     def ended(self, seconds: float) -> bool:
         """Wait a little; whether all are done."""
@@ -131,13 +134,10 @@ class _Jobs:
             self._board.remove(_name(self._working.pop(one)))
             self._see(one)
         waits = bool(self._working) and self._begun.isdisjoint(self._working.values())
-        if self._working:
+        for network_id in list(self._working.values())[:1]:
             for sentence in self._nodes.told(waits):
-                self._tell(sentence)
+                self._mailbox.put(Note(RETRAIN + network_id, sentence))
         return not (self._working or self._waiting)
-
-    def _tell(self, sentence: str) -> None:
-        self._mailbox.put(Note(RETRAIN + next(iter(self._working.values())), sentence))
 
     def _start(self, network_id: str) -> Any:
         tuned = self._share is None and asked_trials(self._run.folder, network_id) > 0

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nas.executors.base import ExecutorSettings
+from nas.executors.board import Board
 from nas.executors.retraining.tuning_record import TUNED, TrialFolders
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from nas.stages.retrain import retrain
 from tests.nas.search.test_front import RETRAINED, valid
+from tests.support.node_cases import Cluster
 from tests.support.pipeline_cases import finished_once, named
 
 pytestmark = pytest.mark.ray
@@ -55,6 +58,28 @@ def test_networks_retrain_side_by_side_to_the_bits_of_this_process(
         assert {*named(events, "StageFinished")} == {*(f"retrain-{one}" for one in ids), "report"}
     assert len(ids) == 2
     assert [results(run, one) for one in ids] == [results(here, one) for one in ids]
+
+
+def test_a_worker_that_was_lost_is_told_also_when_its_network_is_done_by_now(
+    tmp_path: Path,
+) -> None:
+    from nas.executors.ray_retrain import JobRoom, _Began, _Jobs
+
+    # Nothing works any more when the last mail is read.
+    jobs = _Jobs(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        [],
+        JobRoom(1, 1, 0),
+        Board(tmp_path),
+        Cluster(host_1=1).watch(),
+        SimpleNamespace(),  # type: ignore[arg-type]
+        None,
+    )
+    assert jobs.begin(_Began("abc", "host-1", 7)) is None
+    note = jobs.begin(_Began("abc", "host-2", 8))
+    assert note is not None and note.stage == "retrain-abc"
+    assert "abc was lost; one on host-2 goes on" in note.message
+    assert jobs.begin(_Began("def", "host-2", 9)) is None
 
 
 def begun(run: RunFolder, network_id: str) -> Iterator[tuple[str, str]]:
