@@ -1,6 +1,6 @@
 """Tells when nodes leave a Ray cluster that a run counts on, and when none has room for a worker.
 
-Ray waits for room without a word and without an end. A node that could not be reached for half a
+Ray waits for room without a word and without an end. A node that could not be reached for about a
 minute is given up by the cluster, and its Ray ends when it can be reached again: somebody has to
 start it there, and can only do so where this is told.
 """
@@ -47,10 +47,14 @@ class Nodes:
     ) -> None:
         self._cpus, self._gpus, self._ask = cpus, gpus, nodes or _nodes
         self._clock, self._address = clock, address or _head_address
-        self._there: set[str] | None = None
+        self._there: set[str] = set()
         self._looked = -LOOK_EVERY_S
         self._waits_since: float | None = None
         self._said_so = False
+
+    def begin(self) -> None:
+        """Something else is worked on from now on: what was waited for before does not count."""
+        self._waits_since, self._said_so = None, False
 
     def told(self, waits: bool) -> list[str]:
         """What has happened since this was asked last; to be asked often.
@@ -66,7 +70,7 @@ class Nodes:
         """
         now = self._clock()
         if not waits:
-            self._waits_since, self._said_so = None, False
+            self.begin()
         elif self._waits_since is None:
             self._waits_since = now
         if now - self._looked < LOOK_EVERY_S:
@@ -78,14 +82,13 @@ class Nodes:
             said += self._waited(now - self._waits_since, nodes)
         return said
 
-    def gone(self, node: str) -> bool:
-        """Whether the node of this id is known to have left."""
-        return any(one["NodeID"] == node and not one["Alive"] for one in self._ask())
+    def gone(self, *ids: str) -> bool:
+        """Whether all nodes of these ids are known to have left; of none it is true."""
+        return {*ids} <= {one["NodeID"] for one in self._ask() if not one["Alive"]}
 
     def _left(self, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         alive = {one["NodeID"] for one in nodes if one["Alive"]}
-        lost = (self._there or set()) - alive
-        self._there = alive
+        lost, self._there = self._there - alive, alive
         for one in nodes:
             if one["NodeID"] in lost and one.get("DeathReason") not in _ON_PURPOSE:
                 name = one["NodeManagerHostname"]

@@ -94,6 +94,7 @@ class Pool:
         """
         todo = deque(_Job(index, network) for index, network in enumerate(networks))
         left = len(todo)
+        self._nodes.begin()
         try:
             while left:
                 self._grow(min(size, left))
@@ -172,7 +173,8 @@ class Pool:
             else:
                 yield job, outcome
         yield from self._overdue(todo)
-        self._said += self._nodes.told(waits=all(slot.job is None for slot in self._slots))
+        starting = all(slot.job is None and slot.call is not None for slot in self._slots)
+        self._said += self._nodes.told(waits=starting)
 
     def _patience(self) -> float:
         ends = [slot.since + self._timeout_s for slot in self._slots if slot.job is not None]

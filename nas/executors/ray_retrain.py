@@ -61,6 +61,7 @@ def retrain_side_by_side(
     """
     mailbox = Mailbox()
     jobs = _Jobs(run, list(ids), room, board, nodes, mailbox, share)
+    nodes.begin()
     try:
         for item in mailbox.items(jobs.ended):
             if isinstance(item, _Began):
@@ -85,6 +86,7 @@ class _Began:
     network_id: str
     host: str
     pid: int
+    node: str
 
 
 class _Jobs:
@@ -105,7 +107,7 @@ class _Jobs:
         self._board, self._mailbox = board, mailbox
         self._nodes = nodes
         self._working: dict[Any, str] = {}
-        self._begun: set[str] = set()
+        self._begun: dict[str, str] = {}  # network → node of the worker that began with it last
         self.failure: Exception | None = None
 
     def begin(self, job: _Began) -> Note | None:
@@ -114,8 +116,9 @@ class _Jobs:
         values = {"network": job.network_id, "host": job.host, "pid": job.pid}
         self._board.change(name, doing="retraining", **values)
         self._board.log(name, [f"works on {job.host}, process {job.pid}"])
-        if job.network_id not in self._begun:
-            self._begun.add(job.network_id)
+        before = self._begun.get(job.network_id)
+        self._begun[job.network_id] = job.node
+        if before is None:
             return None
         sentence = (
             f"the worker that trained {job.network_id} was lost; one on {job.host} goes on from "
@@ -133,11 +136,18 @@ class _Jobs:
         for one in done:
             self._board.remove(_name(self._working.pop(one)))
             self._see(one)
-        waits = bool(self._working) and self._begun.isdisjoint(self._working.values())
-        for network_id in list(self._working.values())[:1]:
-            for sentence in self._nodes.told(waits):
-                self._mailbox.put(Note(RETRAIN + network_id, sentence))
+        if self._working:
+            stage = RETRAIN + next(iter(self._working.values()))
+            for sentence in self._nodes.told(self._waits):
+                self._mailbox.put(Note(stage, sentence))
         return not (self._working or self._waiting)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether all jobs wait for room: they have not begun, or did on nodes that are gone."""
+        return self._nodes.gone(
+            *(self._begun[n] for n in self._working.values() if n in self._begun)
+        )
 
     def _start(self, network_id: str) -> Any:
         tuned = self._share is None and asked_trials(self._run.folder, network_id) > 0
@@ -181,7 +191,8 @@ def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom, share: flo
     from nas.executors.retraining.tuning import RayTuner
     from nas.run.stage_runner import stage_events
 
-    mailbox.put(_Began(network_id, socket.gethostname(), os.getpid()))
+    node = ray.get_runtime_context().get_node_id()
+    mailbox.put(_Began(network_id, socket.gethostname(), os.getpid(), node))
     tuner = RayTuner(mailbox.put, room.cpus, room.gpus, room.workers)
     try:
         run = shared_run(path)

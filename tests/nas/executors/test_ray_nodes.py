@@ -68,6 +68,15 @@ def test_a_full_cluster_is_waited_for_longer_and_anew_after_each_start() -> None
     assert len(nodes.told(waits=True)) == 1
 
 
+def test_what_was_waited_for_before_does_not_count() -> None:
+    cluster = Cluster(host_1=1)
+    nodes = cluster.watch()
+    nodes.told(waits=True)  # as whatever was worked on ended
+    cluster.now = 2 * START_TIMEOUT_S
+    nodes.begin()
+    assert nodes.told(waits=True) == []
+
+
 def test_a_graphics_card_counts_as_room() -> None:
     cluster = Cluster(host_1=8)
     nodes = cluster.watch(gpus=1)
