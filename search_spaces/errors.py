@@ -8,6 +8,7 @@
     │   ├── SpaceFileError       a space's TOML is wrong: mend the line it names
     │   ├── ArchitectureError    an architecture does not belong to the space or is malformed
     │   ├── UnreachableLimitError  no network can meet the limit: raise it
+    │   ├── TooLargeError        a training does not fit into a graphics card: lower what it names
     │   └── RunConflictError     the run folder belongs to another request: choose another folder
     ├── DataError                a file it was given is missing, damaged or of another kind: give
     │                            another one (exit code 2)
@@ -62,6 +63,10 @@ class ArchitectureError(UsageError):
 
 class UnreachableLimitError(UsageError):
     """No architecture of the space can meet a limit."""
+
+
+class TooLargeError(UsageError):
+    """A training needs more memory than its graphics card has, however its batches are cut."""
 
 
 class RunConflictError(UsageError):

@@ -72,17 +72,21 @@ def training_costs(
     settings: TrainingSettings,
     gpus: int = 1,
     autocast: bool = True,
+    network: Architecture | None = None,
 ) -> TrainingCosts:
-    """What training the supernet of a space needs.
+    """What training the supernet of a space needs, or one network on its own.
 
     Args:
         space: what is trained.
-        params: of its supernet.
+        params: of its supernet, or of the network.
         settings: the numbers.
         gpus: that share an update.
         autocast: whether matrix products are in bf16.
+        network: that is trained; the largest, among others, if not given.
     """
-    (network,) = space.decode(largest(space))
+    alone = network is not None
+    if network is None:
+        (network,) = space.decode(largest(space))
     per_batch, length = batch_positions(space, settings)
     on_one = math.ceil(per_batch * settings.accumulate / gpus / settings.accumulate)
     states = activation_bytes(space, network, settings, autocast) * on_one
@@ -91,6 +95,7 @@ def training_costs(
     cast = products * params if autocast else 0  # of the weights that an update uses
     networks = 1 if settings.sampling == "fair" else settings.num_random
     networks += 2 if settings.sampling == "sandwich" else 0
+    networks = 1 if alone else networks
     passes = 4 if settings.recompute else 3
     counted = cost(space.model, space.task, network, "true", *_lengths(space, length))
     tokens = per_batch * settings.accumulate

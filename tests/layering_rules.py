@@ -33,6 +33,7 @@ JOINTS = (
     "nas.run.stage_runner",
     "nas.run.opened",
     "nas.run.supernet_training",
+    "nas.run.training_memory",
     "nas.run.network_training",
     "nas.run.evaluator*",
     "nas.run.pace",

@@ -10,7 +10,7 @@ from types import FrameType
 
 from nas.executors.base import Failure, FailureKind, Outcome, judged
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DivergedError
+from search_spaces.errors import DivergedError, TooLargeError
 from search_spaces.turns import TURNS
 
 # How torch's allocator of the CPU, which has no error of its own, begins to complain.
@@ -59,7 +59,7 @@ def _kind(error: Exception) -> FailureKind:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory does not suffice, be it the machine's or a device's."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError | TooLargeError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return any(words in str(error) for words in _NO_MEMORY)
 

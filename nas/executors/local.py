@@ -24,12 +24,12 @@ from nas.executors.base import (
 )
 from nas.objectives import base_workload
 from nas.request.spec import SearchSpec
+from nas.run.events import Event, Note
 from search_spaces.architecture import Architecture
 
 if TYPE_CHECKING:
     from latency.workload import Mode
     from nas.profiling.device_profile import DeviceProfile
-    from nas.run.events import Event
     from nas.run.opened import OpenedRun
     from supernet.training.loop import EpochReport
 
@@ -77,7 +77,8 @@ class LocalExecutor(Executor):
             return
         for network_id in ids:
             for event in train_part(run, network_id, share):
-                run.folder.log(event)
+                if not isinstance(event, Note):  # the stage that halves keeps these
+                    run.folder.log(event)
                 yield event
 
     def check(self, spec: SearchSpec) -> None:

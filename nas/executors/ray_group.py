@@ -141,7 +141,7 @@ def _train(config: dict[str, Any]) -> None:
     except (NasError, OSError) as error:
         mailbox.fail(error)
         raise
-    except torch.OutOfMemoryError as error:
+    except torch.cuda.OutOfMemoryError as error:
         mailbox.fail(ExecutorError(f"a worker ran out of memory while training: {error}"))
         raise
 

@@ -113,6 +113,7 @@ class Evaluator:
 
         Raises:
             DivergedError: when a loss of the network's training is not finite.
+            TooLargeError: when that does not fit into the memory of the graphics card.
         """
 
         def with_weights(model: Supernet) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from nas.request.spec import SearchSpec
+from nas.run.training_memory import network_need
 from search_spaces.architecture import Architecture
 from supernet.building import build_network
 from supernet.extraction import StandAlone, Supernet
@@ -57,6 +58,7 @@ def trainer_of(
         folder=checkpoints,
         teacher=teacher,
         learnt=spec.start is not None,
+        need=network_need(spec, network.architecture, settings),
     )
 
 
@@ -78,6 +80,7 @@ def trained_alone(
 
     Raises:
         DivergedError: when a loss of the training is not finite.
+        TooLargeError: when it does not fit into the memory of the graphics card.
     """
     if number:
         spec = spec.model_copy(update={"seed": mixed_seed(spec.seed, number)})

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from nas.run.opened import PROBES, OpenedRun
+from nas.run.training_memory import supernet_need
 from search_spaces.operators import sample_distinct
 from supernet.building import build_supernet
 from supernet.training.checkpoint import CheckpointFolder
@@ -42,6 +43,7 @@ def supernet_trainer(
         folder=supernet_checkpoints(run),
         group=group,
         teacher=run.teacher,
+        need=supernet_need(run.space, settings, 1 if group is None else group.size),
     )
 
 

@@ -9,6 +9,7 @@ from nas.run.evaluator import check_data
 from nas.run.evaluators.offered import OfferedCosts
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import DATA_FILE, SPACE_FILE
+from nas.run.training_memory import supernet_text
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.stages import feasibility
 from nas.stages.base import Run, size_text
@@ -17,11 +18,8 @@ from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, dump_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space
-from search_spaces.space import SearchSpace
 from search_spaces.wording import mark
-from supernet.building import supernet_params
-from supernet.training_costs import training_costs
-from supernet.training_settings import TrainingSettings
+from supernet.training.card_memory import card_bytes
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -47,7 +45,8 @@ def work(run: Run) -> Iterator[Event]:
         },
     )
     if run.computes_on.startswith("cuda") and not alone:
-        yield Note("declare", training_text(run.space, budget.supernet))
+        card = card_bytes(run.computes_on)
+        yield Note("declare", supernet_text(run.space, budget.supernet, card))
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 
@@ -63,15 +62,6 @@ def _declare_external(run: Run, offered: OfferedCosts) -> Iterator[Event]:
     run.folder.write_json(DATA_FILE, run.external_data(offered))
     told = f"; {', '.join(offered.names)} told of any network" if offered.names else ""
     yield Progress("declare", 1, 1, f"{size_text(run.domain)} networks{told}")
-
-
-def training_text(space: SearchSpace, settings: TrainingSettings) -> str:
-    """What training the supernet needs of a GPU, in a sentence."""
-    costs = training_costs(space, supernet_params(space), settings)
-    text = f"training the supernet needs about {costs.memory_bytes / 1e9:.1f} GB on a GPU"
-    if costs.updates:
-        text += f" and {costs.hours():.1f} hours of one A100"
-    return f"{text}, see nas space estimate"
 
 
 def _check_size(space: GenotypeSpace) -> None:

@@ -10,6 +10,7 @@ from nas.run.duration import CHECK, UPDATE, Asked, Part, Plan
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HISTORY_FILE
 from nas.run.supernet_training import supernet_checkpoints, training_losses
+from nas.run.training_memory import parts_text
 from nas.stages.base import Run
 from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport
@@ -21,6 +22,8 @@ def work(run: Run) -> Iterator[Event]:
         if isinstance(report, Note):
             yield report
             continue
+        if report.parts:
+            yield Note("supernet", parts_text(report.parts))
         message = _training_message(report)
         yield Progress("supernet", report.epoch, report.epochs, message, training_losses(report))
     checkpoints = supernet_checkpoints(run)

@@ -3,7 +3,8 @@
 One update trains every network the sampler draws, one after the other, and steps once on the mean
 of their gradients; a label counts the same in whichever batch of an update it stands. Everything
 random follows from the seed and the epoch alone, so that a training that goes on from a checkpoint
-ends in the same weights.
+ends in the same weights. An update that does not fit into the memory of a graphics card is done
+again, its batches cut into parts whose gradients are added up; so are all that follow.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
-from search_spaces.errors import DivergedError, UsageError
+from search_spaces.errors import DivergedError, TooLargeError, UsageError
 from search_spaces.turns import give_way
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
@@ -29,6 +30,14 @@ from supernet.slices import Slices
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.training.averaging import WeightAverages
+from supernet.training.card_memory import (
+    Need,
+    OutOfMemoryError,
+    generator_states,
+    give_back,
+    put_back,
+    too_large,
+)
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.gradients import add_gradients
 from supernet.training.parallel import Group
@@ -49,6 +58,8 @@ class EpochReport:
         probe_losses: validation losses of the probe networks, or () when not checked.
         tau: Kendall's tau of those with the check before; NaN at the first check.
         stopped: whether the ranking-stability stop ended the training here.
+        parts: that each batch is cut into from now on, where less did not fit into the memory in
+            this epoch; 0 where nothing has changed.
     """
 
     epoch: int
@@ -57,6 +68,7 @@ class EpochReport:
     probe_losses: tuple[float, ...] = ()
     tau: float = math.nan
     stopped: bool = False
+    parts: int = 0
 
 
 class Trainer:
@@ -77,6 +89,7 @@ class Trainer:
             has no soft labels.
         learnt: whether the first weights are worth keeping: they are checked before the first
             update, and are the best as long as nothing is better.
+        need: of memory, which is told where a training does not fit.
 
     Attributes:
         history: one line per epoch: epoch, train_loss, probe_loss (mean validation loss of the
@@ -97,10 +110,12 @@ class Trainer:
         group: Group | None = None,
         teacher: StandAlone | None = None,
         learnt: bool = False,
+        need: Need | None = None,
     ) -> None:
         taught = teacher is not None and task.teachable
         self._teacher = teacher.to(device) if teacher is not None and taught else None
         self._learnt = learnt
+        self._need = need
         self._raw = model.to(device)
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):
@@ -126,6 +141,8 @@ class Trainer:
         self._updates = 0
         self._within = 0  # updates of the epoch that is going on, and the sum of their losses
         self._loss_sum = 0.0
+        self._parts = 1  # of each batch, and how many of them a report has told
+        self._parts_told = 1
         self._stable = 0
         self._reached = False  # whether the last epoch's loss was below `stop_loss`
         self._losses: tuple[float, ...] = ()
@@ -149,6 +166,8 @@ class Trainer:
             DivergedError: at the first loss that is not finite.
             DamagedRunError: when the last checkpoint cannot be read.
             UsageError: when the ranks of a group see different checkpoints.
+            TooLargeError: when the device's memory is too small for an update, however its batches
+                are cut.
         """
         self._resume()
         if self._learnt and not self._updates:
@@ -158,15 +177,18 @@ class Trainer:
             self._epoch += 1
             self._reached = train_loss < self._settings.stop_loss
             self._averages.after_epoch()
+            parts = self._new_parts()
             if not self._ended() and self._epoch % self._settings.check_every:
                 self._remember(train_loss, None, math.nan)
-                yield EpochReport(self._epoch, self._epochs(), train_loss)
+                yield EpochReport(self._epoch, self._epochs(), train_loss, parts=parts)
                 continue
             tau = self._check()
             self._remember(train_loss, float(np.mean(self._losses)), tau)
             stopped = self._stable >= STABLE_CHECKS
             self._save()
-            yield EpochReport(self._epoch, self._epochs(), train_loss, self._losses, tau, stopped)
+            yield EpochReport(
+                self._epoch, self._epochs(), train_loss, self._losses, tau, stopped, parts
+            )
 
     def loss_at(self, share: float) -> float | None:
         """The probes' mean validation loss at the first check from a share of the training on.
@@ -264,13 +286,11 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         networks = self._sampler.draw()
-        self._optimizer.zero_grad(set_to_none=True)
-        self._slices.begin()
-        sums = self._backward(batches, networks)
-        self._group.add_up(self._raw.parameters())
-        if self._settings.clip_norm > 0.0:
-            nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
-        self._optimizer.step()
+        sums = self._fitting(batches, networks)
+        try:
+            self._step()
+        except OutOfMemoryError as error:  # with smaller parts it would be the same
+            raise self._too_large("the step of the optimiser") from error
         # Read behind all that was asked of the device: the only time that an update waits for it.
         losses = self._group.sum(sums)
         _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
@@ -278,10 +298,41 @@ class Trainer:
         self._averages.after_update()
         return float(np.mean(losses))
 
+    def _fitting(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> Tensor:
+        """As `_backward`, in as many parts as the memory wants; the other ranks wait meanwhile."""
+        states = generator_states(self._device)
+        while True:
+            self._optimizer.zero_grad(set_to_none=True)
+            self._slices.begin()
+            try:
+                return self._backward(batches, networks)
+            except OutOfMemoryError:
+                pass  # with its traceback ends what the update held
+            give_back()
+            if self._parts >= max(len(batch) for batch in batches):
+                raise self._too_large("a single example of a batch")
+            self._parts *= 2
+            put_back(states, self._device)
+
+    def _step(self) -> None:
+        self._group.add_up(self._raw.parameters())
+        if self._settings.clip_norm > 0.0:
+            nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
+        self._optimizer.step()
+
+    def _too_large(self, what: str) -> TooLargeError:
+        return too_large(what, self._task, self._settings, self._device, self._need)
+
+    def _new_parts(self) -> int:
+        """After an epoch: the parts of a batch on all ranks, where they have become more."""
+        self._parts = self._group.largest(self._parts)
+        before, self._parts_told = self._parts_told, self._parts
+        return self._parts if self._parts > before else 0
+
     def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> Tensor:
         """This rank's part of the gradients, and of each network's loss on all labels."""
         losses = torch.zeros(len(networks), dtype=torch.float64, device=self._device)
-        for share in self._group.shares(batches):
+        for share in self._group.shares(batches, self._parts):
             losses += add_gradients(
                 self._task,
                 self._raw,
@@ -332,6 +383,8 @@ class Trainer:
             "updates": self._updates,
             "within": self._within,
             "loss_sum": self._loss_sum,
+            "parts": self._parts,
+            "parts_told": self._parts_told,
             "averages": self._averages.state(),
             "stable": self._stable,
             "reached": self._reached,
@@ -364,6 +417,7 @@ class Trainer:
             self._sampler.draw()
         self._epoch, self._updates = state["epoch"], state["updates"]
         self._within, self._loss_sum = state.get("within", 0), state.get("loss_sum", 0.0)
+        self._parts, self._parts_told = state.get("parts", 1), state.get("parts_told", 1)
 
 
 def _check_finite(losses: Sequence[float], networks: Sequence[Architecture], what: str) -> None:

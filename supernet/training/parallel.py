@@ -58,28 +58,28 @@ class Group:
     rank = 0
     size = 1
 
-    def shares(self, batches: Sequence[Divisible]) -> list[Share]:
+    def shares(self, batches: Sequence[Divisible], parts: int = 1) -> list[Share]:
         """What this rank computes of an update.
 
         As many batches as go round are handed out whole, which wastes nothing on short rows; each
         of the others is cut by rows. A rank for which no row is left takes one with no weight, so
         that every rank has gradients of the same parameters.
 
+        Args:
+            batches: of the update.
+            parts: that each batch of this rank is cut into besides, as far as it has rows; they are
+                computed one after the other.
+
         Source: a label counts the same in whichever batch of an update it stands, as in fairseq,
         which divides the sum over all batches and workers by all tokens.
         """
         total = sum(batch.num_labels for batch in batches)
         whole = len(batches) // self.size * self.size
-        mine = batches[self.rank : whole : self.size]
-        return [Share(batch, batch.num_labels / total) for batch in mine] + [
-            self._cut(batch, total) for batch in batches[whole:]
+        mine = [
+            Share(one, one.num_labels / total) for one in batches[self.rank : whole : self.size]
         ]
-
-    def _cut(self, batch: Divisible, total: int) -> Share:
-        if self.rank >= len(batch):
-            return Share(batch.part(slice(0, 1)), 0.0)
-        part = batch.part(slice(self.rank, None, self.size))
-        return Share(part, part.num_labels / total)
+        mine += [_cut(one, self.rank, self.size, total) for one in batches[whole:]]
+        return [piece for share in mine for piece in _pieces(share, parts, total)]
 
     def add_up(self, parameters: Iterable[Tensor]) -> None:
         """Replace the gradients of parameters by their sum over the group."""
@@ -91,6 +91,10 @@ class Group:
     def agrees(self, value: int) -> bool:
         """Whether all ranks have the same number."""
         return True
+
+    def largest(self, value: int) -> int:
+        """The largest of the numbers that the ranks have."""
+        return value
 
 
 class ProcessGroup(Group):
@@ -121,10 +125,18 @@ class ProcessGroup(Group):
 
     def agrees(self, value: int) -> bool:
         """See `Group.agrees`."""
-        ends = torch.tensor([value, -value], dtype=torch.int64, device=self._device)
+        return self._most(value, -value) == [value, -value]
+
+    def largest(self, value: int) -> int:
+        """See `Group.largest`."""
+        return self._most(value)[0]
+
+    def _most(self, *values: int) -> list[int]:
+        most = torch.tensor(values, dtype=torch.int64, device=self._device)
         with self._together():
-            dist.all_reduce(ends, op=dist.ReduceOp.MAX)
-        return ends.tolist() == [value, -value]
+            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        found: list[int] = most.tolist()
+        return found
 
     def _together(self) -> AbstractContextManager[None]:
         """While ranks wait for each other: one that gives way must not have the others keep on.
@@ -132,6 +144,22 @@ class ProcessGroup(Group):
         Ranks on graphics cards have one each, which they do not give way on for each other.
         """
         return waiting() if self._device == "cpu" else nullcontext()
+
+
+def _cut(batch: Divisible, number: int, size: int, total: int) -> Share:
+    """One of `size` parts of a batch, of an update with so many labels."""
+    if number >= len(batch):
+        return Share(batch.part(slice(0, 1)), 0.0)
+    part = batch.part(slice(number, None, size))
+    return Share(part, part.num_labels / total)
+
+
+def _pieces(share: Share, parts: int, total: int) -> list[Share]:
+    """A share in so many parts, as far as it has rows; one without weight has a single one."""
+    size = 1 if parts == 1 else min(parts, len(share.batch))
+    if size == 1:
+        return [share]
+    return [_cut(share.batch, number, size, total) for number in range(size)]
 
 
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:

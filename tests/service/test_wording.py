@@ -24,6 +24,7 @@ from nas.run.events import DurationTold, Event, Note
 from nas.run.folder import RunFolder, resuming
 from nas.run.stage_runner import stage_events
 from nas.run.stages import Stage
+from nas.run.training_memory import parts_text, shortage_text, supernet_text
 from nas.search.doubtful import (
     WHAT_TO_DO_THERE,
     disturbances,
@@ -37,7 +38,6 @@ from nas.search.front import FrontEntry
 from nas.search.pruning.prune import UNKNOWN_ERROR, PruningSettings, _distrust
 from nas.search.ranking.report_card import Fidelity, ReportCard
 from nas.stages.base import Run
-from nas.stages.declare import training_text
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
@@ -241,9 +241,12 @@ def made(folder: Path) -> dict[str, list[str | None]]:
             UNKNOWN_ERROR,
             _distrust(ReportCard("linear", 12, 3, wrong, {}, {}, (), {}), PruningSettings()),
         ],
-        "nas/stages/declare.py: training_text(run.space, budget.supernet)": [
-            training_text(space, budget_for(space, "smoke", {}).supernet)
+        "nas/stages/declare.py: supernet_text(run.space, budget.supernet, card)": [
+            supernet_text(space, budget_for(space, "smoke", {}).supernet, 1)
         ],
+        "nas/stages/supernet.py: parts_text(report.parts)": [parts_text(4)],
+        "nas/executors/retraining/stage.py: parts_text(report.parts)": [parts_text(4)],
+        "nas/executors/retraining/stage.py: shortage": [_shortage(run)],
         "nas/stages/base.py: item": of_nodes,
         "nas/executors/ray_train.py: item.sentence": of_nodes,
         "nas/executors/ray_retrain.py: sentence": of_nodes,
@@ -253,6 +256,12 @@ def made(folder: Path) -> dict[str, list[str | None]]:
         ],
         "nas/executors/retraining/stage.py: problem": [shortfall_and_advice(ENTRY, 9.0, "a run")],
     }
+
+
+def _shortage(run: RunFolder) -> str | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nas.run.training_memory.card_bytes", lambda device: 1)
+        return shortage_text(run.spec, SMALL, run.spec.budget.retrain)
 
 
 def test_no_note_names_an_option_to_those_who_do_not_type_commands(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from supernet.training.parallel import Group, ProcessGroup
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
 from tests.support.task_cases import KINDS, SEGMENT, SPACES, networks_of, supernet_of, task_of
+from tests.support.tight_memory import tighten
 
 SHORT = TrainingSettings(
     epochs=2,
@@ -85,6 +86,7 @@ def work(rank: int, size: int, where: str) -> None:
         reports = [report.train_loss for report in whole.run()]
         found[kind] = {"train": reports, "probes": whole._losses, "history": whole.history}
         found[kind]["sum"] = weight_sum(whole)
+    found["tight"] = _tight(group)
     found["resumed"] = _resumed(folder, group)
     found["diverged"] = _told(lambda: _diverging(group))
     found["apart"] = _told(lambda: _apart(folder, group))
@@ -105,6 +107,20 @@ def _train_run(rank: int, size: int, folder: str, store: str) -> None:
     for _ in supernet_trainer(shared_run(folder), group=ProcessGroup()).run():
         pass
     dist.destroy_process_group()
+
+
+def _tight(group: Group) -> dict[str, Any]:
+    """Only the last rank has too little memory for more than two rows at a time."""
+    training = trainer("translation", group=group)
+    refused = tighten(training, 2 if group.rank == group.size - 1 else 1000)
+    reports = list(training.run())
+    return {
+        "train": [report.train_loss for report in reports],
+        "told": [report.parts for report in reports],
+        "parts": training._parts,
+        "refused": len(refused),
+        "sum": weight_sum(training),
+    }
 
 
 def _resumed(folder: Path, group: Group) -> list[float]:

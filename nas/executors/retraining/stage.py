@@ -19,6 +19,7 @@ from nas.run.opened import OpenedRun
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
 from nas.run.supernet_training import training_losses
+from nas.run.training_memory import parts_text, shortage_text
 from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
@@ -117,7 +118,10 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
     checkpoints = _checkpoints(run, entry)
     network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
-    yield from (_progress(stage, report) for report in trainer.run())
+    if shortage := shortage_text(run.spec, entry.architecture, run.spec.budget.retrain):
+        yield Note(stage, shortage)
+    for report in trainer.run():
+        yield from _told(stage, report)
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
     finish(run, entry, network, len(trainer.history))
@@ -129,11 +133,13 @@ def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
     return CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
 
 
-def _progress(stage: str, report: EpochReport) -> Progress:
+def _told(stage: str, report: EpochReport) -> Iterator[Event]:
+    if report.parts:
+        yield Note(stage, parts_text(report.parts))
     message = f"loss {report.train_loss:.3f}"
     if report.probe_losses:
         message += f", validation {report.probe_losses[0]:.3f}"
-    return Progress(stage, report.epoch, report.epochs, message, training_losses(report))
+    yield Progress(stage, report.epoch, report.epochs, message, training_losses(report))
 
 
 def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]:
@@ -143,8 +149,8 @@ def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]
     trained already has the loss that it ended with.
 
     Yields:
-        Its progress; the last one tells the validation loss there under `REACHED`, and nothing
-        where the training diverged.
+        Its progress, and notes on its memory; the last event tells the validation loss there under
+        `REACHED`, and nothing where the training diverged.
     """
     entry = pick(read_front(run.folder), network_id)
     stage = RETRAIN + entry.id
@@ -156,7 +162,7 @@ def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]
     try:
         running = trainer.run()
         while (loss := trainer.loss_at(share)) is None:
-            yield _progress(stage, next(running))
+            yield from _told(stage, next(running))
     except DivergedError as error:
         yield Progress(stage, 0, 0, str(error))
         return

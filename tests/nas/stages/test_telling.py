@@ -42,7 +42,7 @@ from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
 from nas.stages.pipeline import run_search
 from nas.stages.telling import duration_of, plan_of
-from search_spaces.errors import DataError
+from search_spaces.errors import DataError, TooLargeError
 from search_spaces.loading import dump_space, load_space
 from supernet.training.sampling import SingleNetwork
 from tests.support.cli_fakes import SMALL
@@ -225,6 +225,7 @@ def test_a_run_that_goes_on_keeps_what_was_told_first(
         (DataError("a file is gone"), "a file is gone"),
         (OSError("no room"), "no room"),
         (MemoryError(), "the memory does not suffice"),
+        (TooLargeError("the training does not fit"), "the memory does not suffice"),
         (torch.OutOfMemoryError("2.0 GiB are wanted"), "the memory does not suffice"),
         (RuntimeError("DefaultCPUAllocator: can't allocate"), "the memory does not suffice"),
     ],

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from nas.console.app import app
-from nas.stages.declare import training_text
+from nas.run.training_memory import supernet_text
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space, parse_space
-from search_spaces.operators import largest
+from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet, supernet_params
 from supernet.decoder import ElasticDecoder
@@ -175,7 +175,22 @@ def test_positions_of_a_batch() -> None:
     assert batch_positions(load_space("vit-small"), images) == (2 * 197, 197)
 
 
+def test_a_network_alone_needs_its_own_memory() -> None:
+    space = small()
+    (least,) = space.decode(smallest(space))
+    every = training_costs(space, 10**6, SETTINGS)
+    big, little = (
+        training_costs(space, 10**6, SETTINGS, network=one) for one in (largest_of(space), least)
+    )
+    assert big.memory_bytes == every.memory_bytes > little.memory_bytes
+    sandwich = replace(SETTINGS, sampling="sandwich", num_random=2)
+    trained = training_costs(space, 10**6, sandwich)
+    assert trained.operations == 4 * big.operations > 4 * little.operations
+    alone = training_costs(space, 10**6, sandwich, network=largest_of(space))
+    assert alone.operations == big.operations
+
+
 def test_a_search_on_a_gpu_is_told_before_it_starts() -> None:
-    told = training_text(small(), SETTINGS)
+    told = supernet_text(small(), SETTINGS)
     assert "needs about 0." in told and "hours of one A100" in told
-    assert "hours" not in training_text(load_space("digits"), TrainingSettings())
+    assert "hours" not in supernet_text(load_space("digits"), TrainingSettings())

@@ -64,10 +64,14 @@ def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
 
 
 @each_kind
-@pytest.mark.parametrize(("size", "count"), [(2, 3), (3, 2), (40, 1)])
-def test_the_shares_of_all_ranks_make_the_update(kind: str, size: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "count", "parts"), [(2, 3, 1), (3, 2, 1), (40, 1, 1), (1, 2, 2), (2, 3, 3), (1, 1, 64)]
+)
+def test_the_shares_of_all_ranks_make_the_update(
+    kind: str, size: int, count: int, parts: int
+) -> None:
     batches = batches_of(kind, count)
-    shares = [share for rank in range(size) for share in Rank(rank, size).shares(batches)]
+    shares = [share for rank in range(size) for share in Rank(rank, size).shares(batches, parts)]
     alone, losses = gradients(kind, Group().shares(batches))
     together, sums = gradients(kind, shares)
     assert same(alone, together) and sums == pytest.approx(losses, rel=1e-5)
@@ -102,6 +106,17 @@ def test_batches_that_go_round_are_not_cut() -> None:
     assert [one[0].weight for one in shares] == wanted[:2]
     assert sum(len(one[1].batch) for one in shares) == len(batches[2])
     assert sum(one[1].weight for one in shares) == pytest.approx(wanted[2])
+
+
+def test_a_share_has_no_more_parts_than_rows() -> None:
+    batches = batches_of("translation", 2)
+    rows = [len(batch) for batch in batches]
+    for parts in (1, 2, max(rows) + 1):
+        found = Group().shares(batches, parts)
+        assert len(found) == sum(min(parts, count) for count in rows)
+        assert sum(len(one.batch) for one in found) == sum(rows)
+        assert sum(one.weight for one in found) == pytest.approx(1.0)
+    assert [one.weight for one in Rank(9_999, 10_000).shares(batches[:1], 4)] == [0.0]
 
 
 @pytest.mark.parametrize("kind", ["translation", "language_modelling"])
@@ -199,6 +214,17 @@ def test_what_one_rank_sees_ends_them_all_in_the_same_words(group: list[dict[str
     assert "DivergedError: the loss became nan in update 0" in group[0]["diverged"]
     assert group[0]["apart"] == group[1]["apart"]
     assert "UsageError" in group[0]["apart"] and "put the run folder" in group[0]["apart"]
+
+
+def test_what_one_rank_cannot_hold_it_does_in_parts(group: list[dict[str, Any]]) -> None:
+    """The other one does its share as a whole in the first epoch, and then as many parts."""
+    alone = trainer("translation")
+    losses = [report.train_loss for report in alone.run()]
+    for rank in group:
+        assert rank["tight"]["train"] == pytest.approx(losses, rel=1e-4)
+        assert rank["tight"]["told"] == [rank["tight"]["parts"], 0]
+    assert group[0]["tight"] | {"refused": 0} == group[1]["tight"] | {"refused": 0}
+    assert group[0]["tight"]["refused"] == 0 < group[1]["tight"]["refused"]
 
 
 def test_the_ranks_know_themselves(group: list[dict[str, Any]]) -> None:
