@@ -2,6 +2,11 @@
 
 import importlib.metadata
 
+from nas.run.allocator import use_expandable_segments
+
+# Every process of a run comes through here first, those of Ray and of a service too.
+use_expandable_segments()
+
 
 def version() -> str:
     """The version of the installed distribution."""
