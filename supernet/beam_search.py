@@ -213,7 +213,6 @@ def beam_search(
     return _texts([_best(ended, width) for ended in finished])
 
 
-@torch.inference_mode()
 def write_exactly(
     step: Step[StateT],
     state: StateT,
@@ -228,7 +227,9 @@ def write_exactly(
 ) -> tuple[Tensor, Tensor]:
     """The best texts of one length, without waiting for the device once.
 
-    They are those of `beam_search` where `length` is both the least and the most.
+    They are those of `beam_search` where `length` is both the least and the most. Call it without
+    gradients; under autocast with ``no_grad``, for in inference mode that casts weights anew for
+    every token.
 
     Args:
         step: as for `beam_search`, and so the rest.
