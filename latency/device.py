@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import json
 import os
 import platform
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.json_text import read_as
 from search_spaces.wording import mark
 
+T = TypeVar("T")
 DeviceKind = Literal["cpu", "cuda"]
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -118,9 +123,63 @@ def clock_mhz(device: str) -> float | None:
         return _cpu_clock_mhz()
     import torch
 
+    return _from_driver(lambda: float(torch.cuda.clock_rate(device)))
+
+
+@dataclass(frozen=True, slots=True)
+class CardState:
+    """What slows a graphics card down, each None where it cannot be read.
+
+    Attributes:
+        celsius: its temperature.
+        throttled: why it runs slower than its clocks and its power limit allow, ``hw thermal
+            slowdown``; several with commas, empty where nothing does that.
+    """
+
+    celsius: float | None = None
+    throttled: str | None = None
+
+
+# Bits of nvml's reasons that make a card slower than it is as a rule: heat, or a supply that does
+# not give the power it should. The other ones are how it always works: nothing to do, clocks or a
+# power limit that were set, which large products reach on a card in order.
+THROTTLING = {
+    0x08: "hw slowdown",
+    0x20: "sw thermal slowdown",
+    0x40: "hw thermal slowdown",
+    0x80: "hw power brake slowdown",
+}
+
+
+def card_state(device: str) -> CardState:
+    """Temperature and throttling of a graphics card now; nothing is known of a processor."""
+    if device == "cpu":
+        return CardState()
+    import torch
+
+    celsius = _from_driver(lambda: float(torch.cuda.temperature(device)))
+    return CardState(celsius, _from_driver(lambda: _throttled(device)))
+
+
+def _throttled(device: str) -> str:
+    import torch
+
+    nvml = importlib.import_module("pynvml")
+    nvml.nvmlInit()
+    card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    reasons = int((ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(card))
+    return ", ".join(text for bit, text in THROTTLING.items() if reasons & bit)
+
+
+def _from_driver(read: Callable[[], T]) -> T | None:
+    """What the driver of a graphics card tells; None where it does not, or nobody can ask it."""
+    refused: list[type[Exception]] = [RuntimeError, ImportError, AttributeError]
+    if "pynvml" in sys.modules or importlib.util.find_spec("pynvml") is not None:
+        refused.append(importlib.import_module("pynvml").NVMLError)
     try:
-        return float(torch.cuda.clock_rate(device))
-    except (RuntimeError, ImportError):  # torch asks a driver library that may not be there
+        return read()
+    except tuple(refused):
         return None
 
 

@@ -1,8 +1,9 @@
 """What else a machine did while something was timed on it: the work of others, waiting, the clock.
 
-Three readings that cost microseconds, each None where the system does not tell. What one of them
-misses another one sees: others' work on a sibling of our core takes nothing from us that a
-scheduler would count, and in a container ``/proc/stat`` may speak of more cores than are ours.
+Readings that cost microseconds (of a graphics card, milliseconds), each None where the system does
+not tell. What one of them misses another one sees: others' work on a sibling of our core takes
+nothing from us that a scheduler would count, and in a container ``/proc/stat`` may speak of more
+cores than are ours.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from latency.device import clock_mhz
+from latency.device import card_state, clock_mhz
 from search_spaces.json_text import read_as
 
 PROC = Path("/proc")
@@ -32,6 +33,14 @@ QUIET_SLICE_S = 0.25
 QUIET_SLICES = 2
 
 
+CARD_FIELDS = ("celsius", "throttled")
+
+
+def without_unknown(values: Mapping[str, Any], *optional: str) -> dict[str, Any]:
+    """The values without those of these names that are None."""
+    return {key: one for key, one in values.items() if one is not None or key not in optional}
+
+
 @dataclass(frozen=True, slots=True)
 class MachineState:
     """What a machine did during a session of the timer.
@@ -43,16 +52,21 @@ class MachineState:
         waited: share of the time in which this process had work and no core for it, at least 0,
             all threads added up.
         clock_mhz: clock frequency at the end.
+        celsius: temperature of a graphics card at the end.
+        throttled: why a graphics card was slower then than it is as a rule, see
+            `latency.device.CardState`; empty where nothing slowed it down.
     """
 
     seconds: float = 0.0
     others: float | None = None
     waited: float | None = None
     clock_mhz: float | None = None
+    celsius: float | None = None
+    throttled: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields by name."""
-        return asdict(self)
+        """All fields by name; what is known of graphics cards alone, where it is known."""
+        return without_unknown(asdict(self), *CARD_FIELDS)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -70,6 +84,8 @@ class MachineState:
             waited: share of the time that a thread may have waited for a core.
             others: cores that others may have kept busy beyond those that were free.
         """
+        if self.throttled:
+            return f"the graphics card throttled ({self.throttled})"
         if self.waited is not None and self.waited > waited * threads:
             return f"this process waited for a core for {self.waited:.0%} of the time"
         # The kernel counts others' work in ticks, of which each core may be one wrong at each end.
@@ -120,7 +136,8 @@ class Watch:
             # A thread that has come since then began at 0; one that has gone tells no more.
             total = sum(waits_now[key] - waits.get(key, 0) for key in waits_now)
             waited = round(max(0, total) / 1e9 / seconds, 4)
-        return MachineState(round(seconds, 4), others, waited, clock_mhz(self.device))
+        clock, card = clock_mhz(self.device), card_state(self.device)
+        return MachineState(round(seconds, 4), others, waited, clock, card.celsius, card.throttled)
 
     def _read(self) -> tuple[float, float, float | None, dict[str, int]]:
         return time.perf_counter(), time.process_time(), self._busy_s(), self._waits_ns()

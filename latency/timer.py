@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
-from latency.timing import Timing
+from latency.timing import HostShare, Timing
 from latency.workload import Dtype
 from search_spaces.errors import UsageError
 
@@ -118,6 +119,37 @@ def time_beside(
     return copies, [timing for place, timing in enumerate(timings) if place not in places]
 
 
+def host_share(
+    call: Call,
+    device: str,
+    *,
+    dtype: Dtype = "float32",
+    repeats: int = 11,
+    clock: Clock = time.perf_counter,
+) -> HostShare:
+    """Time a call on a CUDA device until it returns and until it is done, medians.
+
+    Args:
+        call: see `time_calls`.
+        device: ``cuda`` or ``cuda:N``.
+        dtype: see `time_calls`.
+        repeats: calls that are timed, at least 1; one that is not comes before them.
+        clock: seconds that only grow.
+    """
+    times: list[tuple[float, float]] = []
+    with _quiet(device, dtype):
+        call()
+        for _ in range(repeats):
+            _synchronise(device)
+            start = clock()
+            call()
+            returned = clock()
+            _synchronise(device)
+            times.append((1000 * (returned - start), 1000 * (clock() - start)))
+    host_ms, total_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    return HostShare(host_ms, total_ms)
+
+
 @contextmanager
 def timed_module(module: nn.Module, *inputs: Any, **options: Any) -> Iterator[Call]:
     """A call of `module` on the inputs, in eval mode as long as the context is open.
@@ -135,12 +167,24 @@ def timed_module(module: nn.Module, *inputs: Any, **options: Any) -> Iterator[Ca
 
 
 @contextmanager
+def inference(device: str, dtype: Dtype) -> Iterator[None]:
+    """What calls run in while they are timed: no gradients, and autocast for ``bfloat16``."""
+    with torch.inference_mode(), in_precision(device, dtype):
+        yield
+
+
+def in_precision(device: str, dtype: Dtype) -> AbstractContextManager[object]:
+    """Autocast for ``bfloat16``, on the device."""
+    if dtype == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+@contextmanager
 def _quiet(device: str, dtype: Dtype) -> Iterator[None]:
     collecting = gc.isenabled()
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        if dtype == "bfloat16":
-            stack.enter_context(torch.autocast(torch.device(device).type, torch.bfloat16))
+        stack.enter_context(inference(device, dtype))
         gc.collect()
         gc.disable()
         if collecting:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -57,6 +59,42 @@ class Timing:
             device: the label of the device's fingerprint.
         """
         return Measurement("latency_ms", self.median_ms, self.iqr_ms, self.count, "ms", device)
+
+
+@dataclass(frozen=True, slots=True)
+class HostShare:
+    """How much of a call is the host's.
+
+    Attributes:
+        host_ms: until the call has returned, which launches its work. Waiting is in it: for what is
+            read from the device, and for a place where about a thousand operations wait there. So
+            it is more than the host's own work where a device has very much to do.
+        total_ms: until the device has done it all.
+    """
+
+    host_ms: float
+    total_ms: float
+
+    @property
+    def share(self) -> float:
+        """Of the whole, at most 1: near 1 a faster device would not make the call faster."""
+        return min(1.0, self.host_ms / self.total_ms)
+
+    def to_json(self) -> dict[str, float]:
+        """All fields by name."""
+        return {"host_ms": round(self.host_ms, 6), "total_ms": round(self.total_ms, 6)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: when it is something else.
+        """
+        made = cls(float(data["host_ms"]), float(data["total_ms"]))
+        if not 0 <= made.host_ms < math.inf or not 0 < made.total_ms < math.inf:
+            raise ValueError(f"no times: {made.host_ms} and {made.total_ms} ms")
+        return made
 
 
 def median_copy(copies: Sequence[Timing]) -> Timing:

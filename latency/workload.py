@@ -14,10 +14,12 @@ from search_spaces.errors import UsageError
 Dtype = Literal["float32", "bfloat16"]
 Mode = Literal["forward", "generate", "decode", "prefill"]
 Allocator = Literal["live", "paged"]
+Runtime = Literal["eager", "graph", "compile"]
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 MODES: tuple[Mode, ...] = get_args(Mode)
 ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
+RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 # What a network does behind a context, besides reading it: see `Workload.timed_as`.
 BEHIND_CONTEXT: tuple[Mode, ...] = ("decode", "prefill")
 
@@ -30,6 +32,7 @@ _FIELD_OF_KEY = {
     "mode": "mode",
     "context": "context",
     "allocator": "allocator",
+    "runtime": "runtime",
 }
 _SIZES = ("batch", "source", "target", "beam", "context")
 _OPTIONAL = ("target", "beam", "context")
@@ -55,10 +58,12 @@ class Workload:
         allocator: how the state of a decoder lies in memory, which nothing but its bytes depends
             on, see `search_spaces.costs.states`: ``live`` tensors, which None stands for, or
             ``paged``.
+        runtime: how operations reach the device: ``eager``, one by one, which is kept as None;
+            ``graph``, as one CUDA graph; or ``compile``, by torch's compiler.
 
     Raises:
         UsageError: on construction, for a size below 1, an unknown name, a beam without
-            ``generate``, or ``generate`` without a target length.
+            ``generate``, ``generate`` without a target length, or ``compile`` with it.
     """
 
     batch: int
@@ -69,6 +74,7 @@ class Workload:
     mode: Mode = "forward"
     context: int | None = None
     allocator: Allocator | None = None
+    runtime: Runtime | None = None
 
     def __post_init__(self) -> None:
         for key in _SIZES:
@@ -77,10 +83,19 @@ class Workload:
         _check_name("mode", self.mode, MODES)
         if self.allocator is not None:
             _check_name("allocator", self.allocator, ALLOCATORS)
+        if self.runtime is not None:
+            _check_name("runtime", self.runtime, RUNTIMES)
+        if self.runtime == "eager":
+            object.__setattr__(self, "runtime", None)
         if self.mode == "generate" and self.target_length is None:
             raise UsageError("a workload with mode=generate needs a length: add target=30")
         if self.beam is not None and self.mode != "generate":
             raise UsageError(f"beam={self.beam} needs mode=generate; given mode={self.mode}")
+        if self.runtime == "compile" and self.mode == "generate":
+            raise UsageError(
+                "runtime=compile is for calls of one size, and every token of mode=generate is a "
+                "call of another one; leave out runtime, or write runtime=graph on a graphics card"
+            )
 
     @classmethod
     def parse(cls, text: str, defaults: Mapping[str, Any] | None = None) -> Self:
@@ -105,7 +120,7 @@ class Workload:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read batch, source, target, beam, dtype, mode, context and allocator.
+        """Read batch, source, target, beam, dtype, mode, context, allocator and runtime.
 
         `batch` defaults to 1; a beam without a mode means ``generate``.
 
@@ -154,9 +169,13 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Text for people: ``batch 1, source 30, target 30, beam 5, float32, generate``."""
+        """Text for people: ``batch 1, source 30, target 30, beam 5, float32, generate``.
+
+        A runtime other than ``eager`` comes last.
+        """
         sizes = [f"{key} {value}" for key, value in self.to_json().items() if key in _SIZES]
-        return ", ".join([*sizes, self.dtype, self.mode])
+        names = [self.dtype, self.mode, self.runtime]
+        return ", ".join([*sizes, *(name for name in names if name is not None)])
 
     @property
     def option(self) -> str:

@@ -1,5 +1,8 @@
 """Batched beam search over any model that decodes step by step.
 
+A graphics card is waited for as rarely as the rules allow: not at all while no hypothesis may end,
+and once for each token after that.
+
 Shapes: S sentences, K beams, V vocabulary, T tokens written so far; rows are sentence-major, so
 that the K rows of a sentence are neighbours.
 
@@ -8,6 +11,7 @@ Source: the rules are those of fairseq's sequence generator, so that numbers can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -85,6 +89,14 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True)
+class _Marks:
+    """Tokens with a meaning of their own: the end symbol, and padding, which is never written."""
+
+    eos: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Beams:
     """The hypotheses that go on.
 
@@ -97,6 +109,45 @@ class _Beams:
     sentences: list[int]
     tokens: Tensor
     scores: Tensor
+
+    @property
+    def written(self) -> int:
+        """Tokens of each hypothesis."""
+        return self.tokens.shape[2] - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The 2K best continuations of each sentence, best first, each ``(S, 2K)``.
+
+    Attributes:
+        values: their log-probabilities.
+        beams: the hypotheses that they continue.
+        tokens: what they write.
+    """
+
+    values: Tensor
+    beams: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A hypothesis that has ended, whose tokens have not been read from the device.
+
+    Attributes:
+        score: what hypotheses are compared by.
+        log_probability: with that of the end symbol.
+        place: of the sentence among those of `beams`.
+        beam: its number there.
+        beams: as they were before the end symbol.
+    """
+
+    score: float
+    log_probability: float
+    place: int
+    beam: int
+    beams: _Beams
 
 
 @torch.inference_mode()
@@ -131,95 +182,188 @@ def beam_search(
     end are finished, and the first K that do not end go on.
     """
     settings = settings or BeamSettings()
-    count, width = len(source_lengths), settings.beam_size
+    marks, width = _Marks(eos, pad), settings.beam_size
     longest = [settings.longest(length, max_length) for length in source_lengths]
-    finished: list[list[Hypothesis]] = [[] for _ in range(count)]
-    scores_SK = torch.full((count, width), -torch.inf, device=device)
-    scores_SK[:, 0] = 0.0  # All beams are the same at first, so only one of them counts.
-    tokens_SKT = torch.full((count, width, 1), bos, dtype=torch.int64, device=device)
-    beams = _Beams(list(range(count)), tokens_SKT, scores_SK)
+    finished: list[list[_Ended]] = [[] for _ in source_lengths]
+    beams = _first_beams(len(source_lengths), width, bos, device)
     while beams.sentences:
-        logits, state = step(beams.tokens[:, :, -1].reshape(-1, 1), state)
-        allowed = _allowed(logits[:, -1], beams, longest, settings, eos, pad)
-        beams, rows_SK, ended = _advance(beams, allowed, eos)
-        for sentence, hypotheses in ended.items():
-            finished[sentence] += [_finish(settings, *one) for one in hypotheses]
-        written = beams.tokens.shape[2] - 1
+        least = min(settings.min_length, min(longest[one] for one in beams.sentences) - 1)
+        beams, state = _write(step, state, beams, least - beams.written, marks)
+        next_SKV, state = _next(step, state, beams)
+        before, ending = beams, beams.written >= settings.min_length
+        last = [place for place, s in enumerate(beams.sentences) if beams.written + 1 >= longest[s]]
+        found = _candidates(beams, _allowed(next_SKV, marks, ending, last))
+        beams, rows_SK = _going_on(beams, found, marks)
+        best_S, ended = _read(before, beams, found, marks, settings)
+        for one in ended:
+            finished[beams.sentences[one.place]].append(one)
         keep = [
             place
-            for place, (sentence, best) in enumerate(
-                zip(beams.sentences, beams.scores.amax(dim=1).tolist(), strict=True)
-            )
-            if not _done(settings, best, finished[sentence], written, longest[sentence])
+            for place, (sentence, best) in enumerate(zip(beams.sentences, best_S, strict=True))
+            if not _done(settings, best, finished[sentence], beams.written, longest[sentence])
         ]
         if len(keep) == len(beams.sentences):
             state = state.reorder(rows_SK.flatten())
         elif keep:
-            index = torch.tensor(keep, device=device)
+            index = _index(keep, rows_SK.device)
             state = state.reorder(rows_SK[index].flatten()).keep_sources(index)
-        beams = _kept(beams, keep)
-    return [_best(hypotheses, width) for hypotheses in finished]
+            beams = _kept(beams, keep, index)
+        else:
+            break
+    return _texts([_best(ended, width) for ended in finished])
 
 
-def _allowed(
-    logits_RV: Tensor,
-    beams: _Beams,
-    longest: list[int],
-    settings: BeamSettings,
+def write_exactly(
+    step: Step[StateT],
+    state: StateT,
+    count: int,
+    length: int,
+    *,
+    bos: int,
     eos: int,
-    pad: int,
-) -> Tensor:
-    """Log-probabilities of the next token ``(S, K, V)``, -inf where it is not allowed."""
-    written = beams.tokens.shape[2] - 1
-    next_SKV = logits_RV.float().log_softmax(dim=-1).view(*beams.scores.shape, -1)
-    end_SK = next_SKV[:, :, eos].clone()
-    next_SKV[:, :, pad] = -torch.inf
-    if written < settings.min_length:
-        next_SKV[:, :, eos] = -torch.inf
-    last = [place for place, s in enumerate(beams.sentences) if written + 1 >= longest[s]]
-    if last:  # Nothing but the end is left, also for texts below the minimum.
-        next_SKV[last] = -torch.inf
-        next_SKV[last, :, eos] = end_SK[last]
+    pad: int = 0,
+    beam_size: int,
+    device: str | torch.device = "cpu",
+) -> tuple[Tensor, Tensor]:
+    """The best texts of one length, without waiting for the device once.
+
+    They are those of `beam_search` where `length` is both the least and the most. Call it without
+    gradients; under autocast with ``no_grad``, for in inference mode that casts weights anew for
+    every token.
+
+    Args:
+        step: as for `beam_search`, and so the rest.
+        state: before the first token.
+        count: of the sentences S.
+        length: tokens of each text, end symbol included, at least 1.
+        bos: start symbol.
+        eos: end symbol.
+        pad: never written.
+        beam_size: hypotheses K that are followed at once.
+        device: where the tokens go.
+
+    Returns:
+        The tokens before the end symbol, ``(S, K, length - 1)``, and the log-probabilities with it,
+        ``(S, K)``, best first; -inf where there are fewer texts than K.
+    """
+    marks = _Marks(eos, pad)
+    beams = _first_beams(count, beam_size, bos, device)
+    beams, state = _write(step, state, beams, length - 1, marks)
+    next_SKV, _ = _next(step, state, beams)
+    found = _candidates(beams, _allowed(next_SKV, marks, True, range(count)))
+    tokens_SKT = beams.tokens[_places(beams), found.beams[:, :beam_size], 1:]
+    return tokens_SKT, found.values[:, :beam_size]
+
+
+def _first_beams(count: int, width: int, bos: int, device: str | torch.device) -> _Beams:
+    scores_SK = torch.full((count, width), -torch.inf, device=device)
+    scores_SK[:, 0] = 0.0  # All beams are the same at first, so only one of them counts.
+    tokens_SKT = torch.full((count, width, 1), bos, dtype=torch.int64, device=device)
+    return _Beams(list(range(count)), tokens_SKT, scores_SK)
+
+
+def _write(
+    step: Step[StateT], state: StateT, beams: _Beams, count: int, marks: _Marks
+) -> tuple[_Beams, StateT]:
+    """So many tokens none of which may be the end; the device is not waited for.
+
+    A sentence for which nothing else is possible goes on with a score of -inf.
+    """
+    for _ in range(count):
+        next_SKV, state = _next(step, state, beams)
+        found = _candidates(beams, _allowed(next_SKV, marks, False))
+        beams, rows_SK = _going_on(beams, found, marks)
+        state = state.reorder(rows_SK.flatten())
+    return beams, state
+
+
+def _next(step: Step[StateT], state: StateT, beams: _Beams) -> tuple[Tensor, StateT]:
+    """Log-probabilities of the next token ``(S, K, V)``, and the next state."""
+    logits, state = step(beams.tokens[:, :, -1].reshape(-1, 1), state)
+    return logits[:, -1].float().log_softmax(dim=-1).view(*beams.scores.shape, -1), state
+
+
+def _allowed(next_SKV: Tensor, marks: _Marks, ending: bool, last: Sequence[int] = ()) -> Tensor:
+    """The log-probabilities, -inf where a token is not allowed.
+
+    Args:
+        next_SKV: of the next token; changed in place.
+        marks: whose tokens may not be written.
+        ending: whether hypotheses may end.
+        last: places of sentences that have to, also where others may not.
+    """
+    end_SK = next_SKV[:, :, marks.eos].clone()
+    next_SKV[:, :, marks.pad] = -torch.inf
+    if not ending:
+        next_SKV[:, :, marks.eos] = -torch.inf
+    if len(last) == len(next_SKV):
+        next_SKV.fill_(-torch.inf)
+        next_SKV[:, :, marks.eos] = end_SK
+    elif last:
+        index = _index(last, next_SKV.device)
+        next_SKV[index] = -torch.inf
+        next_SKV[index, :, marks.eos] = end_SK[index]
     return next_SKV
 
 
-Ended = dict[int, list[tuple[list[int], float]]]
-
-
-def _advance(beams: _Beams, next_SKV: Tensor, eos: int) -> tuple[_Beams, Tensor, Ended]:
-    """One token further.
-
-    Returns:
-        The beams that go on, the rows ``(S, K)`` they continue, and by sentence the hypotheses
-        that ended, with their log-probabilities.
-    """
-    num_sentences, width, vocab = next_SKV.shape
+def _candidates(beams: _Beams, next_SKV: Tensor) -> _Candidates:
+    _, width, vocab = next_SKV.shape
     total = (beams.scores[:, :, None] + next_SKV).flatten(1)
     top = total.topk(min(2 * width, width * vocab), dim=1)
-    beam_SC, token_SC = top.indices // vocab, top.indices % vocab
-    ends_SC = (token_SC == eos) & top.values.isfinite()
-    ended: Ended = {}
-    for place, rank in ends_SC[:, :width].nonzero().tolist():
-        tokens = beams.tokens[place, beam_SC[place, rank], 1:].tolist()
-        ended.setdefault(beams.sentences[place], []).append(
-            (tokens, float(top.values[place, rank]))
-        )
+    return _Candidates(top.values, top.indices // vocab, top.indices % vocab)
+
+
+def _going_on(beams: _Beams, found: _Candidates, marks: _Marks) -> tuple[_Beams, Tensor]:
+    """The hypotheses one token further, and the rows ``(S, K)`` that they continue."""
+    width, is_end_SC = beams.scores.shape[1], found.tokens == marks.eos
     # Those that end go to the back; the order of the others stays.
-    order_SK = (token_SC == eos).to(torch.int8).argsort(dim=1, stable=True)[:, :width]
-    beam_SK, token_SK = beam_SC.gather(1, order_SK), token_SC.gather(1, order_SK)
-    score_SK = top.values.gather(1, order_SK).masked_fill(token_SK == eos, -torch.inf)
-    sentence_S1 = torch.arange(num_sentences, device=next_SKV.device)[:, None]
-    tokens_SKT = torch.cat((beams.tokens[sentence_S1, beam_SK], token_SK[:, :, None]), dim=2)
-    return _Beams(beams.sentences, tokens_SKT, score_SK), sentence_S1 * width + beam_SK, ended
+    order_SK = is_end_SC.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
+    beam_SK, token_SK = found.beams.gather(1, order_SK), found.tokens.gather(1, order_SK)
+    score_SK = found.values.gather(1, order_SK).masked_fill(token_SK == marks.eos, -torch.inf)
+    place_S1 = _places(beams)
+    tokens_SKT = torch.cat((beams.tokens[place_S1, beam_SK], token_SK[:, :, None]), dim=2)
+    return _Beams(beams.sentences, tokens_SKT, score_SK), place_S1 * width + beam_SK
 
 
-def _finish(settings: BeamSettings, tokens: list[int], log_probability: float) -> Hypothesis:
-    score = settings.score(log_probability, len(tokens) + 1)
-    return Hypothesis(tuple(tokens), score, log_probability)
+def _places(beams: _Beams) -> Tensor:
+    """Of the sentences, ``(S, 1)``."""
+    return torch.arange(len(beams.sentences), device=beams.scores.device)[:, None]
+
+
+def _read(
+    before: _Beams, beams: _Beams, found: _Candidates, marks: _Marks, settings: BeamSettings
+) -> tuple[list[float], list[_Ended]]:
+    """What has to be known of a token before the next one, in one transfer.
+
+    Args:
+        before: the hypotheses before it.
+        beams: those that go on.
+        found: its candidates.
+        marks: tells those that end.
+        settings: how they are compared.
+
+    Returns:
+        The largest log-probability among those of a sentence that go on, for each sentence, and the
+        hypotheses that ended.
+    """
+    width = settings.beam_size
+    value_SK, beam_SK = found.values[:, :width], found.beams[:, :width]
+    ended_SK = value_SK.masked_fill(found.tokens[:, :width] != marks.eos, -torch.inf)
+    best_S1 = beams.scores.amax(dim=1, keepdim=True)
+    told = torch.cat((best_S1, ended_SK, beam_SK.to(best_S1.dtype)), dim=1).tolist()
+    ended = [
+        _Ended(
+            settings.score(value, beams.written), value, place, int(row[1 + width + rank]), before
+        )
+        for place, row in enumerate(told)
+        for rank, value in enumerate(row[1 : 1 + width])
+        if math.isfinite(value)
+    ]
+    return [row[0] for row in told], ended
 
 
 def _done(
-    settings: BeamSettings, best: float, finished: list[Hypothesis], written: int, longest: int
+    settings: BeamSettings, best: float, finished: list[_Ended], written: int, longest: int
 ) -> bool:
     """Whether nothing that a sentence could still write is wanted.
 
@@ -239,12 +383,27 @@ def _done(
     return settings.score(best, length) <= _best(finished, settings.beam_size)[-1].score
 
 
-def _kept(beams: _Beams, places: list[int]) -> _Beams:
-    if len(places) == len(beams.sentences):
-        return beams
+def _kept(beams: _Beams, places: list[int], index: Tensor) -> _Beams:
     sentences = [beams.sentences[place] for place in places]
-    return _Beams(sentences, beams.tokens[places], beams.scores[places])
+    return _Beams(sentences, beams.tokens[index], beams.scores[index])
 
 
-def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
-    return sorted(hypotheses, key=lambda one: -one.score)[:count]
+def _index(places: Sequence[int], device: torch.device) -> Tensor:
+    """Places as a tensor, without waiting for what the device still has to do."""
+    return torch.tensor(places).to(device, non_blocking=True)
+
+
+def _best(ended: list[_Ended], count: int) -> list[_Ended]:
+    return sorted(ended, key=lambda one: -one.score)[:count]
+
+
+def _texts(ended: list[list[_Ended]]) -> list[list[Hypothesis]]:
+    """The hypotheses with their tokens, which are read from the device only now."""
+    there = {id(one.beams): one.beams.tokens for ones in ended for one in ones}
+    here = {key: tokens_SKT.cpu() for key, tokens_SKT in there.items()}
+
+    def text(one: _Ended) -> Hypothesis:
+        tokens = here[id(one.beams)][one.place, one.beam, 1:].tolist()
+        return Hypothesis(tuple(tokens), one.score, one.log_probability)
+
+    return [[text(one) for one in ones] for ones in ended]

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from torch.compiler import is_dynamo_compiling
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -30,12 +32,14 @@ def sharing() -> Iterator[None]:
 def shared(make: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """``make(*given, **named)``, within `sharing` called once for the same arguments.
 
+    A compiler of networks, which finds equal parts by itself, sees the call alone.
+
     Args:
         make: a function without gradients, whose result nobody changes in place.
         given: its arguments, tensors among them: the same one, not one of the same numbers.
         named: the same, by name.
     """
-    known = _KNOWN.get()
+    known = None if is_dynamo_compiling() else _KNOWN.get()
     if known is None:
         return make(*given, **named)
     key = make, given, tuple(named.items())

@@ -37,13 +37,13 @@ def prefix(parameter: Tensor, *sizes: int) -> Tensor:
 
 def used(parameter: Tensor, *sizes: int) -> Tensor:
     """As `prefix`, for a network's computation."""
-    slices = _CURRENT.get()
+    slices = _current()
     return prefix(parameter, *sizes) if slices is None else slices.of(parameter, *sizes)
 
 
 def multiplied(parameter: Tensor, *sizes: int) -> Tensor:
     """As `used`, of what is multiplied as a matrix: in the precision of products."""
-    slices = _CURRENT.get()
+    slices = _current()
     if slices is None:
         return prefix(parameter, *sizes)
     return slices.of(parameter, *sizes, product=True)
@@ -54,8 +54,13 @@ def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
 
     None where they lie apart, which is everywhere but in training under autocast.
     """
-    slices = _CURRENT.get()
+    slices = _current()
     return None if slices is None else slices.stacked(parameters, *sizes)
+
+
+def _current() -> Slices | None:
+    """What trains now; nothing in a compiled network, whose compiler cannot look it up."""
+    return None if torch.compiler.is_dynamo_compiling() else _CURRENT.get()
 
 
 class Slices:

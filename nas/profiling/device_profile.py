@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.device import DeviceFingerprint
+from latency.machine import CARD_FIELDS, without_unknown
 from latency.predictor import LatencyPredictor
+from latency.timing import HostShare
 from latency.timings import TimingHeader
 from latency.workload import BEHIND_CONTEXT, Workload
 from nas.objectives import MEMORY
@@ -109,6 +111,9 @@ class Session:
         reference_ms: median of the reference network, as it was; by how much it differs between
             sessions is how much the device's speed did, and is divided out.
         clock_mhz: clock frequency after it, None where it cannot be read.
+        celsius: temperature of a graphics card after it, likewise.
+        throttled: why a graphics card was slower then than it is as a rule, likewise; empty where
+            nothing slowed it down.
         again: whether networks were timed in it that had been timed before.
         repeated: how often the timer was disturbed in it and began anew.
         waited_s: for the machine to become quiet.
@@ -122,6 +127,12 @@ class Session:
     repeated: int = 0
     waited_s: float = 0.0
     unit_ms: float | None = None
+    celsius: float | None = None
+    throttled: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields by name; what is known of graphics cards alone, where it is known."""
+        return without_unknown(asdict(self), *CARD_FIELDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +146,8 @@ class WorkloadProfile:
         latency: predicts milliseconds.
         memory: predicts megabytes.
         report: error and rank correlation by number of samples, see `nas.profiling.report`.
+        host: how much of the reference's latency is the host's; None on a processor, for runtimes
+            other than torch and in older profiles.
     """
 
     workload: Workload
@@ -143,6 +156,7 @@ class WorkloadProfile:
     latency: LatencyPredictor
     memory: LatencyPredictor
     report: Mapping[str, Any]
+    host: HostShare | None = None
 
     def predictor(self, name: str) -> LatencyPredictor:
         """What predicts such an objective; see `MeasuredNetwork.cost`."""
@@ -156,15 +170,17 @@ class WorkloadProfile:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form."""
+        host = {} if self.host is None else {"host": self.host.to_json()}
         return {
             "workload": self.workload.to_json(),
             "measured": [one.to_json() for one in self.measured],
-            "sessions": [asdict(session) for session in self.sessions],
+            "sessions": [session.to_json() for session in self.sessions],
             "predictors": {
                 "latency_ms": self.latency.to_json(),
                 "peak_memory_mb": self.memory.to_json(),
             },
             "report": dict(self.report),
+            **host,
         }
 
     @classmethod
@@ -180,6 +196,7 @@ class WorkloadProfile:
             latency=LatencyPredictor.from_json(data["predictors"]["latency_ms"]),
             memory=LatencyPredictor.from_json(data["predictors"]["peak_memory_mb"]),
             report=dict(data["report"]),
+            host=HostShare.from_json(data["host"]) if "host" in data else None,
         )
 
 

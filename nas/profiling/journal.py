@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ class Journal:
         self._write(
             {
                 "workload": workload,
-                "session": asdict(timed.session),
+                "session": timed.session.to_json(),
                 "networks": [network.to_json() for network in timed.networks],
             }
         )

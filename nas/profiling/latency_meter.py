@@ -45,7 +45,7 @@ from nas.profiling.timed_work import (
     time_session,
     time_until_accepted,
 )
-from nas.profiling.workloads import check_workload
+from nas.profiling.workloads import check_runtime, check_workload
 from nas.request.spec import SearchSpec
 from nas.run.evaluator import use_threads
 from nas.search.uniform_networks import middle
@@ -70,7 +70,7 @@ class LatencyMeter:
         mode: of the workload that is timed; None for the workload's own.
 
     Raises:
-        UsageError: when the workload is not something the space's networks can do.
+        UsageError: when the workload is not something the space's networks can do, or the device.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class LatencyMeter:
         self._rounds = spec.budget.timing_rounds
         self.workload = base_workload(spec.space).timed_as(mode)
         check_workload(spec.space, self.workload)
+        check_runtime(self.workload, spec.device)
         self.header = TimingHeader(
             describe_device(spec.device), self.workload, settings_digest(spec.space)
         )

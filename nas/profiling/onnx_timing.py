@@ -16,8 +16,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from latency.timer import Call
 from latency.workload import Workload
-from nas.profiling.timed_work import Call, Maker, example_inputs
+from nas.profiling.timed_work import Maker, example_inputs
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
 from supernet.building import build_network

@@ -16,6 +16,7 @@ import torch
 from latency import acceptance
 from latency.acceptance import Reading, SessionTimes, speed_sessions, unit_of
 from latency.device import DeviceFingerprint, describe_device
+from latency.timing import HostShare
 from latency.turns import computing
 from latency.workload import Workload
 from latency.yardstick import SpeedRecord
@@ -36,12 +37,13 @@ from nas.profiling.sessions import TimedSession, check_samples, num_networks, pr
 from nas.profiling.timed_work import (
     Maker,
     network_cost,
+    network_host_share,
     num_sessions,
     session_rounds,
     time_session,
     time_until_accepted,
 )
-from nas.profiling.workloads import check_workload
+from nas.profiling.workloads import check_runtime, check_workload
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
@@ -92,6 +94,9 @@ class ProfileRequest:
             check_workload(self.space, workload)
         if self.runtime == "onnxruntime":
             _check_onnxruntime(self)
+            return
+        for workload in self.workloads:
+            check_runtime(workload, self.device)
 
     def describe(self) -> DeviceFingerprint:
         """The device with its runtime, as it is used now."""
@@ -187,7 +192,7 @@ def _timed(
         done = sum(len(one.networks) for one in timed)
         for step in profile_workload(*asked, timed, timer):
             if isinstance(step, WorkloadProfile):
-                workloads.append(step)
+                workloads.append(replace(step, host=_host(request, workload)))
                 continue
             journal.add(number, step)
             done += len(step.networks)
@@ -273,8 +278,18 @@ class _SessionTimer:
             repeated=settled.repeated,
             waited_s=round(settled.waited_s, 1),
             unit_ms=undisturbed.ms,
+            celsius=last.state.celsius,
+            throttled=last.state.throttled,
         )
         return TimedSession(summary, tuple(measured))
+
+
+def _host(request: ProfileRequest, workload: Workload) -> HostShare | None:
+    """How much of the reference's latency is the host's; None where that cannot be told."""
+    if request.device == "cpu" or request.runtime != "torch":
+        return None
+    (reference,) = request.space.decode(middle(request.space))
+    return network_host_share(request.space, reference, workload, request.device)
 
 
 def _check_onnxruntime(request: ProfileRequest) -> None:
@@ -288,6 +303,11 @@ def _check_onnxruntime(request: ProfileRequest) -> None:
             raise UsageError(
                 "the graphs of --runtime onnxruntime are in float32; "
                 f"leave out dtype={workload.dtype}"
+            )
+        if workload.runtime is not None:
+            raise UsageError(
+                "the graphs of --runtime onnxruntime are run in one way; leave out "
+                f"runtime={workload.runtime}"
             )
     try:
         import nas.profiling.onnx_timing  # noqa: F401

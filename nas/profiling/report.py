@@ -85,6 +85,25 @@ def accuracy_rows(one: WorkloadProfile) -> list[tuple[str, dict[str, tuple[float
     return [*curve, (f"{chosen.num_observations}, cross-validated", last)]
 
 
+def card_sentence(one: WorkloadProfile) -> str | None:
+    """How a graphics card worked: the host's share, and its state after the last session.
+
+    None of a processor.
+    """
+    parts, last = [], one.sessions[-1]
+    if one.host is not None:
+        parts.append(
+            f"of {one.host.total_ms:.3g} ms of the reference network the host takes "
+            f"{one.host.host_ms:.3g} ms ({one.host.share:.0%})"
+        )
+    if last.celsius is not None:
+        clock = "" if last.clock_mhz is None else f"{last.clock_mhz:.0f} MHz and "
+        parts.append(f"the card was at {clock}{last.celsius:.0f} °C at last")
+    if slowed := sum(bool(session.throttled) for session in one.sessions):
+        parts.append(f"it throttled in {slowed} of {len(one.sessions)} sessions")
+    return f"{one.workload.label}: {', '.join(parts)}" if parts else None
+
+
 def sizes(most: int) -> list[int]:
     """10, 20, 40, … and the most there are: ``sizes(80)`` is [10, 20, 40, 80]."""
     if most < MIN_OBSERVATIONS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,24 +24,25 @@ from latency.acceptance import (
 from latency.device import usable_cores
 from latency.heap import steady_heap
 from latency.machine import Watch, wait_for_quiet
-from latency.timer import time_beside
-from latency.timing import median_copy
+from latency.runtimes import compiled, replayed
+from latency.timer import Call, host_share, inference, time_beside
+from latency.timing import HostShare, median_copy
 from latency.turns import computing, timing
 from latency.workload import Workload
 from latency.yardstick import Speed, yardstick_call
 from nas.objectives import OBJECTIVES
+from nas.profiling.workloads import check_runtime
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
+from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
-from supernet.beam_search import BeamSettings, beam_search
+from supernet.beam_search import BeamSettings, beam_search, write_exactly
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, NUM_MARKS
 from supernet.decoding_state import DecodingState
-from supernet.extraction import StandAlone
 from supernet.sequence_models import FixedLanguageModel, FixedTranslation
 
-Call = Callable[[], object]
 # Makes the call of one network at its work, its weights random.
 Maker = Callable[[Architecture], Call]
 
@@ -147,7 +149,7 @@ def time_until_accepted(
 
     def wait(most_s: float, threads: int, cores: int) -> float:
         with timing(device):  # what rests for the timer does not disturb it
-            return wait_for_quiet(most_s, threads, cores)
+            return wait_for_quiet(most_s, threads, cores, watch=lambda: Watch(device))
 
     conditions = Conditions(threads, cores, unit_ms, sessions, patience_s(), wait=wait, speed=speed)
     return settle(one_session, count, conditions)
@@ -172,12 +174,32 @@ def num_sessions(rounds: int) -> int:
 def network_cost(
     name: str, space: SearchSpace, architecture: Architecture, workload: Workload, device: str
 ) -> float:
-    """The value of an objective that is measured, of a network at its work."""
+    """The value of an objective that is measured, of a network at its work.
+
+    It is that of ``runtime=eager``, whatever the workload's.
+    """
     measure = OBJECTIVES[name].measure
     assert measure is not None
+    # What a graph works in is reserved once and for all, where nothing counts it.
+    workload = replace(workload, runtime=None)
     with computing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return measure(lambda: timed_call(space, architecture, workload, device), device)
+
+
+def network_host_share(
+    space: SearchSpace, architecture: Architecture, workload: Workload, device: str
+) -> HostShare:
+    """How much of a network's time on a CUDA device is the host's.
+
+    The texts of a translation are left on the device, whatever the runtime: to wait for them would
+    count as the host's.
+    """
+    with timing(device), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        make = _eager_call if workload.runtime is None else timed_call
+        call = make(space, architecture, workload, device)
+        return host_share(call, device, dtype=workload.dtype)
 
 
 def timed_call(
@@ -185,30 +207,82 @@ def timed_call(
 ) -> Call:
     """A stand-alone network with random weights at its work, in evaluation mode.
 
+    With another runtime than ``eager`` it is captured or compiled now.
+
     Args:
         space: of the network.
         architecture: the network.
         workload: what it does; see `nas.profiling.workloads`.
         device: where.
+
+    Raises:
+        UsageError: for a runtime that the device does not have, and for a network that cannot be
+            captured or compiled.
+    """
+    check_runtime(workload, device)
+    call = _eager_call(space, architecture, workload, device, reads=workload.runtime is None)
+    if workload.runtime is None:
+        return call
+    graph = workload.runtime == "graph"
+    try:
+        if graph:
+            return replayed(call, device, workload.dtype)
+        return compiled(call, device, workload.dtype)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        (why, *_) = str(error).strip().splitlines() or [type(error).__name__]
+        what = "captured in a CUDA graph" if graph else "compiled"
+        raise UsageError(
+            f"the network {architecture.id} cannot be {what} ({why}): write runtime=eager in "
+            f"place of runtime={workload.runtime}"
+        ) from error
+
+
+def _eager_call(
+    space: SearchSpace,
+    architecture: Architecture,
+    workload: Workload,
+    device: str,
+    reads: bool = False,
+) -> Call:
+    """As `timed_call`, one operation after the other.
+
+    Args:
+        space: of the network.
+        architecture: the network.
+        workload: what it does.
+        device: where.
+        reads: whether the texts of a translation are read from the device at the end.
     """
     network = build_network(space.model, space.task, architecture).to(device).eval()
     inputs = example_inputs(space, workload).to(device)
     if isinstance(network, FixedLanguageModel):
-        return _language_call(network, inputs, workload)
+        return _language_call(network, inputs, workload, device)
     if workload.mode == "generate":
-        return lambda: _generate(network, inputs, workload, device)
+        assert isinstance(network, FixedTranslation)
+        write = _generate if reads else _write
+        return lambda: write(network, inputs, workload, device)
     if isinstance(network, FixedTranslation):
         target_BN = inputs.new_full((workload.batch, workload.target_length or 0), BOS)
         return lambda: network(inputs, target_BN)
     return lambda: network(inputs)
 
 
-@torch.inference_mode()
-def _language_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload) -> Call:
+def _language_call(
+    network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload, device: str
+) -> Call:
     """A language model goes on from a full memory, where it has one.
 
     To decode, the state is filled beforehand: every call writes the token behind the same context.
+    With ``runtime=eager`` that is one of fp32, as in all timings there are, which autocast has to
+    cast for every token; with another one it is what the network itself would have left.
     """
+    with inference(device, "float32" if workload.runtime is None else workload.dtype):
+        return _continuing_call(network, inputs_BN, workload)
+
+
+def _continuing_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload) -> Call:
     decoder = network.architecture.decoder
     assert decoder is not None
     state = network.start(inputs_BN.new_full((len(inputs_BN), decoder.memory_length), BOS))
@@ -234,10 +308,11 @@ def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:
     return torch.randint(least, source.vocab_size, shape_BM, generator=generator)
 
 
-def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device: str) -> object:
+def _generate(
+    network: FixedTranslation, inputs_BM: Tensor, workload: Workload, device: str
+) -> object:
     """Write exactly `target_length` tokens, with a beam if there is one."""
     length = workload.target_length or 0
-    assert isinstance(network, FixedTranslation)
     settings = BeamSettings(
         beam_size=workload.beam or 1,
         max_length_factor=0.0,
@@ -252,6 +327,20 @@ def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device
         eos=EOS,
         max_length=length,
         settings=settings,
+        device=device,
+    )
+
+
+def _write(network: FixedTranslation, inputs_BM: Tensor, workload: Workload, device: str) -> object:
+    """As `_generate`, with the texts left on the device: nothing of it waits for that."""
+    return write_exactly(
+        network.step,
+        network.start(inputs_BM),
+        len(inputs_BM),
+        workload.target_length or 0,
+        bos=BOS,
+        eos=EOS,
+        beam_size=workload.beam or 1,
         device=device,
     )
 

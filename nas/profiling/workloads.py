@@ -37,6 +37,24 @@ def check_workload(space: SearchSpace, workload: Workload) -> None:
         _check_lengths(space, workload)
 
 
+def check_runtime(workload: Workload, device: str) -> None:
+    """Refuse a runtime that a device does not have.
+
+    Args:
+        workload: to be timed.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        UsageError: for a CUDA graph on a processor.
+    """
+    if workload.runtime == "graph" and device == "cpu":
+        other = "" if workload.mode == "generate" else ", or write runtime=compile"
+        raise UsageError(
+            "runtime=graph replays a CUDA graph, which takes a graphics card, and the device is "
+            f"cpu; leave out runtime{other}"
+        )
+
+
 def longest_source(space: SearchSpace) -> int:
     """The most tokens that a network of the space reads besides a class token."""
     return space.model.max_length - space.model.class_token

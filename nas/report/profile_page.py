@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nas.profiling.attention_crossing import latencies_by_length
 from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
-from nas.profiling.report import accuracy_rows
+from nas.profiling.report import accuracy_rows, card_sentence
 from nas.profiling.workloads import longest_source
 from nas.report import words
 from nas.report.length_charts import length_charts
@@ -42,6 +42,7 @@ def render_profile(profile: DeviceProfile, space: SearchSpace) -> Html:
             f"{'graphs by ' * (profile.device.runtime is not None)}torch "
             f"{profile.device.torch_version}."
         ),
+        *(paragraph(f"{text}.") for text in map(card_sentence, profile.workloads) if text),
     )
     body = join(head, _length_section(profile, space), _accuracy_section(profile))
     return document(f"{profile.name}: device profile", tag("main", body))

@@ -454,8 +454,8 @@ class SearchRequest(SearchTerms, SpaceSource):
             max_length=200,
             pattern=LINE,
             description="What is timed and what is cached, over the space's own: batch, source, "
-            "target, beam, dtype, mode; of a decoder also context (positions already read) and "
-            "allocator (live or paged).",
+            "target, beam, dtype, mode, runtime (eager, compile, or on a graphics card graph); of "
+            "a decoder also context (positions already read) and allocator (live or paged).",
             examples=["batch=1,source=30", "context=8192,batch=4"],
         ),
         Shown("Workload", metavar="KEY=VALUE,…", usual="the space's own"),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from latency.timer import MIN_SAMPLE_S, is_long
+from latency.timer import MIN_SAMPLE_S, inference, is_long
 from latency.turns import computing
 from nas.objectives import OBJECTIVES, base_workload, exact
 from nas.profiling.timed_work import network_cost, session_rounds, timed_call
@@ -257,7 +257,7 @@ class _Bench:
         (typical,) = self._space.decode(middle(self._space))
         begun = self._clock()
         call = timed_call(self._space, typical, workload, self._device)
-        with torch.inference_mode():
+        with inference(self._device, workload.dtype):
             call()
             built_s = self._clock() - begun  # with the call that warms up
             call_s = self._took(call)

@@ -10,7 +10,7 @@ import numpy as np
 from nas.executors.base import Executor
 from nas.objectives import OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
 from nas.profiling.device_profile import DeviceProfile, MeasuredNetwork
-from nas.profiling.workloads import check_workload
+from nas.profiling.workloads import check_runtime, check_workload
 from nas.request.spec import SearchSpec
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
@@ -37,7 +37,10 @@ def check_request(
     check_quality(spec)
     for one in OBJECTIVES.values():
         if one.stage and spec.needs(one.name):
-            check_workload(spec.space, base_workload(spec.space).timed_as(one.mode))
+            workload = base_workload(spec.space).timed_as(one.mode)
+            check_workload(spec.space, workload)
+            if device_profile is None:
+                check_runtime(workload, spec.device)
     check_limits(spec, executor, device_profile)
 
 

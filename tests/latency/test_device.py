@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from latency.device import DeviceFingerprint, _cpu_clock_mhz, _cpu_name, clock_mhz, describe_device
+from latency.device import (
+    CardState,
+    DeviceFingerprint,
+    _cpu_clock_mhz,
+    _cpu_name,
+    card_state,
+    clock_mhz,
+    describe_device,
+)
 from search_spaces.errors import DataError, UsageError
 
 DEVICE = DeviceFingerprint("cpu", "Some Processor", 4, 2, "2.13.0+cpu", "Linux-x86_64")
@@ -119,3 +130,59 @@ def test_the_clock_is_the_mean_of_the_cores_or_unknown(tmp_path: Path) -> None:
     assert _cpu_clock_mhz(listing) is None
     assert _cpu_clock_mhz(tmp_path / "missing") is None
     assert clock_mhz("cpu") is None or clock_mhz("cpu") > 0  # type: ignore[operator]
+
+
+class RefusedError(Exception):
+    """As the driver's library says no."""
+
+
+def card(monkeypatch: pytest.MonkeyPatch, reasons: int, name: str, celsius: Any = 71) -> None:
+    """A card whose driver tells these reasons by a function of that name."""
+    nvml: Any = ModuleType("pynvml")
+    nvml.NVMLError, nvml.nvmlInit = RefusedError, lambda: None
+    nvml.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-12-ab": "handle"}[uuid]
+    setattr(nvml, name, lambda handle: {"handle": reasons}[handle])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    properties = SimpleNamespace(uuid="12-ab")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "temperature", lambda device: celsius)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled"),
+    [
+        (0x0, ""),
+        (0x1, ""),  # nothing to do
+        (0x2 | 0x4 | 0x10 | 0x100, ""),  # what was set, its power limit
+        (0x4 | 0x20, "sw thermal slowdown"),
+        (0x8 | 0x40, "hw slowdown, hw thermal slowdown"),
+        (0x80, "hw power brake slowdown"),
+    ],
+)
+@pytest.mark.parametrize("word", ["Throttle", "Event"])
+def test_a_card_that_is_slower_than_as_a_rule_throttles(
+    monkeypatch: pytest.MonkeyPatch, word: str, reasons: int, throttled: str
+) -> None:
+    card(monkeypatch, reasons, f"nvmlDeviceGetCurrentClocks{word}Reasons")
+    assert card_state("cuda") == CardState(71.0, throttled)
+
+
+def test_what_a_card_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert card_state("cpu") == CardState()
+
+    def refuse(*_: Any) -> None:
+        raise RefusedError("not supported")
+
+    card(monkeypatch, 0, "nvmlDeviceGetSomethingElse")
+    assert card_state("cuda") == CardState(71.0, None)
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", refuse)
+    for name in ("temperature", "clock_rate"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
+    assert card_state("cuda") == CardState() and clock_mhz("cuda") is None
+
+
+@pytest.mark.gpu
+def test_the_state_of_a_card_is_told_or_unknown() -> None:
+    state = card_state("cuda")
+    assert state.celsius is None or 0 < state.celsius < 120
+    assert state.throttled is None or "idle" not in state.throttled

@@ -119,3 +119,16 @@ def test_a_busy_machine_is_told_by_its_other_work_where_that_is_known() -> None:
     assert MachineState(5.0, 0.1, 0.4).why_busy(1, 2) == waited  # a limit that only we have
     assert MachineState(5.0, None, 0.4).why_busy(1, 2) == waited
     assert MachineState(5.0, 0.9, 0.01).why_busy(1, 2) is None
+
+
+def test_a_card_that_throttled_disturbs() -> None:
+    state = MachineState(1.0, 0.0, 0.0, 1200.0, 88.0, "hw thermal slowdown")
+    assert state.disturbed(1, 2) == "the graphics card throttled (hw thermal slowdown)"
+    assert MachineState(1.0, 0.0, 0.0, 1980.0, 60.0, "").disturbed(1, 2) is None
+
+
+def test_what_is_known_of_cards_alone_is_kept_where_it_is_known() -> None:
+    old = {"seconds": 1.0, "others": 0.1, "waited": None, "clock_mhz": 2000.0}
+    assert MachineState.from_json(old).to_json() == old
+    state = MachineState(1.0, None, None, 1980.0, 60.0, "")
+    assert state.to_json()["throttled"] == "" and MachineState.from_json(state.to_json()) == state

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from latency.timer import time_beside, time_calls, timed_module
-from latency.timing import Timing
+from latency.timer import host_share, time_beside, time_calls, timed_module
+from latency.timing import HostShare, Timing
 from search_spaces.errors import UsageError
 
 
@@ -208,3 +208,35 @@ def test_a_reference_is_spread_among_the_others() -> None:
 def test_slow_rounds_do_not_change_a_ratio() -> None:
     reference, network = Timing((1.0, 10.0, 1.0)), Timing((2.0, 20.0, 2.2))
     assert network.ratio(reference) == 2.0
+
+
+def test_the_host_has_returned_before_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    left = [0.0]
+
+    def launch() -> None:
+        clock.now += 0.25
+        left[0] += 0.75
+
+    def wait(device: str) -> None:
+        clock.now += left.pop()
+        left.append(0.0)
+
+    monkeypatch.setattr("latency.timer._synchronise", wait)
+    found = host_share(launch, "cpu", repeats=3, clock=clock)
+    assert found == HostShare(250.0, 1000.0) and found.share == 0.25
+    assert HostShare.from_json(found.to_json()) == found
+    assert HostShare(2.0, 1.0).share == 1.0
+
+
+@pytest.mark.parametrize("total_ms", [0.0, -1.0, math.nan, math.inf, "much"])
+def test_a_share_of_nothing_is_refused(total_ms: object) -> None:
+    with pytest.raises(ValueError):
+        HostShare.from_json({"host_ms": 1.0, "total_ms": total_ms})
+
+
+@pytest.mark.gpu
+def test_the_share_of_a_card_is_told() -> None:
+    x = torch.randn(4096, 4096, device="cuda")
+    long = host_share(lambda: x @ x @ x @ x, "cuda")
+    assert 0 < long.host_ms < long.total_ms and long.share < 0.5

@@ -46,6 +46,8 @@ def test_forward_mode_drops_the_default_beam() -> None:
         ("source=30,mode=sideways", "forward, generate"),
         ("source=30,mode=generate", "add target"),
         ("source=30,target=30,beam=5,mode=forward", "mode=generate"),
+        ("source=30,runtime=jit", "runtime must be one of eager, graph, compile"),
+        ("source=30,target=30,beam=5,runtime=compile", "leave out runtime, or write runtime=graph"),
     ],
 )
 def test_wrong_text_is_refused_with_the_reason(text: str, message: str) -> None:
@@ -92,3 +94,16 @@ def test_every_field_changes_the_digest() -> None:
 def test_label_names_sizes_dtype_and_mode() -> None:
     assert FULL.label == "batch 1, source 30, target 30, beam 5, float32, generate"
     assert Workload(2, 16).label == "batch 2, source 16, float32, forward"
+    assert Workload(2, 16, runtime="graph").label.endswith("float32, forward, graph")
+
+
+def test_a_runtime_is_told_where_it_is_not_eager() -> None:
+    eager, graph = Workload(2, 16, runtime="eager"), Workload(2, 16, runtime="graph")
+    assert eager == Workload(2, 16) and eager.digest == Workload(2, 16).digest
+    assert eager.option == "batch=2,source=16,dtype=float32,mode=forward"
+    # As it was before there were runtimes, so that what is stored is found.
+    assert eager.digest == "5a3e311c1fc228942eac2120ec8b4472901a5de72f766839e4b7f89866cd62e6"
+    assert graph != eager and graph.option.endswith(",runtime=graph")
+    assert Workload.from_json(graph.to_json()) == graph == Workload.parse(graph.option)
+    assert Workload.parse("runtime=eager", graph.to_json()) == eager
+    assert graph.timed_as("decode").runtime == "graph"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from search_spaces.errors import UsageError
-from supernet.beam_search import BeamSettings, Hypothesis, beam_search
+from supernet.beam_search import BeamSettings, Hypothesis, beam_search, write_exactly
 from tests.support.decoder_cases import SETTINGS, TEXT, random_translator, sources, translator
 
 PAD, BOS, EOS = 0, 1, 2
@@ -273,3 +276,127 @@ def test_with_a_model_every_text_has_the_score_of_a_whole_pass(settings, beam) -
             log = model(source[row : row + 1], target, architecture)[0].log_softmax(dim=-1)
             total = sum(float(log[n, t].detach()) for n, t in enumerate((*one.tokens, EOS)))
             assert one.log_probability == pytest.approx(total, abs=1e-4)
+
+
+# -- how often the device is waited for ---------------------------------------------------------
+
+WAITS = {
+    "tolist",
+    "item",
+    "cpu",
+    "numpy",
+    "nonzero",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
+}
+
+
+class Waits(TorchFunctionMode):
+    """Counts what waits for a graphics card, by the steps of the model that came before."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.steps = 0
+        self.found: Counter[int] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in WAITS:
+            self.found[self.steps] += 1
+        return func(*args, **(kwargs or {}))
+
+    def stepping(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step, counted."""
+
+        def counted(*given: Any) -> Any:
+            self.steps += 1
+            return step(*given)
+
+        return counted
+
+
+def translated(waits: Waits, settings: BeamSettings, seed: int = 0) -> list[list[Hypothesis]]:
+    """Three sentences by a model with random weights."""
+    torch.manual_seed(seed)
+    model, source = random_translator(TEXT), sources(TEXT)
+    state = model.start(source, translator(("softmax", "linear"), ("linear", "softmax")))
+    step = waits.stepping(model.step)
+    lengths = [14, 9, 5]
+    with waits:
+        return beam_search(step, state, lengths, bos=BOS, eos=EOS, max_length=16, settings=settings)
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_each_token_is_waited_for_once(beam: int, early_stop: bool) -> None:
+    waits = Waits()
+    found = translated(waits, BeamSettings(beam_size=beam, early_stop=early_stop))
+    assert all(found) and waits.found[0] == waits.found[1] == 0  # no text is empty
+    for step in range(2, waits.steps):
+        assert waits.found[step] == 1
+    longest = max(len(one.tokens) for texts in found for one in texts)
+    assert waits.found[waits.steps] >= 2 and longest <= waits.steps  # and the texts
+
+
+def test_nothing_is_waited_for_while_no_text_may_end() -> None:
+    waits = Waits()
+    settings = BeamSettings(3, min_length=11, max_length_factor=0.0, max_length_offset=12)
+    found = translated(waits, settings)
+    assert {step for step, count in waits.found.items() if count} == {12}
+    assert {len(one.tokens) for texts in found for one in texts} == {11}
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_texts_of_one_length_are_those_of_the_search(beam: int, length: int) -> None:
+    """Also where the minimum is beyond what a text may have."""
+    rules, waits = [random_rule(seed) for seed in range(4)], Waits()
+    settings = BeamSettings(beam, 0.0, min_length=length)
+    state = Written((), tuple(range(len(rules))))
+    expected = search(rules, settings, length)
+    marks = {"bos": BOS, "eos": EOS, "pad": PAD}
+    tokens, log_probabilities = write_exactly(
+        model_of(rules), state, len(rules), length, beam_size=beam, **marks
+    )
+    assert tokens.shape[2] == length - 1
+    for texts, rows, values in zip(
+        expected, tokens.tolist(), log_probabilities.tolist(), strict=True
+    ):
+        real = [value for value in values if math.isfinite(value)]
+        assert [one.log_probability for one in texts] == real
+        assert [list(one.tokens) for one in texts] == rows[: len(real)]
+    with waits:
+        write_exactly(
+            lambda given, state: (torch.ones(len(given), 1, 6), state),
+            Still(),
+            3,
+            length,
+            beam_size=beam,
+            **marks,
+        )
+    assert not waits.found
+
+
+class Still:
+    """A state of nothing."""
+
+    def reorder(self, rows: Tensor) -> Still:
+        return self
+
+    def keep_sources(self, sources: Tensor) -> Still:
+        return self
+
+
+@pytest.mark.gpu
+def test_a_card_is_not_waited_for() -> None:
+    step = lambda given, state: (torch.ones(len(given), 1, 6, device="cuda"), state)  # noqa: E731
+    given = {"bos": BOS, "eos": EOS, "beam_size": 4, "device": "cuda"}
+    write_exactly(step, Still(), 3, 9, **given)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        tokens, _ = write_exactly(step, Still(), 3, 9, **given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert tokens.shape == (3, 4, 8)

@@ -42,7 +42,8 @@ def profile(
     workload: list[str] = typer.Option(
         [],
         metavar="KEY=VALUE,…",
-        help="What is timed, over the space's own: batch, source, target, beam, dtype, mode. "
+        help="What is timed, over the space's own: batch, source, target, beam, dtype, mode, "
+        "runtime. "
         "Repeat it for several, such as source=256 and source=1024.",
         show_default="the space's own",
     ),
@@ -166,10 +167,13 @@ def _followed(steps: Iterator[Any], quiet: bool) -> DeviceProfile:
 
 def _show(made: DeviceProfile) -> None:
     from nas.profiling.attention_crossing import latencies_by_length
+    from nas.profiling.report import card_sentence
     from nas.report.length_charts import crossing_sentence
 
     for one in made.workloads:
         out().print(accuracy_table(one))
+        if sentence := card_sentence(one):
+            say(sentence)
     for lines in latencies_by_length(made):
         for crossing in lines.crossings:
             say(crossing_sentence(crossing, lines))
@@ -206,6 +210,7 @@ def summary(made: DeviceProfile) -> dict[str, Any]:
                 "latency_predictor": one.latency.report.to_json(),
                 "memory_predictor": one.memory.report.to_json(),
                 "report": dict(one.report),
+                **({} if one.host is None else {"host": one.host.to_json()}),
             }
             for one in made.workloads
         ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from latency.timing import HostShare
 from latency.workload import Workload
+from nas.console.commands.profile import summary
 from nas.profiling.device_profile import (
     DeviceProfile,
     dumped,
@@ -18,6 +22,8 @@ from nas.profiling.device_profile import (
     settings_digest,
     write_device_profile,
 )
+from nas.profiling.report import card_sentence
+from nas.report.profile_page import render_profile
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import load_space, parse_space
 from tests.support.pipeline_cases import TINY, edited
@@ -41,6 +47,30 @@ def test_a_file_is_read_back(profile: DeviceProfile, tmp_path: Path) -> None:
     np.testing.assert_array_equal(one, two)
 
 
+def test_what_is_known_of_a_card_is_read_back_and_told(profile: DeviceProfile) -> None:
+    first, *others = profile.workloads
+    old = first.to_json()
+    assert "host" not in old and "celsius" not in old["sessions"][0]  # so that digests stay
+    assert card_sentence(first) is None
+    hot = replace(
+        first.sessions[-1], clock_mhz=1980.0, celsius=61.0, throttled="hw thermal slowdown"
+    )
+    on_card = replace(first, host=HostShare(0.9, 1.2), sessions=(*first.sessions[:-1], hot))
+    made = replace(profile, workloads=(on_card, *others))
+    again = DeviceProfile.from_json(json.loads(dumped(made)))
+    assert again.digest == made.digest and again.workloads[0].host == HostShare(0.9, 1.2)
+    assert again.workloads[0].sessions == on_card.sessions
+    sentence = (
+        "batch 4, source 4, float32, forward: of 1.2 ms of the reference network the host takes "
+        f"0.9 ms (75%), the card was at 1980 MHz and 61 °C at last, it throttled in 1 of "
+        f"{len(first.sessions)} sessions"
+    )
+    assert card_sentence(again.workloads[0]) == sentence
+    assert sentence in html.unescape(render_profile(made, SPACE))
+    assert summary(made)["workloads"][0]["host"] == {"host_ms": 0.9, "total_ms": 1.2}
+    assert "host" not in summary(made)["workloads"][1]
+
+
 # Where a file is changed, and into what; None for a key that is taken out.
 CHANGES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "has schema 99; this version reads 1": (("schema",), 99),
@@ -53,6 +83,7 @@ CHANGES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "could not convert": (("workloads", 0, "measured", 0, "peak_memory_mb"), "much"),
     "needs at least|damaged": (("workloads", 0, "predictors", "latency_ms", "ms"), []),
     "'sessions' is missing": (("workloads", 0, "sessions"), None),
+    "damaged: no times": (("workloads", 0, "host"), {"host_ms": 1.0, "total_ms": 0.0}),
 }
 
 

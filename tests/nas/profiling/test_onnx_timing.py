@@ -149,6 +149,7 @@ def test_a_real_profile(here: Path) -> None:
 REFUSED = {
     "a card": (("--device", "cuda"), "runs on the processor; leave out --device cuda"),
     "half precision": (("--workload", "dtype=bfloat16"), "leave out dtype=bfloat16"),
+    "a graph": (("--workload", "runtime=graph"), "run in one way; leave out runtime=graph"),
 }
 
 

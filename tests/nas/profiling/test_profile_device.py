@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from latency.device import describe_device
+from latency.timing import HostShare
 from latency.yardstick import KNOWN_SESSIONS, SpeedRecord
+from nas.profiling import profile_device as profile_module
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.profiling.timed_work import time_session, timed_call
+from nas.search.uniform_networks import middle
 from search_spaces.operators import sample_distinct
 from tests.support.profile_cases import SPACE, WORKLOAD
 from tests.support.timing_cases import Machine
@@ -43,6 +47,25 @@ def test_slow_spells_do_not_set_the_unit_of_a_machine_that_is_known(
         assert one.latency.value == pytest.approx(expected)
     assert record.read().sessions >= len(machine.sessions)
     assert record.read().quiet_ms == pytest.approx(0.5 if known else 0.65)
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "told"),
+    [("cuda", "torch", True), ("cpu", "torch", False), ("cuda", "onnxruntime", False)],
+)
+def test_the_share_of_the_host_is_that_of_a_card(
+    monkeypatch: pytest.MonkeyPatch, device: str, runtime: Any, told: bool
+) -> None:
+    share, asked = HostShare(1.0, 2.0), list[str]()
+
+    def measured(space: Any, network: Any, workload: Any, device: str) -> HostShare:
+        asked.append(network.id)
+        return share
+
+    monkeypatch.setattr(profile_module, "network_host_share", measured)
+    request = ProfileRequest(SPACE, device, None, (WORKLOAD,), 8, runtime=runtime)
+    assert profile_module._host(request, WORKLOAD) == (share if told else None)
+    assert asked == [SPACE.decode(middle(SPACE))[0].id] * told
 
 
 def test_the_yardstick_stands_beside_torch_alone() -> None:
