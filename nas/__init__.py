@@ -2,10 +2,11 @@
 
 import importlib.metadata
 
-from nas.run.allocator import use_expandable_segments
+from nas.run.allocator import use_expandable_segments, use_repeatable_products
 
 # Every process of a run comes through here first, those of Ray and of a service too.
 use_expandable_segments()
+use_repeatable_products()
 
 
 def version() -> str:

@@ -75,7 +75,8 @@ class Slices:
         Args:
             model: whose parameters get gradients.
         """
-        self._model = model
+        # Walking through the modules of a model takes as long as fifty operations ask for.
+        self._whole = [one for one in model.parameters() if one.requires_grad]
         self._parts: dict[Key, Tensor] = {}
         self._cast: dict[tuple[Tensor, ...], Tensor] = {}
         self._gradients: dict[Tensor, Tensor] = {}
@@ -138,9 +139,8 @@ class Slices:
         Returns:
             The gradients by those.
         """
-        whole = [p for p in self._model.parameters() if p.requires_grad]
-        into: list[Key] = [*self._parts, *(((one,), one.shape, False) for one in whole)]
-        leaves = [*self._parts.values(), *whole, *by]
+        into: list[Key] = [*self._parts, *(((one,), one.shape, False) for one in self._whole)]
+        leaves = [*self._parts.values(), *self._whole, *by]
         found = torch.autograd.grad(output, leaves, gradient, allow_unused=True)
         self._add(
             (parameter, shape, change)

@@ -60,12 +60,14 @@ class TrainingSettings:
             epochs take long; 0 for none. Dropout draws anew there, so the number is a part of
             what decides the weights.
         num_probes: networks in that check.
-        bfloat16: autocast to bfloat16 (on by itself on CUDA).
+        bfloat16: autocast to bfloat16; null on cards that have it.
         loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
             vocabularies need more memory for logits than for all else, and the loss is the same;
             tasks that write tokens only.
         recompute: activation checkpointing: keep the input of each layer only, and compute the rest
             once more for its gradients: less memory, a third more time, the same result.
+        deterministic: on a graphics card, the same weights whenever a training is repeated, at some
+            cost in time; on a processor they are the same in any case.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -97,9 +99,10 @@ class TrainingSettings:
     check_every: Count = 5
     checkpoint_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     num_probes: Count = 32
-    bfloat16: bool = False
+    bfloat16: bool | None = None
     loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
     recompute: bool = False
+    deterministic: bool = False
 
 
 def planned_updates(settings: TrainingSettings, num_batches: int) -> int:

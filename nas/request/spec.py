@@ -448,6 +448,14 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(ge=1, le=1024, description="CPU threads."),
         Shown("Threads", usual="the space's own, or one for each core"),
     ] = None
+    deterministic: Annotated[
+        bool,
+        Field(
+            description="On a graphics card, train to the same weights whenever a training is "
+            "repeated or goes on, at some cost in time; on a processor it is so in any case.",
+        ),
+        Shown("Deterministic", apart="it is two of the settings"),
+    ] = False
     workload: Annotated[
         str | None,
         Field(
@@ -504,6 +512,8 @@ class SearchRequest(SearchTerms, SpaceSource):
     def overrides(self) -> dict[str, str]:
         """Numbers of the preset to override, as texts; null leaves the preset's."""
         values = {**self.settings, "threads": self.settings.get("threads", self.threads)}
+        if self.deterministic:
+            values |= dict.fromkeys(("supernet.deterministic", "retrain.deterministic"), True)
         texts = {name: str(value) for name, value in values.items() if value is not None}
         return {n: text.lower() if text in ("True", "False") else text for n, text in texts.items()}
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from supernet.attention.flash_linear import flash_kernel
+from supernet.attention.flash_linear import flash_takes
 
 FlashForm = Literal["head", "channel", "delta"]
 
@@ -43,7 +43,7 @@ def flash_gated_kernel(form: FlashForm) -> Callable[..., Any]:
 
 def flash_gated_takes(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether sums of such queries are left to the kernels."""
-    return device.type == "cuda" and dtype == torch.float32 and flash_kernel() is not None
+    return flash_takes(device, dtype, 1)
 
 
 def flash_gated_sums(

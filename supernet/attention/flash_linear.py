@@ -40,7 +40,9 @@ def flash_kernel() -> Callable[..., Any] | None:
 def flash_takes(device: torch.device, dtype: torch.dtype, span: int) -> bool:
     """Whether sums of such queries, with `span` states per position, are left to the kernel."""
     fits = device.type == "cuda" and dtype == torch.float32 and span == 1
-    return fits and flash_kernel() is not None
+    if not fits or torch.are_deterministic_algorithms_enabled():  # its kernels promise nothing
+        return False
+    return flash_kernel() is not None
 
 
 def flash_causal_sums(

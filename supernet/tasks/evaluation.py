@@ -15,16 +15,17 @@ from search_spaces.turns import give_way
 from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.loss import summed_divergence
+from supernet.precision import autocast, tf32
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
 @contextmanager
 def _judged(model: Supernet, device: str) -> Iterator[None]:
-    """In evaluation mode, in bfloat16 on CUDA; afterwards in the mode the model came in."""
-    was_training, kind = model.training, torch.device(device).type
+    """In evaluation mode, in bfloat16 on cards; afterwards in the mode the model came in."""
+    was_training = model.training
     model.eval()
     try:
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+        with autocast(device), tf32(device):
             yield
     finally:
         model.train(was_training)

@@ -20,6 +20,7 @@ from supernet.beam_search import BeamSettings, beam_search
 from supernet.data.text_batches import source_batch
 from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from supernet.decoding_state import DecodingState
+from supernet.precision import autocast, tf32
 from supernet.sequence_models import FixedTranslation, TranslationModel
 
 Rows = Sequence[Sequence[int]]
@@ -183,8 +184,7 @@ def _decode(
 ) -> list[tuple[int, ...]]:
     """The best text of every row of a batch."""
     source_BS, _ = source_batch([list(row) for row in rows])
-    kind = torch.device(device).type
-    with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+    with autocast(device), tf32(device):
         found = beam_search(
             model.step,
             model.start(source_BS.to(device)),

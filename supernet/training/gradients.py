@@ -11,6 +11,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from supernet.extraction import StandAlone, Supernet
 from supernet.loss import IGNORED
+from supernet.precision import autocast
 from supernet.shared import sharing
 from supernet.slices import Slices
 from supernet.tasks.base import Task
@@ -69,7 +70,7 @@ class Part(NamedTuple):
     """
 
     batch: Any
-    weight: float
+    weight: float | Tensor
     networks: int
 
 
@@ -85,14 +86,14 @@ def _taught_by(
     device: str,
 ) -> Taught:
     """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
-    with torch.no_grad(), _autocast(device, settings):
+    with torch.no_grad(), autocast(device, settings.bfloat16):
         if not settings.loss_chunk:
             teacher_logits = task.predict(teacher.network, batch, teacher.architecture).logits
             return lambda start, end: teacher_logits[start:end].float().softmax(dim=-1)
         states_PD, tell, _ = task.states(teacher.network, batch, teacher.architecture)
 
     def taught(start: int, end: int) -> Tensor:
-        with torch.no_grad(), _autocast(device, settings):
+        with torch.no_grad(), autocast(device, settings.bfloat16):
             return tell(states_PD[start:end]).float().softmax(dim=-1)
 
     return taught
@@ -109,7 +110,7 @@ def _at_once(
     device: str,
 ) -> tuple[Tensor, Taught]:
     """One network's gradients; its loss, times the part's weight; and what it teaches."""
-    with _autocast(device, settings):
+    with autocast(device, settings.bfloat16):
         logits, labels, *_ = task.predict(model, part.batch, network)
     soft = None if teacher is None else teacher(0, len(labels))
     loss = task.loss(logits, labels, soft, settings) * part.weight
@@ -136,7 +137,7 @@ def _in_chunks(
 
     The gradients of the states come chunk by chunk and then go back through the network.
     """
-    with _autocast(device, settings):
+    with autocast(device, settings.bfloat16):
         states_PD, tell, labels_P = task.states(model, part.batch, network)
     known_PD, gradients = states_PD.detach(), list[Tensor]()
     total = torch.zeros((), dtype=torch.float64, device=known_PD.device)
@@ -147,7 +148,7 @@ def _in_chunks(
         labels = labels_P[start : start + size]
         share = real_P[start : start + size].sum() / whole
         piece_KD = known_PD[start : start + size].requires_grad_()
-        with _autocast(device, settings):
+        with autocast(device, settings.bfloat16):
             logits = tell(piece_KD)
         soft = None if teacher is None else teacher(start, start + size)
         loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
@@ -156,7 +157,7 @@ def _in_chunks(
     slices.backward(states_PD, torch.cat(gradients))
 
     def taught(start: int, end: int) -> Tensor:
-        with torch.no_grad(), _autocast(device, settings):
+        with torch.no_grad(), autocast(device, settings.bfloat16):
             return tell(known_PD[start:end]).float().softmax(dim=-1)
 
     return total, taught
@@ -164,8 +165,3 @@ def _in_chunks(
 
 def _distils(settings: TrainingSettings, num_networks: int) -> bool:
     return num_networks > 1 and settings.sampling == "sandwich" and settings.distillation > 0.0
-
-
-def _autocast(device: str, settings: TrainingSettings) -> torch.autocast:
-    kind = torch.device(device).type
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda" or settings.bfloat16)

@@ -25,6 +25,7 @@ from search_spaces.turns import give_way
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
 from supernet.extraction import StandAlone, Supernet
+from supernet.precision import repeatable, tf32
 from supernet.seeds import mixed_seed
 from supernet.slices import Slices
 from supernet.tasks.base import Task
@@ -40,8 +41,9 @@ from supernet.training.card_memory import (
 )
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.gradients import add_gradients
-from supernet.training.parallel import Group
-from supernet.training.sampling import ArchitectureSampler
+from supernet.training.graphs import GraphedGradients
+from supernet.training.parallel import Group, Share
+from supernet.training.sampling import ArchitectureSampler, SingleNetwork
 from supernet.training_settings import TrainingSettings, planned_updates
 
 STABLE_CHECKS = 2
@@ -117,6 +119,7 @@ class Trainer:
         self._learnt = learnt
         self._need = need
         self._raw = model.to(device)
+        self._weights = list(model.parameters())
         for part in model.modules():
             if isinstance(part, ElasticEncoder | ElasticDecoder):
                 part.checkpoints = settings.recompute
@@ -135,6 +138,13 @@ class Trainer:
             fused=True,
         )
         self._slices = Slices(model)
+        self._graphed: GraphedGradients | None = None
+        # Recomputing asks for the random state, which nothing that is recorded may read.
+        if device != "cpu" and isinstance(sampler, SingleNetwork) and not settings.recompute:
+            network = sampler.draw()
+            self._graphed = GraphedGradients(
+                lambda share: self._add_gradients(share, network), self._weights
+            )
         self._averages = WeightAverages(self._raw, settings)
         self._total = planned_updates(settings, task.num_batches(settings))
         self._epoch = 0
@@ -251,7 +261,12 @@ class Trainer:
 
     def _train_epoch(self) -> float:
         self._raw.train()
-        with torch.random.fork_rng(devices=[]):
+        settings, device = self._settings, self._device
+        with (
+            torch.random.fork_rng(devices=[]),
+            tf32(device, settings.bfloat16),
+            repeatable(device, settings.deterministic),
+        ):
             self._seed_dropout()
             stream = self._task.batches(
                 self._settings, seed=self._seed, epoch=self._epoch, device=self._device
@@ -308,6 +323,8 @@ class Trainer:
                 return self._backward(batches, networks)
             except OutOfMemoryError:
                 pass  # with its traceback ends what the update held
+            if self._graphed is not None:
+                self._graphed.clear()
             give_back()
             if self._parts >= max(len(batch) for batch in batches):
                 raise self._too_large("a single example of a batch")
@@ -315,9 +332,9 @@ class Trainer:
             put_back(states, self._device)
 
     def _step(self) -> None:
-        self._group.add_up(self._raw.parameters())
+        self._group.add_up(self._weights)
         if self._settings.clip_norm > 0.0:
-            nn.utils.clip_grad_norm_(self._raw.parameters(), self._settings.clip_norm)
+            nn.utils.clip_grad_norm_(self._weights, self._settings.clip_norm)
         self._optimizer.step()
 
     def _too_large(self, what: str) -> TooLargeError:
@@ -333,17 +350,23 @@ class Trainer:
         """This rank's part of the gradients, and of each network's loss on all labels."""
         losses = torch.zeros(len(networks), dtype=torch.float64, device=self._device)
         for share in self._group.shares(batches, self._parts):
-            losses += add_gradients(
-                self._task,
-                self._raw,
-                share,
-                networks,
-                self._settings,
-                device=self._device,
-                slices=self._slices,
-                teacher=self._teacher,
-            )
+            if self._graphed is None:
+                losses += self._add_gradients(share, networks)
+            else:
+                losses += self._graphed(share)
         return losses
+
+    def _add_gradients(self, share: Share, networks: Sequence[Architecture]) -> Tensor:
+        return add_gradients(
+            self._task,
+            self._raw,
+            share,
+            networks,
+            self._settings,
+            device=self._device,
+            slices=self._slices,
+            teacher=self._teacher,
+        )
 
     # -- checks and checkpoints ---------------------------------------------------------------
 

@@ -41,10 +41,13 @@ class Divisible(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A batch, or some rows of it, and the share of the update's labels that it holds."""
+    """A batch, or some rows of it, and the share of the update's labels that it holds.
+
+    In what is recorded for many batches the share is a scalar tensor on their device.
+    """
 
     batch: Any
-    weight: float
+    weight: float | Tensor
 
 
 class Group:

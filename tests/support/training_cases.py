@@ -78,5 +78,5 @@ def weights(training: Trainer) -> str:
     """A digest of the final weights, bit by bit."""
     total = hashlib.sha256()
     for name, tensor in training.model.state_dict().items():
-        total.update(name.encode() + tensor.numpy().tobytes())
+        total.update(name.encode() + tensor.cpu().numpy().tobytes())
     return total.hexdigest()

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from search_spaces.errors import UsageError
-from supernet.attention import flash_gated, gated_chunks
+from supernet.attention import flash_gated, flash_linear, gated_chunks
 from supernet.attention.base import State
 from supernet.attention.decay import DecayKernel
 from supernet.attention.gated import GatedKernel
 from supernet.attention.gated_chunks import gated_sums
 from supernet.attention.gated_delta import GatedDeltaKernel
+from supernet.precision import repeatable
 from tests.supernet.attention.test_contract import (
     AROUND,
     EDGES,
@@ -567,19 +568,21 @@ def test_the_layout_of_the_cuda_kernels(
 
 
 def test_where_the_cuda_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_gated, "flash_kernel", lambda: object())
+    monkeypatch.setattr(flash_linear, "flash_kernel", lambda: object())
     takes = flash_gated.flash_gated_takes
     cuda = torch.device("cuda", 0)
     assert takes(cuda, torch.float32)
     assert not takes(cuda, torch.float64) and not takes(torch.device("cpu"), torch.float32)
-    monkeypatch.setattr(flash_gated, "flash_kernel", lambda: None)
+    with repeatable("cuda", True):
+        assert not takes(cuda, torch.float32)
+    monkeypatch.setattr(flash_linear, "flash_kernel", lambda: None)
     assert not takes(cuda, torch.float32)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("form", FORMS)
 def test_the_cuda_kernels_equal_our_own(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if flash_gated.flash_kernel() is None:
+    if flash_linear.flash_kernel() is None:
         pytest.skip("the package fla-core is not installed (extra cuda-kernels)")
     monkeypatch.undo()
     leaves = [x.float().cuda().requires_grad_() for x in drawn_sums(form, 300, 32)]

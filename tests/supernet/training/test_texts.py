@@ -281,10 +281,23 @@ def test_a_loss_that_is_no_number_names_update_and_network(kind: str) -> None:
 @pytest.mark.gpu
 @each_text
 def test_training_on_cuda_learns(kind: str) -> None:
-    training = trainer(kind, replace(SHORT, epochs=8), device="cuda")
+    training = trainer(kind, replace(SHORT, epochs=12), device="cuda")
     reports = finished(training)
     assert reports[-1].train_loss < 0.9 * reports[0].train_loss
     found = evaluate(
         training._task, training.model, training._probes[0], valid(kind), device="cuda"
     )
     assert found.loss == pytest.approx(reports[-1].probe_losses[0], rel=1e-3)
+
+
+@pytest.mark.gpu
+@each_text
+def test_a_network_alone_learns_the_same_by_graphs(kind: str) -> None:
+    losses = []
+    for graphed in (True, False):
+        training = alone(kind, replace(SHORT, epochs=12), device="cuda")
+        if not graphed:
+            training._graphed = None
+        losses.append([report.train_loss for report in finished(training)])
+        assert training._graphed is None or training._graphed._recorded
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
