@@ -158,7 +158,8 @@ def banded_attention(
     cut = _cut(queries, k_BKMD.shape[2], band)
     q_BNHD = _padded(q_BHND.transpose(1, 2), 0, cut.blocks * cut.length - queries)
     q_bHLD = q_BNHD.unflatten(1, (cut.blocks, cut.length)).flatten(0, 1).transpose(1, 2)
-    k_bKJD, v_bKJD = (cut.keys_of(x.transpose(1, 2)).flatten(0, 1).mT for x in (k_BKMD, v_BKMD))
+    # Turned before blocks are copied: kernels on cards want the columns of a key side by side.
+    k_bKJD, v_bKJD = (cut.keys_of(x.transpose(1, 2)).mT.flatten(0, 1) for x in (k_BKMD, v_BKMD))
     real_BM = torch.ones_like(k_BKMD[:1, 0, :, 0]) if key_mask_BM is None else key_mask_BM.float()
     query_L = torch.arange(cut.length, device=device)[:, None] // band.span
     key_J = (torch.arange(cut.reach, device=device) - cut.offset)[None] // band.span
