@@ -44,7 +44,7 @@ FAIRSEQ_JOBS ?= 2
 FAIRSEQ_PIP := $(FAIRSEQ_BIN)/python -m pip install --quiet \
 	--constraint $(FAIRSEQ_VENV)/constraints.txt
 
-.PHONY: help install install-dev search serve test coverage test-slow test-fairseq lint format clean
+.PHONY: help install install-dev search serve test coverage test-slow test-fairseq test-gpu lint format clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -72,6 +72,10 @@ test-slow: $(VENV)/.installed-dev ## Run every test this machine can run (ARGS)
 test-fairseq: $(FAIRSEQ_VENV)/.installed ## Build fairseq, once, and run the tests that need it (ARGS)
 	OMP_NUM_THREADS=1 $(FAIRSEQ_BIN)/python -m pytest -m fairseq --run-slow \
 		tests/nas/fairseq $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev ## Run what needs a graphics card, and measure what it does (ARGS)
+	$(BIN)/python -m pytest -m gpu --run-slow tests/supernet tests/latency tests/nas
+	$(BIN)/python -m experiments.gpu_suite $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, layout and types
 	$(BIN)/ruff check .

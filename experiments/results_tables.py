@@ -26,6 +26,7 @@ from experiments import (
     attention_study,
     decoder_linear,
     first_corrections,
+    gpu_suite,
     hybrid_study,
     latency_predictors,
     limits_hold,
@@ -50,6 +51,7 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
         search_efficiency.STUDY,
         timing_noise.STUDY,
         first_corrections.STUDY,
+        gpu_suite.STUDY,
         placement_table.STUDY,
     )
 } | {limits_hold.STUDY.name: limits_hold.tables}

@@ -109,6 +109,8 @@ def test_what_cannot_be_compiled_is_an_error_and_no_slow_call() -> None:
 def test_a_replay_is_the_call(dtype: Any) -> None:
     network = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).cuda()
     x = torch.randn(8, 64, device="cuda")
+    with inference("cuda", dtype):
+        network(x)  # cuBLAS keeps what it works in
     replay = replayed(lambda: network(x), "cuda", dtype)
     before = torch.cuda.memory_allocated()
     spare = [torch.full((64, 128), float("nan"), device="cuda") for _ in range(64)]

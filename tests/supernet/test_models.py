@@ -178,4 +178,5 @@ def test_cuda_computes_the_same(settings: ModelSettings) -> None:
     supernet.cuda()
     for architecture, wanted in zip(networks, expected, strict=True):
         found = supernet(inputs.cuda(), architecture).cpu()
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+        # Sines of positions are fp32 ones, and a card's are not a processor's.
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
