@@ -20,7 +20,7 @@ Key = tuple[tuple[Tensor, ...], tuple[int, ...], bool]
 """Parameters of one shape whose parts stand one below the other, as a rule a single one; the shape
 of each part; and whether they are cast for products."""
 
-_CURRENT: ContextVar[Slices | None] = ContextVar("slices", default=None)
+_CURRENT: ContextVar[Casts | None] = ContextVar("slices", default=None)
 
 
 def prefix(parameter: Tensor, *sizes: int) -> Tensor:
@@ -52,18 +52,68 @@ def multiplied(parameter: Tensor, *sizes: int) -> Tensor:
 def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
     """The parts of parameters of one shape, one below the other, as one matrix for products.
 
-    None where they lie apart, which is everywhere but in training under autocast.
+    None where they lie apart, which is everywhere but within `Casts` and under autocast.
     """
     slices = _current()
     return None if slices is None else slices.stacked(parameters, *sizes)
 
 
-def _current() -> Slices | None:
-    """What trains now; nothing in a compiled network, whose compiler cannot look it up."""
+def _current() -> Casts | None:
+    """What is held now; nothing in a compiled network, whose compiler cannot look it up."""
     return None if torch.compiler.is_dynamo_compiling() else _CURRENT.get()
 
 
-class Slices:
+class Casts:
+    """Parameters in the precision of products, cast once for as long as they are `held`.
+
+    For networks that are evaluated: autocast casts parameters anew at each use in inference mode,
+    in a decoder for every token, and the parts of a supernet's in any case.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is cast yet."""
+        self._cast: dict[tuple[Tensor, ...], Tensor] = {}
+        self._parts: dict[Key, Tensor] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """In it parameters, whose values may not change, are taken from here."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+    def of(self, parameter: Tensor, *sizes: int, product: bool = False) -> Tensor:
+        """The part of a parameter, cast where it is multiplied."""
+        if not product or not _is_cast(parameter):
+            return prefix(parameter, *sizes)
+        return self._part(((parameter,), (*sizes, *parameter.shape[len(sizes) :]), True))
+
+    def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
+        """See `stacked`."""
+        first = parameters[0]
+        if not _is_cast(first):
+            return None
+        return self._part((tuple(parameters), (*sizes, *first.shape[len(sizes) :]), True))
+
+    def _part(self, key: Key) -> Tensor:
+        if (known := self._parts.get(key)) is None:
+            parameters, shape, _ = key
+            together = prefix(self._in_products(parameters), len(parameters), *shape)
+            known = self._parts[key] = together.flatten(0, 1)
+        return known
+
+    def _in_products(self, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Parameters of one shape in the precision of products, with a dimension for them."""
+        if parameters not in self._cast:
+            precision = torch.get_autocast_dtype(parameters[0].device.type)
+            with torch.no_grad():
+                self._cast[parameters] = torch.stack(parameters).to(precision)
+        return self._cast[parameters]
+
+
+class Slices(Casts):
     """The parts of a model's parameters that a network uses.
 
     One network after the other trains within `training`, its gradients added by `backward`.
@@ -75,10 +125,9 @@ class Slices:
         Args:
             model: whose parameters get gradients.
         """
+        super().__init__()
         # Walking through the modules of a model takes as long as fifty operations ask for.
         self._whole = [one for one in model.parameters() if one.requires_grad]
-        self._parts: dict[Key, Tensor] = {}
-        self._cast: dict[tuple[Tensor, ...], Tensor] = {}
         self._gradients: dict[Tensor, Tensor] = {}
 
     def begin(self) -> None:
@@ -91,16 +140,15 @@ class Slices:
     @contextmanager
     def training(self) -> Iterator[None]:
         """In it one network uses these parts."""
-        token = _CURRENT.set(self)
         try:
-            yield
+            with self.held():
+                yield
         finally:
-            _CURRENT.reset(token)
             self._parts.clear()
 
     def of(self, parameter: Tensor, *sizes: int, product: bool = False) -> Tensor:
         """The part of a parameter, cast where it is multiplied; as often as it is asked for."""
-        cast = product and torch.is_autocast_enabled(parameter.device.type)
+        cast = product and _is_cast(parameter)
         shape = (*sizes, *parameter.shape[len(sizes) :])
         if not parameter.requires_grad or (shape == parameter.shape and not cast):
             return prefix(parameter, *sizes)
@@ -108,21 +156,12 @@ class Slices:
 
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
-        first = parameters[0]
-        if not torch.is_autocast_enabled(first.device.type) or not first.requires_grad:
-            return None
-        return self._part((tuple(parameters), (*sizes, *first.shape[len(sizes) :]), True))
+        return super().stacked(parameters, *sizes) if parameters[0].requires_grad else None
 
     def _part(self, key: Key) -> Tensor:
         if (known := self._parts.get(key)) is None:
-            parameters, shape, cast = key
-            if cast:
-                source = prefix(self._in_products(parameters), len(parameters), *shape).flatten(
-                    0, 1
-                )
-            else:
-                (whole,) = parameters
-                source = prefix(whole.detach(), *shape)
+            (whole, *_), shape, cast = key
+            source = super()._part(key) if cast else prefix(whole.detach(), *shape)
             known = self._parts[key] = source.detach().requires_grad_()
         return known
 
@@ -169,14 +208,6 @@ class Slices:
         for pairs in _by_layout(more):
             torch._foreach_add_(*pairs)
 
-    def _in_products(self, parameters: tuple[Tensor, ...]) -> Tensor:
-        """Parameters of one shape in the precision of products, with a dimension for them."""
-        if parameters not in self._cast:
-            precision = torch.get_autocast_dtype(parameters[0].device.type)
-            with torch.no_grad():
-                self._cast[parameters] = torch.stack(parameters).to(precision)
-        return self._cast[parameters]
-
     def _gradient(self, parameter: Tensor) -> Tensor:
         """The parameter's gradient; where it has none, one of whatever values."""
         if parameter.grad is None:
@@ -184,6 +215,11 @@ class Slices:
                 self._gradients[parameter] = torch.empty_like(parameter)
             parameter.grad = self._gradients[parameter]
         return parameter.grad
+
+
+def _is_cast(parameter: Tensor) -> bool:
+    """Whether products take another precision than a parameter's."""
+    return torch.is_autocast_enabled(parameter.device.type)
 
 
 def _by_layout(

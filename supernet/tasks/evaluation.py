@@ -16,6 +16,7 @@ from supernet.beam_search import BeamSettings
 from supernet.extraction import Supernet
 from supernet.loss import summed_divergence
 from supernet.precision import autocast, tf32
+from supernet.slices import Casts
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
 
 
@@ -25,7 +26,7 @@ def _judged(model: Supernet, device: str) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
-        with autocast(device), tf32(device):
+        with autocast(device), tf32(device), Casts().held():
             yield
     finally:
         model.train(was_training)

@@ -22,6 +22,7 @@ from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from supernet.decoding_state import DecodingState
 from supernet.precision import autocast, tf32
 from supernet.sequence_models import FixedTranslation, TranslationModel
+from supernet.slices import Casts
 
 Rows = Sequence[Sequence[int]]
 
@@ -184,7 +185,7 @@ def _decode(
 ) -> list[tuple[int, ...]]:
     """The best text of every row of a batch."""
     source_BS, _ = source_batch([list(row) for row in rows])
-    with autocast(device), tf32(device):
+    with autocast(device), tf32(device), Casts().held():
         found = beam_search(
             model.step,
             model.start(source_BS.to(device)),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from experiments.update_operations import GpuOperations
+from supernet.extraction import extract
 from supernet.layers import ElasticLinear, side_by_side
-from supernet.slices import Slices, multiplied, prefix, stacked, used
+from supernet.slices import Casts, Slices, multiplied, prefix, stacked, used
 from supernet.training.loop import Trainer
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
@@ -249,3 +252,30 @@ def test_several_layers_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None
                 model.loss(x, 4, together)
         counts.append(counted.calls["aten.addmm.default"])
     assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("sort", ["supernet", "network"])
+@each_kind
+def test_networks_that_are_evaluated_cast_each_parameter_once(kind: str, sort: str) -> None:
+    """In bf16, with the same outputs."""
+    space, task = SPACES[kind], task_of(kind)
+    (network,) = networks_of(space, 1)
+    model: nn.Module = supernet_of(space, 0.0).float()
+    if sort == "network":
+        model = extract(model, network).network
+    settings = replace(SETTINGS, accumulate=1)
+    batch = next(iter(task.batches(settings, seed=0, epoch=0, device="cpu")))
+
+    def ran(context: AbstractContextManager[object]) -> tuple[Tensor, int]:
+        # Without its cache autocast does what it does in inference mode, where nothing counts it.
+        autocast = torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
+        with torch.no_grad(), autocast, context:
+            task.predict(model, batch, network)
+            with GpuOperations() as operations:
+                out = task.predict(model, batch, network).logits
+        return out, operations.forward["_to_copy"]
+
+    held, few = ran(Casts().held())
+    loose, many = ran(nullcontext())
+    torch.testing.assert_close(held, loose, rtol=3e-2, atol=3e-2)
+    assert few < 0.7 * many
