@@ -46,7 +46,7 @@ def causal_sums(
         sums_BHCV = k_BHNC.mT @ v_BHNV
         sums_BHCV = sums_BHCV if past_BHCV is None else past_BHCV + sums_BHCV
         return q_BHNC @ sums_BHCV, sums_BHCV
-    if flash_takes(q_BHNC.device, q_BHNC.dtype, span):
+    if flash_takes(q_BHNC.device, q_BHNC.dtype, states, span):
         return flash_causal_sums(q_BHNC, k_BHNC, v_BHNV, past_BHCV)
     batch, heads = q_BHNC.shape[:2]
     length = min(max(1, CHUNK_STATES // span) * span, states)

@@ -41,9 +41,9 @@ def flash_gated_kernel(form: FlashForm) -> Callable[..., Any]:
     return kernel
 
 
-def flash_gated_takes(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether sums of such queries are left to the kernels."""
-    return flash_takes(device, dtype, 1)
+def flash_gated_takes(device: torch.device, dtype: torch.dtype, states: int) -> bool:
+    """Whether sums of so many queries are left to the kernels."""
+    return flash_takes(device, dtype, states, 1)
 
 
 def flash_gated_sums(

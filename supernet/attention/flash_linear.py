@@ -25,6 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LEAST_STATES = 256
+"""Of sequences that are left to the kernels: shorter ones are a few products here, and Triton takes
+over a minute to choose among the kernels' forms, on an H100, when they first run in a process."""
 ALIGNED_COLUMNS = 16  # rows of values then start at whole 64 bytes
 
 
@@ -37,9 +40,9 @@ def flash_kernel() -> Callable[..., Any] | None:
     return kernel
 
 
-def flash_takes(device: torch.device, dtype: torch.dtype, span: int) -> bool:
-    """Whether sums of such queries, with `span` states per position, are left to the kernel."""
-    fits = device.type == "cuda" and dtype == torch.float32 and span == 1
+def flash_takes(device: torch.device, dtype: torch.dtype, states: int, span: int) -> bool:
+    """Whether sums of so many queries, with `span` states per position, are left to the kernel."""
+    fits = device.type == "cuda" and dtype == torch.float32 and span == 1 and states >= LEAST_STATES
     if not fits or torch.are_deterministic_algorithms_enabled():  # its kernels promise nothing
         return False
     return flash_kernel() is not None

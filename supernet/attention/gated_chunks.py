@@ -68,9 +68,10 @@ def gated_sums(
         ``(B, H, N, V)`` and ``(B, H, C, V)``.
     """
     assert beta_BHN is None or log_gate_BHNG.shape[-1] == 1, "the delta rule has a gate per head"
-    if q_BHNC.shape[2] == 1 and past_BHCV is not None:
+    states = q_BHNC.shape[2]
+    if states == 1 and past_BHCV is not None:
         return gated_step(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
-    if flash_gated_takes(q_BHNC.device, q_BHNC.dtype):
+    if flash_gated_takes(q_BHNC.device, q_BHNC.dtype, states):
         return flash_gated_sums(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
     return _in_chunks(q_BHNC, k_BHNC, v_BHNV, log_gate_BHNG, beta_BHN, past_BHCV)
 

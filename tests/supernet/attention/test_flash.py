@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from supernet.attention import causal_linear, flash_linear
-from supernet.attention.flash_linear import flash_causal_sums, flash_kernel, flash_takes
+from supernet.attention.flash_linear import (
+    LEAST_STATES,
+    flash_causal_sums,
+    flash_kernel,
+    flash_takes,
+)
 from tests.supernet.attention.test_contract import assert_near, draw
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -37,25 +42,27 @@ def stand_in(
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "span", "takes"),
+    ("device", "dtype", "states", "span", "takes"),
     [
-        (CUDA, torch.float32, 1, True),
-        (CUDA, torch.float32, 2, False),
-        (CUDA, torch.float64, 1, False),
-        (CPU, torch.float32, 1, False),
+        (CUDA, torch.float32, LEAST_STATES, 1, True),
+        (CUDA, torch.float32, LEAST_STATES - 1, 1, False),
+        (CUDA, torch.float32, LEAST_STATES, 2, False),
+        (CUDA, torch.float64, LEAST_STATES, 1, False),
+        (CPU, torch.float32, LEAST_STATES, 1, False),
     ],
 )
-def test_only_plain_fp32_on_cuda(
+def test_only_long_plain_fp32_on_cuda(
     device: torch.device,
     dtype: torch.dtype,
+    states: int,
     span: int,
     takes: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flash_linear, "flash_kernel", lambda: stand_in)
-    assert flash_takes(device, dtype, span) is takes
+    assert flash_takes(device, dtype, states, span) is takes
     monkeypatch.setattr(flash_linear, "flash_kernel", lambda: None)
-    assert not flash_takes(device, dtype, span)
+    assert not flash_takes(device, dtype, states, span)
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -571,12 +571,13 @@ def test_where_the_cuda_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(flash_linear, "flash_kernel", lambda: object())
     takes = flash_gated.flash_gated_takes
     cuda = torch.device("cuda", 0)
-    assert takes(cuda, torch.float32)
-    assert not takes(cuda, torch.float64) and not takes(torch.device("cpu"), torch.float32)
+    assert takes(cuda, torch.float32, 256) and not takes(cuda, torch.float32, 255)
+    assert not takes(cuda, torch.float64, 256)
+    assert not takes(torch.device("cpu"), torch.float32, 256)
     with repeatable("cuda", True):
-        assert not takes(cuda, torch.float32)
+        assert not takes(cuda, torch.float32, 256)
     monkeypatch.setattr(flash_linear, "flash_kernel", lambda: None)
-    assert not takes(cuda, torch.float32)
+    assert not takes(cuda, torch.float32, 256)
 
 
 @pytest.mark.gpu
