@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -24,6 +25,7 @@ DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yml").read_text("utf-8"))
 CLUSTER: dict[str, Any] = yaml.safe_load((DOCKER / "ray-a100.yml").read_text("utf-8"))
+KUBERAY: dict[str, Any] = yaml.safe_load((DOCKER / "kuberay.yml").read_text("utf-8"))
 OFFERED = {"nas_latency_cpu", "nas_latency_cuda"}
 EXAMPLE = (DOCKER / ".env.example").read_text("utf-8")
 SERVICES = COMPOSE["services"]
@@ -145,6 +147,55 @@ def test_the_cluster_file_is_one_that_ray_up_reads() -> None:
     assert CLUSTER["head_node_type"] in CLUSTER["available_node_types"]
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**CLUSTER, "workers": 1}, schema)
+
+
+def test_nodes_on_kubernetes_are_the_image_with_its_disk_and_room_for_the_store() -> None:
+    head, (nodes,) = KUBERAY["spec"]["headGroupSpec"], KUBERAY["spec"]["workerGroupSpecs"]
+    pod = head["template"]["spec"]
+    assert nodes["template"]["spec"] == pod and nodes["minReplicas"] <= nodes["replicas"]
+    offered = json.loads(json.loads(head["rayStartParams"]["resources"].strip("'")))
+    assert set(offered) == {latency_resource("cpu")} and not nodes["rayStartParams"]
+    (one,) = pod["containers"]
+    assert one["image"] == CLUSTER["docker"]["image"]
+    assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
+    mounts = {mount["name"]: mount["mountPath"] for mount in one["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+    assert f"VOLUME {mounts['home']}" in DOCKERFILE and mounts["shared-memory"] == "/dev/shm"
+    (shared,) = (x["emptyDir"]["sizeLimit"] for x in pod["volumes"] if "emptyDir" in x)
+    memory = one["resources"]["limits"]["memory"]
+    # Ray takes 30 % of the memory for its store, and the disk where that does not fit.
+    assert float(shared.removesuffix("Gi")) >= 0.3 * float(memory.removesuffix("Gi"))
+
+
+def test_the_cluster_on_kubernetes_fits_the_operators_schema() -> None:
+    named = os.environ.get("NAS_TEST_KUBERAY_CRD")
+    if named is None:
+        pytest.skip("needs NAS_TEST_KUBERAY_CRD: KubeRay's file ray.io_rayclusters.yaml")
+    definition = yaml.safe_load(Path(named).read_text("utf-8"))
+    (schema,) = (
+        strict(version["schema"]["openAPIV3Schema"])
+        for version in definition["spec"]["versions"]
+        if KUBERAY["apiVersion"] == f"ray.io/{version['name']}"
+    )
+    schema["properties"]["metadata"] = {"type": "object"}
+    jsonschema.validate(KUBERAY, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(KUBERAY | {"spec": KUBERAY["spec"] | {"workers": 1}}, schema)
+
+
+def strict(schema: Any) -> Any:
+    """A schema of Kubernetes' as JSON schema, in which nothing but what it names may stand."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: strict(one) for name, one in schema.items()}
+    if schema.get("x-kubernetes-int-or-string"):
+        found = {n: one for n, one in found.items() if n not in ("type", "pattern")}
+    kept = schema.get("x-kubernetes-preserve-unknown-fields")
+    if schema.get("type") == "object" and "properties" in schema and not kept:
+        found.setdefault("additionalProperties", False)
+    return found
 
 
 def test_what_nodes_offer_is_what_the_executor_asks_for() -> None:
