@@ -185,10 +185,8 @@ def test_a_job_is_served_by_one_image_and_done_by_another(
             assert worker.does(["id", "-u"]) == (0, f"{UID}\n")
             with at_work(worker, command_of("worker")):
                 assert healthy(worker, command_of("worker", "HEALTHCHECK"))
-                client = Client(f"http://127.0.0.1:{port}", token)
-                job = client.submit(
-                    space="digits", preset="smoke", objectives=["quality", "params"]
-                )
-                assert client.watch(job).status == "succeeded"
-                assert client.watch(job).state == State.succeeded
-                assert len(client.front(job)) > 1
+                costs = ["quality", "params"]
+                with Client(f"http://127.0.0.1:{port}", token) as client:
+                    job = client.submit(space="digits", preset="smoke", objectives=costs)
+                    assert client.watch(job).state == State.succeeded
+                    assert len(client.front(job)) > 1
