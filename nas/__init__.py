@@ -2,7 +2,7 @@
 
 import importlib.metadata
 
-from nas.run.allocator import use_expandable_segments, use_repeatable_products
+from supernet.card_environment import use_expandable_segments, use_repeatable_products
 
 # Every process of a run comes through here first, those of Ray and of a service too.
 use_expandable_segments()

@@ -55,7 +55,7 @@ def test_an_address_opens_nothing_else_and_ends_with_its_token(server: Server) -
     address = client.get("/feed").json()["url"]
     identity, key = address.rsplit("/", 2)[1:]
     for path in (
-        f"{identity}/{key[:-1]}0",
+        f"{identity}/{key[:-1]}{'1' if key[-1] == '0' else '0'}",
         f"{identity}/x",
         f"00000000/{key}",
         f"{identity}/%C3%A9",

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nas.run.allocator import use_expandable_segments
+from supernet.card_environment import use_expandable_segments
 
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
