@@ -40,7 +40,7 @@ SEARCHES: tuple[tuple[str, ...], ...] = (
     ("--space", "recall", "--preset", "smoke"),
 )
 LEAST_SHARE = 0.4
-"""Of an A100's rate that `wmt14`'s update is to use."""
+"""Of the card's rate that `wmt14`'s update is to use."""
 
 
 def measure(options: Options) -> dict[str, Any]:
@@ -61,9 +61,11 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 def _updates(options: Options) -> list[dict[str, Any]]:
+    given = {"max_tokens": options.tokens, "accumulate": options.batches}
+    changed = {name: number for name, number in given.items() if number is not None}
     found = []
     for name in options.spaces:
-        for one in update_times(name, networks=options.networks):
+        for one in update_times(name, networks=options.networks, **changed):
             note(one)
             found.append(asdict(one))
         torch.cuda.empty_cache()
@@ -171,6 +173,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     spaces = "whose updates are timed, of texts; default: all of %(default)s"
     parser.add_argument("--spaces", nargs="+", default=SPACES, help=spaces, metavar="SPACE")
+    usual = "of an update, in place of the preset's"
+    parser.add_argument("--tokens", type=int, help=f"of a batch {usual}", metavar="N")
+    parser.add_argument("--batches", type=int, help=usual, metavar="N")
     parser.add_argument("--networks", type=int, default=2, help="drawn for each supernet")
 
 

@@ -60,7 +60,8 @@ class TrainingSettings:
             epochs take long; 0 for none. Dropout draws anew there, so the number is a part of
             what decides the weights.
         num_probes: networks in that check.
-        bfloat16: autocast to bfloat16; null on cards that have it.
+        bfloat16: train under autocast to bfloat16; null for doing so on cards that have it, where
+            evaluation does in any case.
         loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
             vocabularies need more memory for logits than for all else, and the loss is the same;
             tasks that write tokens only.

@@ -92,7 +92,7 @@ def translate_rows(
         settings: how to search.
         max_tokens: sources of a batch, times beams, times the longest source or translation that
             there may be, are at most this. Beyond rounding it decides nothing but time and memory.
-        device: where to decode; on CUDA in bfloat16 where autocast allows it.
+        device: where to decode; in bfloat16 on cards that have it.
 
     Returns:
         Target tokens of each row, without marks.
@@ -107,10 +107,11 @@ def translate_rows(
     was_training = model.model.training
     model.model.eval()
     try:
-        for numbers in batches:
-            found = _decode(model, [rows[number] for number in numbers], settings, device)
-            for number, text in zip(numbers, found, strict=True):
-                texts[number] = text
+        with Casts().held():
+            for numbers in batches:
+                found = _decode(model, [rows[number] for number in numbers], settings, device)
+                for number, text in zip(numbers, found, strict=True):
+                    texts[number] = text
     finally:
         model.model.train(was_training)
     return texts
@@ -185,7 +186,7 @@ def _decode(
 ) -> list[tuple[int, ...]]:
     """The best text of every row of a batch."""
     source_BS, _ = source_batch([list(row) for row in rows])
-    with autocast(device), tf32(device), Casts().held():
+    with autocast(device), tf32(device):
         found = beam_search(
             model.step,
             model.start(source_BS.to(device)),
