@@ -67,6 +67,8 @@ class TrainingSettings:
             tasks that write tokens only.
         recompute: activation checkpointing: keep the input of each layer only, and compute the rest
             once more for its gradients: less memory, a third more time, the same result.
+        threads: of the CPU, in its updates; null for as many as the run has. Timings and checks
+            keep the run's, so that networks can be timed on one core and trained on all.
         deterministic: on a graphics card, the same weights whenever a training is repeated, at some
             cost in time; on a processor they are the same in any case.
     """
@@ -104,6 +106,7 @@ class TrainingSettings:
     loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
     recompute: bool = False
     deterministic: bool = False
+    threads: Annotated[int, Ge(1), Le(1024)] | None = None
 
 
 def planned_updates(settings: TrainingSettings, num_batches: int) -> int:

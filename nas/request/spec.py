@@ -659,7 +659,7 @@ LATER_FIELDS: Mapping[str, Any] = {
     "retrain": 1,
 }
 # Of a training, none of which older versions had; all are off where they are 0.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss")
+LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss", "threads")
 
 
 def build_spec(**values: Any) -> SearchSpec:

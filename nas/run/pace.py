@@ -23,6 +23,7 @@ from supernet.extraction import Supernet
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
+from supernet.threads import cpu_threads
 from supernet.training.loop import Trainer
 from supernet.training.sampling import ArchitectureSampler, SingleNetwork, build_sampler
 from supernet.training_settings import TrainingSettings
@@ -49,11 +50,7 @@ def measure_pace(space: SearchSpace, data: Path, device: str) -> Pace:
     task = open_task(space, data.name, str(data), seed=0)
     few = task.first_valid(EXAMPLES)
     (most,) = space.decode(largest(space))
-    before = torch.get_num_threads()
-    try:
-        paces = [_pace(space, task, few, settings, most, device, n) for n in _threads(device)]
-    finally:
-        torch.set_num_threads(before)
+    paces = [_pace(space, task, few, settings, most, device, n) for n in _threads(device)]
     best = paces[0]
     for pace in paces[1:]:
         if pace.update_s < GAIN * best.update_s:
@@ -76,13 +73,13 @@ def _pace(
     device: str,
     threads: int,
 ) -> Pace:
-    torch.set_num_threads(threads)
     model = build_supernet(space, settings.dropout)
-    update_s = update_seconds(model, build_sampler(space, settings, 0), few, settings, device)
-    largest_s = update_seconds(model, SingleNetwork(most), few, settings, device)
-    begun = time.perf_counter()
-    evaluate(few, model, most, few.valid, device=device)
-    example_s = (time.perf_counter() - begun) / EXAMPLES
+    with cpu_threads(threads):
+        update_s = update_seconds(model, build_sampler(space, settings, 0), few, settings, device)
+        largest_s = update_seconds(model, SingleNetwork(most), few, settings, device)
+        begun = time.perf_counter()
+        evaluate(few, model, most, few.valid, device=device)
+        example_s = (time.perf_counter() - begun) / EXAMPLES
     # A drawn network takes the share of the largest that it takes in training.
     share = min(1.0, update_s / largest_s)
     return Pace(update_s, largest_s, share * example_s, task.num_batches(settings), threads)

@@ -44,6 +44,9 @@ VALID_TEXTS = (
 # Epochs of the network that is kept for each of the supernet: embeddings still gain after fifteen
 # hundred updates (experiments/LOG.md, 2026-11-25).
 TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 10
+# What the checkpoint's states weigh beside its embeddings: .9628 for .9595 after as many updates
+# (experiments/LOG.md, 2026-11-26).
+STATES_SHARE = 0.75
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
 PRESET_SIZES = {
     "smoke": (5, 1, 32),
@@ -253,6 +256,7 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
             "supernet": {**shared, **supernet, "epochs": epochs, "epoch_updates": updates},
             "retrain": {
                 **shared,
+                "distillation": STATES_SHARE if embeds else 0.9,
                 "learning_rate": 3e-4,
                 "epochs": (TUNED_EMBEDDING_EPOCHS if embeds else TUNED_EPOCHS) * epochs,
                 "epoch_updates": updates,

@@ -36,7 +36,8 @@ SplitT = TypeVar("SplitT")
 class Predictions(NamedTuple):
     """Logits ``(P, C)`` and labels ``(P,)``; a label may be `supernet.loss.IGNORED`.
 
-    Of texts that are embedded: embeddings ``(P, D)``, and those that they should be ``(P, D)``.
+    Of texts that are embedded: embeddings ``(P, D)``, and those that they should be ``(P, D)``;
+    and `states`, those of their tokens behind the last layer ``(P, N, D)``, 0 at padding.
 
     `recalled`, bool ``(P,)``, tells which labels only recall can tell, where that is known;
     `teacher` are the logits ``(P, C)`` of a network to compare with, where there is one.
@@ -46,6 +47,7 @@ class Predictions(NamedTuple):
     labels: Tensor
     recalled: Tensor | None = None
     teacher: Tensor | None = None
+    states: Tensor | None = None
 
 
 class States(NamedTuple):
@@ -143,7 +145,6 @@ class Task(ABC, Generic[BatchT, SplitT]):
 
     Attributes:
         kind: the task's name in a space file.
-        teachable: whether networks also learn from what another network says of a batch.
         compares: whether predictions are compared with each other, see `compared`.
         one_each: whether each prediction is an example of its own, and no token of a text.
         name: of the data, for people.
@@ -154,7 +155,6 @@ class Task(ABC, Generic[BatchT, SplitT]):
     """
 
     kind: ClassVar[TaskName]
-    teachable: ClassVar[bool] = True
     compares: ClassVar[bool] = False
     one_each: ClassVar[bool] = False
     name: str
@@ -242,24 +242,25 @@ class Task(ABC, Generic[BatchT, SplitT]):
             "an input: set it to 0"
         )
 
-    def loss(
-        self, logits: Tensor, labels: Tensor, soft: Tensor | None, settings: TrainingSettings
-    ) -> Tensor:
+    def loss(self, found: Predictions, soft: Tensor | None, settings: TrainingSettings) -> Tensor:
         """The mean loss of a batch's predictions that networks are trained with; a scalar.
 
         Args:
-            logits: as `predict` gives them.
-            labels: with them.
-            soft: probabilities ``(P, C)`` that a teacher gives to the outcomes, if there is one.
+            found: as `predict` gives them.
+            soft: what a teacher says of the batch, see `soft_labels`, if there is one.
             settings: how much labels are smoothed, and what the teacher weighs.
         """
-        hard = smoothed_cross_entropy(logits, labels, settings.label_smoothing)
+        hard = smoothed_cross_entropy(found.logits, found.labels, settings.label_smoothing)
         if soft is None:
             return hard
-        real = labels != IGNORED
-        losses = F.cross_entropy(logits.float(), soft, reduction="none")
+        real = found.labels != IGNORED
+        losses = F.cross_entropy(found.logits.float(), soft, reduction="none")
         taught = losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
         return (1.0 - settings.distillation) * hard + settings.distillation * taught
+
+    def soft_labels(self, found: Predictions) -> Tensor:
+        """What others learn from a network: the probabilities ``(P, C)`` of the outcomes, fp32."""
+        return found.logits.float().softmax(dim=-1)
 
     def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of all predictions that an evaluation reports: cross-entropy, in nats.

@@ -58,7 +58,6 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
     """
 
     kind = "embedding"
-    teachable = False
     compares = True
     one_each = True
 
@@ -136,14 +135,29 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
 
     def predict(self, model: Any, batch: EmbeddingBatch, architecture: Architecture) -> Predictions:
         """Embeddings ``(B, D)``, and those of the checkpoint in the place of labels."""
-        return Predictions(model(batch.tokens, architecture)[1], batch.targets)
+        states_BND, embeddings_BD = model(batch.tokens, architecture)
+        real_BN1 = model.real_positions(batch.tokens).unsqueeze(-1)
+        return Predictions(embeddings_BD, batch.targets, states=states_BND * real_BN1)
 
-    def loss(
-        self, logits: Tensor, labels: Tensor, soft: Tensor | None, settings: TrainingSettings
-    ) -> Tensor:
-        """1 − cosine to the checkpoint's embedding, the mean over the texts."""
-        del soft, settings
-        return 1.0 - F.cosine_similarity(logits.float(), labels, dim=-1).mean()
+    def loss(self, found: Predictions, soft: Tensor | None, settings: TrainingSettings) -> Tensor:
+        """1 − cosine to the checkpoint's embedding, the mean over the texts.
+
+        Beside a teacher also 1 − cosine to its states, the mean over the tokens of a text: they say
+        more of it than its one embedding (experiments/LOG.md, 2026-11-26).
+        """
+        near = F.cosine_similarity(found.logits.float(), found.labels, dim=-1).mean()
+        if soft is None:
+            return 1.0 - near
+        assert found.states is not None
+        cosines_B = (_units(found.states) * soft).sum(dim=(1, 2))
+        tokens_B = soft.square().sum(dim=(1, 2))  # of length 1, those of padding of length 0
+        share = settings.distillation
+        return 1.0 - (1.0 - share) * near - share * (cosines_B / tokens_B).mean()
+
+    def soft_labels(self, found: Predictions) -> Tensor:
+        """The states of all tokens ``(B, N, D)`` at length 1; 0 at padding."""
+        assert found.states is not None
+        return _units(found.states)
 
     def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See `Task.summed_loss`: 1 − cosine to the checkpoint's embedding."""
@@ -196,6 +210,10 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             own = passages_found(torch.from_numpy(np.array(split.targets)), split.pairs)
             scores["checkpoint_recall_at_10"] = own
         return Scores(scores, "similarity", found.count)
+
+
+def _units(states_BND: Tensor) -> Tensor:
+    return F.normalize(states_BND.float(), dim=-1)
 
 
 def similarity(found_PD: Tensor, right_PD: Tensor) -> float:

@@ -14,7 +14,7 @@ from supernet.loss import IGNORED
 from supernet.precision import autocast
 from supernet.shared import sharing
 from supernet.slices import Slices
-from supernet.tasks.base import Task
+from supernet.tasks.base import Predictions, Task
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
 
@@ -48,15 +48,15 @@ def add_gradients(
     """
     way = _in_chunks if settings.loss_chunk else _at_once
     losses, taught = list[Tensor](), None
-    if teacher is not None and task.teachable and settings.distillation > 0.0:
+    if teacher is not None and settings.distillation > 0.0:
         taught = _taught_by(teacher, task, share.batch, settings, device)
     for number, network in enumerate(networks):
         part = Part(share.batch, share.weight, len(networks))
         with slices.training(), sharing():
-            loss, teacher_logits = way(task, model, part, network, settings, taught, slices, device)
+            loss, said = way(task, model, part, network, settings, taught, slices, device)
         losses.append(loss)
-        if number == 0 and teacher is None and task.teachable and _distils(settings, len(networks)):
-            taught = teacher_logits
+        if number == 0 and teacher is None and _distils(settings, len(networks)):
+            taught = said
     return torch.stack(losses)
 
 
@@ -75,7 +75,7 @@ class Part(NamedTuple):
 
 
 Taught = Callable[[int, int], Tensor]
-"""Probabilities ``(K, C)`` that the teacher gives to the predictions from one number to another."""
+"""What the teacher says (`Task.soft_labels`) of the predictions from one number to another."""
 
 
 def _taught_by(
@@ -88,13 +88,13 @@ def _taught_by(
     """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
     with torch.no_grad(), autocast(device, settings.bfloat16):
         if not settings.loss_chunk:
-            teacher_logits = task.predict(teacher.network, batch, teacher.architecture).logits
-            return lambda start, end: teacher_logits[start:end].float().softmax(dim=-1)
-        states_PD, tell, _ = task.states(teacher.network, batch, teacher.architecture)
+            said = task.predict(teacher.network, batch, teacher.architecture)
+            return lambda start, end: task.soft_labels(said)
+        states_PD, tell, labels_P = task.states(teacher.network, batch, teacher.architecture)
 
     def taught(start: int, end: int) -> Tensor:
         with torch.no_grad(), autocast(device, settings.bfloat16):
-            return tell(states_PD[start:end]).float().softmax(dim=-1)
+            return task.soft_labels(Predictions(tell(states_PD[start:end]), labels_P[start:end]))
 
     return taught
 
@@ -111,16 +111,13 @@ def _at_once(
 ) -> tuple[Tensor, Taught]:
     """One network's gradients; its loss, times the part's weight; and what it teaches."""
     with autocast(device, settings.bfloat16):
-        logits, labels, *_ = task.predict(model, part.batch, network)
-    soft = None if teacher is None else teacher(0, len(labels))
-    loss = task.loss(logits, labels, soft, settings) * part.weight
+        found = task.predict(model, part.batch, network)
+    soft = None if teacher is None else teacher(0, len(found.labels))
+    loss = task.loss(found, soft, settings) * part.weight
     slices.backward(loss / part.networks)
-    teacher_logits = logits.detach()
-
-    def taught(start: int, end: int) -> Tensor:
-        return teacher_logits[start:end].float().softmax(dim=-1)
-
-    return loss.detach().double(), taught
+    states = None if found.states is None else found.states.detach()
+    said = found._replace(logits=found.logits.detach(), states=states)
+    return loss.detach().double(), lambda start, end: task.soft_labels(said)
 
 
 def _in_chunks(
@@ -151,14 +148,14 @@ def _in_chunks(
         with autocast(device, settings.bfloat16):
             logits = tell(piece_KD)
         soft = None if teacher is None else teacher(start, start + size)
-        loss = task.loss(logits, labels, soft, settings) * (share * part.weight)
+        loss = task.loss(Predictions(logits, labels), soft, settings) * (share * part.weight)
         gradients += slices.backward(loss / part.networks, by=[piece_KD])
         total += loss.detach()
     slices.backward(states_PD, torch.cat(gradients))
 
     def taught(start: int, end: int) -> Tensor:
         with torch.no_grad(), autocast(device, settings.bfloat16):
-            return tell(known_PD[start:end]).float().softmax(dim=-1)
+            return task.soft_labels(Predictions(tell(known_PD[start:end]), labels_P[start:end]))
 
     return total, taught
 

@@ -30,6 +30,7 @@ from supernet.seeds import mixed_seed
 from supernet.slices import Slices
 from supernet.tasks.base import Task
 from supernet.tasks.evaluation import evaluate
+from supernet.threads import cpu_threads
 from supernet.training.averaging import WeightAverages
 from supernet.training.card_memory import (
     Need,
@@ -114,7 +115,7 @@ class Trainer:
         learnt: bool = False,
         need: Need | None = None,
     ) -> None:
-        taught = teacher is not None and task.teachable
+        taught = teacher is not None and settings.distillation > 0.0
         self._teacher = teacher.to(device) if teacher is not None and taught else None
         self._learnt = learnt
         self._need = need
@@ -266,6 +267,7 @@ class Trainer:
             torch.random.fork_rng(devices=[]),
             tf32(device, settings.bfloat16),
             repeatable(device, settings.deterministic),
+            cpu_threads(settings.threads),
         ):
             self._seed_dropout()
             stream = self._task.batches(

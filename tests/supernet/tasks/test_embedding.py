@@ -254,15 +254,25 @@ def test_every_text_comes_once_with_its_vector() -> None:
     assert not all(torch.equal(a.targets, b.targets) for a, b in zip(batches, other, strict=True))
 
 
-def test_the_shares_of_two_ranks_make_the_update() -> None:
+@pytest.mark.parametrize("distillation", [0.0, 0.75])
+def test_the_shares_of_two_ranks_make_the_update(distillation: float) -> None:
     task, networks = embedding_task(), networks_of(SPACE, 2)
-    (batch, *_) = task.batches(SETTINGS, seed=0, epoch=0, device="cpu")
+    settings = replace(SETTINGS, distillation=distillation)
+    (batch, *_) = task.batches(settings, seed=0, epoch=0, device="cpu")
+    teacher = extract(supernet_of(SPACE).eval(), networks[0]).requires_grad_(False)
 
     def gradients(shares: list[Share]) -> list[Tensor]:
         model = supernet_of(SPACE)
         for share in shares:
             add_gradients(
-                task, model, share, networks, SETTINGS, device="cpu", slices=Slices(model)
+                task,
+                model,
+                share,
+                networks,
+                settings,
+                device="cpu",
+                slices=Slices(model),
+                teacher=teacher,
             )
         return [p.grad for p in model.parameters() if p.grad is not None]
 
@@ -275,17 +285,32 @@ def test_the_shares_of_two_ranks_make_the_update() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
-def test_no_other_network_teaches() -> None:
-    """The targets are the checkpoint's; a teacher on top would be the same again, for its time."""
-    task, model, networks = embedding_task(), supernet_of(SPACE), networks_of(SPACE, 2)
-    (batch, *_) = task.batches(SETTINGS, seed=0, epoch=0, device="cpu")
-    teacher: Any = object()
-    for settings in (SETTINGS, replace(SETTINGS, distillation=0.9)):
-        share, slices = Share(batch, 1.0), Slices(model)
-        found = add_gradients(
-            task, model, share, networks, settings, device="cpu", slices=slices, teacher=teacher
-        )
-        assert len(found) == 2
+def test_a_teacher_tells_its_states_of_all_tokens() -> None:
+    """By the definition, text after text and token after token, whatever the padding."""
+    task, model, networks = embedding_task(), supernet_of(SPACE).eval(), networks_of(SPACE, 2)
+    settings = replace(SETTINGS, distillation=0.75)
+    (batch, *_) = task.batches(settings, seed=0, epoch=0, device="cpu")
+    assert (batch.tokens == 0).any(), "some texts are padded"
+    with torch.no_grad():
+        own, taught = (task.predict(model, batch, network) for network in networks)
+        found = float(task.loss(own, task.soft_labels(taught), settings))
+        states = [model(batch.tokens, network)[0] for network in networks]
+    texts = []
+    for row, tokens in enumerate(batch.tokens):
+        real = [n for n, token in enumerate(tokens) if token != 0]
+        near = [cosine(states[0][row, n], states[1][row, n]) for n in real]
+        whole = cosine(own.logits[row], batch.targets[row])
+        texts.append(0.25 * (1.0 - whole) + 0.75 * (1.0 - sum(near) / len(near)))
+    assert found == pytest.approx(sum(texts) / len(texts), abs=1e-5)
+
+
+def test_nothing_is_left_to_learn_from_oneself() -> None:
+    task, model, (network,) = embedding_task(), supernet_of(SPACE).eval(), networks_of(SPACE, 1)
+    settings = replace(SETTINGS, distillation=1.0)
+    (batch, *_) = task.batches(settings, seed=0, epoch=0, device="cpu")
+    with torch.no_grad():
+        own = task.predict(model, batch, network)
+        assert float(task.loss(own, task.soft_labels(own), settings)) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_network_of_its_own_embeds_as_the_supernet_does() -> None:
