@@ -45,6 +45,7 @@ ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", "
 REQUEST_FILE, LOCK_FILE, PROBLEM_FILE = "request.json", ".preparing", "problem.json"
 PREPARED = "prepared"
 AT_ONCE = 2  # that are prepared; others wait
+CHECKING = "data check"  # how the names of threads begin that prepare one
 WALL_S = 2 * 3600.0
 TOO_MUCH = "preparing these data took more than the service gives it: use nas data prepare"
 
@@ -251,7 +252,8 @@ class DataUploads(Uploads):
         if request is not None:
             write_json(folder / REQUEST_FILE, dict(request))
             (folder / PROBLEM_FILE).unlink(missing_ok=True)
-        threading.Thread(target=self._work, args=(upload, lock), daemon=True).start()
+        work, name = (upload, lock), f"{CHECKING} {identity}"
+        threading.Thread(target=self._work, args=work, name=name, daemon=True).start()
 
     def _work(self, upload: Upload, lock: FileLock) -> None:
         folder, identity = self._aside(upload), upload.id

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import os
-import resource
 import select
 import subprocess
 import sys
@@ -54,6 +52,7 @@ from service.api.schemas import (
 )
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
+from service.limits import limited, mapped_bytes
 from service.settings import MIB, Settings, environment_of_process
 
 MODULE = "service.api.space_reader"
@@ -81,7 +80,6 @@ MOST_CALIBRATIONS = 64  # that are kept, of a space with its data each
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
-_STATM = Path("/proc/self/statm")
 
 
 class LostError(Exception):
@@ -414,32 +412,6 @@ def _read_upload(folder: Path) -> dict[str, str]:
         text = error.marked.replace(f"{folder}/", "").replace(str(folder), "the upload")
         raise ProblemError(422, f"this checkpoint cannot be used: {text}") from error
     return {"family": found.family, "task": found.task}
-
-
-def mapped_bytes() -> int:
-    """Address space of this process; 0 where the system does not tell."""
-    if not _STATM.exists():
-        return 0
-    return int(_STATM.read_text().split()[0]) * resource.getpagesize()
-
-
-@contextmanager
-def limited(cpu_s: int, memory_mb: int) -> Iterator[None]:
-    """Use no more processor time and memory than that, where the system can tell."""
-    mapped = mapped_bytes()
-    wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + cpu_s}
-    if mapped:
-        wanted[resource.RLIMIT_AS] = mapped + memory_mb * MIB
-    before = {what: resource.getrlimit(what) for what in wanted}
-    for what, most in wanted.items():
-        hard = before[what][1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, hard))
-    try:
-        yield
-    finally:
-        for what, limits in before.items():
-            resource.setrlimit(what, limits)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,19 @@ def put(client: httpx.Client, place: str, content: bytes, offset: int = 0) -> ht
 
 def ended(client: httpx.Client, place: str) -> dict[str, Any] | None:
     """What an upload has become; None once it is a data set."""
-    while True:  # the process ends, or is ended
-        answer = client.get(place)
-        if answer.status_code == 404:
-            return None
-        if answer.json()["state"] != "checking":
-            return dict(answer.json())
+    checked()
+    answer = client.get(place)
+    if answer.status_code == 404:
+        return None
+    assert answer.json()["state"] != "checking"
+    return dict(answer.json())
+
+
+def checked() -> None:
+    """Wait for the threads of this process in which uploads are checked."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(data_uploads.CHECKING):
+            thread.join()
 
 
 # -- whole ----------------------------------------------------------------------------------------
@@ -81,7 +89,9 @@ def test_a_file_comes_in_parts_and_is_searched_with(server: Server, alice: httpx
     assert alice.get("/data").json() == {"data": [], "uploads": []}
 
 
-def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) -> None:
+def test_what_is_wrong_with_a_file_or_was_left_out_is_told_with_its_line(
+    server: Server, alice: httpx.Client
+) -> None:
     bad = LINES + b'{"text": "no label"}\n'
     place = begun(alice, bad, name="bad")
     put(alice, place, bad)
@@ -95,6 +105,8 @@ def test_what_is_wrong_with_a_file_is_told(server: Server, alice: httpx.Client) 
     put(alice, place, bad)
     alice.post(f"{place}/finish")
     assert ended(alice, place) is None
+    (line,) = alice.get("/data/sets/bad").json()["left_out"]
+    assert "121" in line and str(server.settings.home) not in line
     alice.delete("/data/sets/bad")
     assert not list(server.settings.uploaded_data.glob("alice/.[ac]*"))
 
@@ -173,17 +185,6 @@ def test_columns_are_named_also_after_a_check_that_missed_them(
     assert (settings["column_text"], settings["group_by"]) == ("review", "author")
     problem(server.client("bob").get("/data/sets/reviews"), 404)
     alice.delete("/data/sets/reviews")
-
-
-def test_what_was_left_out_is_told_with_its_line(server: Server, alice: httpx.Client) -> None:
-    bad = LINES + b'{"text": "no label"}\n'
-    place = begun(alice, bad, name="gaps", skip_bad=True)
-    put(alice, place, bad)
-    alice.post(f"{place}/finish")
-    assert ended(alice, place) is None
-    (line,) = alice.get("/data/sets/gaps").json()["left_out"]
-    assert "121" in line and str(server.settings.home) not in line
-    alice.delete("/data/sets/gaps")
 
 
 def test_what_was_not_read_is_told(server: Server, alice: httpx.Client) -> None:
@@ -280,9 +281,8 @@ def test_a_check_that_a_killed_service_began_is_begun_again(tmp_path: Path) -> N
     uploads._coming(made).rename(uploads._aside(made))  # and then it was killed
     assert uploads.on_their_way("alice")[0].state == "lost"
     uploads.start("alice", made.id)
-    while (found := uploads.on_their_way("alice")[0]).state == "checking":
-        pass
-    assert found.state == "failed"
+    checked()
+    assert uploads.on_their_way("alice")[0].state == "failed"
 
 
 def test_one_that_becomes_a_data_set_while_it_is_asked_for_is_gone(
