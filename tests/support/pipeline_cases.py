@@ -293,6 +293,23 @@ def start(folder: RunFolder, *, stepped: bool = False) -> subprocess.Popen[str]:
     )
 
 
+def step_to(
+    folder: RunFolder, line: str, count: int, *, stepped: bool = True
+) -> subprocess.Popen[str]:
+    """A process of `start` that has just told an event for the `count`-th time."""
+    process = start(folder, stepped=stepped)
+    assert process.stdout is not None and process.stdin is not None
+    seen = 0
+    for told in process.stdout:
+        seen += told.startswith(line)
+        if seen == count:
+            return process
+        if stepped:
+            process.stdin.write("\n")
+            process.stdin.flush()
+    raise AssertionError(process.communicate()[1])
+
+
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL, and wait for it to be over."""
     process.kill()

@@ -178,24 +178,21 @@ def test_the_weights_are_those_of_the_network(made: Made, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stage", "count"),
-    [
-        ("by BLEU", "observe", 6),
-        ("by BLEU", "retrain", 2),
-        ("language with a memory", "supernet", 3),
-    ],
+    ("name", "stops"),
+    [("by BLEU", {"observe": 6, "retrain": 2}), ("language with a memory", {"supernet": 3})],
 )
-def test_interrupted_in_a_stage_it_ends_the_same(
-    made: Made, tmp_path: Path, name: str, stage: str, count: int
+def test_interrupted_in_its_stages_it_ends_the_same(
+    made: Made, tmp_path: Path, name: str, stops: dict[str, int]
 ) -> None:
     from nas.stages.pipeline import run_search
 
     run = request(tmp_path / "run", name)
-    stream = run_search(run)
-    steps = (event for event in stream if event.stage.startswith(stage))
-    for _ in range(count):  # its start, and some steps
-        next(steps)
-    stream.close()  # type: ignore[attr-defined]
+    for stage, count in stops.items():
+        stream = run_search(RunFolder.open(run.path))
+        steps = (event for event in stream if event.stage.startswith(stage))
+        for _ in range(count):  # its start, and some steps
+            next(steps)
+        stream.close()  # type: ignore[attr-defined]
     work(RunFolder.open(run.path))
     assert results(run) == results(made(name)) and done_twice(run) == []
 
