@@ -46,7 +46,9 @@ def retime(folder: RunFolder) -> list[Event]:
     return list(run_search(folder, retime=True))
 
 
-def test_a_finished_search_is_timed_anew(tmp_path: Path, own_cache: Path) -> None:
+def test_a_finished_search_is_timed_anew_also_when_that_was_killed(
+    tmp_path: Path, own_cache: Path
+) -> None:
     folder = finished(tmp_path / "run", objectives=TIMED, limits={"latency_ms": 1e6})
     digest, weights = folder.spec.digest, checksum(folder.path / "supernet/last.pt")
     before, first = began(own_cache), (folder.path / "latency/profile.jsonl").read_text()
@@ -63,19 +65,12 @@ def test_a_finished_search_is_timed_anew(tmp_path: Path, own_cache: Path) -> Non
     assert any("what was timed before is forgotten: everything is" in note for note in notes)
     assert "what was timed before is forgotten" in (folder.path / "events.jsonl").read_text()
     assert set(named(work(folder), "StageSkipped")) >= {"latency", "verify", "front"}
-
-
-def test_one_that_was_killed_then_goes_on_without_the_option(
-    tmp_path: Path, own_cache: Path
-) -> None:
-    folder = finished(tmp_path / "run", objectives=TIMED)
-    before = began(own_cache)
-    steps = run_search(folder, retime=True)
+    steps = run_search(RunFolder.open(folder.path), retime=True)
     assert isinstance(next(steps), Note)
-    steps.close()
-    started = named(work(folder), "StageStarted")
+    steps.close()  # as one that is killed: it goes on without the option
+    started = named(work(RunFolder.open(folder.path)), "StageStarted")
     assert "latency" in started and "verify" in started and "supernet" not in started
-    assert min(began(own_cache).values()) > max(before.values())
+    assert min(began(own_cache).values()) > max(after.values())
 
 
 def test_a_search_that_times_nothing_has_nothing_to_time_anew(tmp_path: Path) -> None:
@@ -135,7 +130,7 @@ def times() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_finished_profile_is_timed_anew() -> None:
+def test_a_finished_profile_is_timed_anew_but_for_another_request() -> None:
     assert profile().exit_code == 0
     first = times()
     assert "nothing was timed" in profile().stderr and times() == first
@@ -143,11 +138,6 @@ def test_a_finished_profile_is_timed_anew() -> None:
     done = profile("--retime")
     assert done.exit_code == 0 and "nothing was timed" not in done.stderr, done.output
     assert times() != first and not journal_path(OUT).exists()
-
-
-@pytest.mark.usefixtures("here")
-def test_the_profile_of_another_request_is_not_dropped() -> None:
-    assert profile().exit_code == 0
     content = OUT.read_bytes()
     refused(profile("--retime", "--seed", "1"), "a request which differs in seed")
     assert OUT.read_bytes() == content
