@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 POLL_S = 0.2
@@ -28,17 +29,17 @@ class Mailbox:
 
     def put(self, item: Any) -> None:
         """Add something, and see it there."""
-        ray.get(self._box.put.remote(item))
+        ray.get(self._box.put.remote(cloudpickle.dumps(item)))
 
     def fail(self, error: Exception) -> None:
         """Say that the work has failed in a way that trying again would not mend."""
-        ray.get(self._box.fail.remote(error))
+        ray.get(self._box.fail.remote(cloudpickle.dumps(error)))
 
     @property
     def failure(self) -> Exception | None:
         """The first such failure."""
-        error: Exception | None = ray.get(self._box.failure.remote())
-        return error
+        error: bytes | None = ray.get(self._box.failure.remote())
+        return None if error is None else cloudpickle.loads(error)
 
     def items(self, ended: Callable[[float], bool]) -> Iterator[Any]:
         """Everything that is put, in order.
@@ -49,7 +50,7 @@ class Mailbox:
         over = False
         while not over:
             over = ended(POLL_S)
-            yield from ray.get(self._box.take.remote())
+            yield from map(cloudpickle.loads, ray.get(self._box.take.remote()))
 
     def close(self) -> None:
         """End it; whoever still puts something in fails."""
@@ -57,19 +58,21 @@ class Mailbox:
 
 
 class _Box:
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-        self._failure: Exception | None = None
+    """Keeps bytes: to know what they say, its process would have to load torch."""
 
-    def put(self, item: Any) -> None:
+    def __init__(self) -> None:
+        self._items: list[bytes] = []
+        self._failure: bytes | None = None
+
+    def put(self, item: bytes) -> None:
         self._items.append(item)
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[bytes]:
         items, self._items = self._items, []
         return items
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: bytes) -> None:
         self._failure = self._failure or error
 
-    def failure(self) -> Exception | None:
+    def failure(self) -> bytes | None:
         return self._failure

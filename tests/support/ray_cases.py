@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,11 +36,18 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
             num_cpus=num_cpus,
             resources={"nas_latency_cpu": 1},
             object_store_memory=100 * 2**20,
+            # Ray's workers let everybody else go first, and tests beside them would never end.
+            _system_config={"worker_niceness": 0},
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
             runtime_env={
-                "env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])},
+                "env_vars": {
+                    "PYTHONPATH": str(Path(__file__).parents[2]),
+                    # Ray Train misses a worker soon, and starts no process that asks for others.
+                    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",
+                    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+                },
                 "worker_process_setup_hook": "tests.support.ray_cases.believe_every_timing",
             },
             **settings,
@@ -54,6 +62,28 @@ def started(num_cpus: int = 2, **settings: object) -> Iterator[None]:
 def believe_every_timing() -> None:
     """What `tests.conftest` does for each test, for the processes of workers."""
     acceptance.TOLERANCES = acceptance.Tolerances(*[math.inf] * 8)
+
+
+def deadly_box() -> type:
+    """A class of mailboxes that kill a rank of Ray Train as they are told of an epoch.
+
+    The third thing they take is a report of a group of one or two, who join before. The rank that
+    tells it waits for the answer, so that it never begins another epoch.
+    """
+    from nas.executors.ray_mail import _Box
+
+    class DeadlyBox(_Box):
+        taken = 0
+
+        def put(self, item: bytes) -> None:
+            super().put(item)
+            self.taken += 1
+            if self.taken == 3:
+                ours = ["pgrep", "-P", str(os.getppid()), "-f", "RayTrainWorker"]
+                ranks = subprocess.run(ours, capture_output=True, text=True, check=True).stdout
+                os.kill(int(ranks.split()[-1]), signal.SIGKILL)
+
+    return DeadlyBox
 
 
 def misbehave(how: str) -> dict[str, float]:

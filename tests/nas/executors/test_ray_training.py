@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,10 @@ from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport
 from tests.support.parallel_cases import train_run
 from tests.support.pipeline_cases import NUMBERS, TINY, tiny
+from tests.support.ray_cases import deadly_box
 
 pytestmark = pytest.mark.ray
-EPOCHS = 10
-
-
-@pytest.fixture(autouse=True)
-def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray Train looks after its workers more often than it would."""
-    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.3")
+EPOCHS = 4
 
 
 def declared(path: Path, **numbers: str) -> RunFolder:
@@ -72,26 +65,25 @@ def by_two(twin: RunFolder, store: Path) -> None:
     ("workers", "train"), [(1, here), pytest.param(2, by_two, marks=pytest.mark.slow)]
 )
 def test_a_group_that_loses_a_rank_ends_in_the_weights_of_one_that_does_not(
-    tmp_path: Path, ray_session: None, workers: int, train: Callable[[RunFolder, Path], None]
+    tmp_path: Path,
+    ray_session: None,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    train: Callable[[RunFolder, Path], None],
 ) -> None:
     twin, folder = declared(tmp_path / "twin"), declared(tmp_path / "run")
     train(twin, tmp_path / "store")
+    monkeypatch.setattr("nas.executors.ray_mail._Box", deadly_box())
     notes: list[Note] = []
     reports: list[EpochReport] = []
     for item in trained(folder, workers):
         (notes if isinstance(item, Note) else reports).append(item)
         if len(reports) == 1 and len(notes) == 1:
             assert [one.doing for one in read_workers(folder.path)] == ["training"] * workers
-            kill(notes[0])
     assert same(twin, folder) and reports[-1].epoch == EPOCHS
     assert "was lost" in notes[1].message
     assert ("1 process trains", "2 processes train")[workers - 1] in notes[2].message
     assert not (folder.path / "supernet" / "ray").exists()
-
-
-def kill(note: Note) -> None:
-    """One of the processes that a note names."""
-    os.kill(int(note.details["processes"][-1].rpartition(":")[2]), signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -198,22 +198,20 @@ def test_a_ray_that_is_well(small_ray: None, tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("command", "given", "message"),
     [
-        ({}, "do not share a token: it has none; copy ~/.ray/auth_token of the cluster's head"),
         (
+            ["search", "--space", "digits", "--preset", "smoke", "--executor", "ray"],
+            {},
+            "do not share a token: it has none; copy ~/.ray/auth_token of the cluster's head",
+        ),
+        (
+            ["cluster", "check"],
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64},
             "the one in the variable RAY_AUTH_TOKEN is another",
         ),
     ],
-)
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["cluster", "check"],
-        ["search", "--space", "digits", "--preset", "smoke", "--executor", "ray"],
-    ],
-    ids=["check", "search"],
+    ids=["search", "check"],
 )
 def test_without_the_token_of_the_cluster_one_try_and_one_sentence(
     small_ray: None, tmp_path: Path, command: list[str], given: dict[str, str], message: str
