@@ -20,6 +20,9 @@ from latency import acceptance
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
+# Not while everything is imported and collected; `_little_garbage` lets it go on.
+gc.disable()
+
 # The same examples in every run, on however slow a machine.
 settings.register_profile(
     "repeatable",
@@ -136,6 +139,7 @@ def every_timing_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage() -> None:
     """What is imported stays; the collector, which every timing calls, need not go through it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

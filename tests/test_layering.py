@@ -86,12 +86,20 @@ def test_the_tree_is_read_at_all(found: list[Import], known: dict[str, Path]) ->
     assert {name.split(".")[0] for name in known} >= {"search_spaces", "supernet", "latency", "nas"}
 
 
+SERVING = """
+import pathlib, service.serving
+from service.app import create_app
+from service.settings import Settings
+create_app(Settings(home=pathlib.Path("x")))
+"""
+
+
 @pytest.mark.parametrize(
-    "arguments", [("-m", "nas.console.app", "--help"), ("-c", "import service.app")], ids=" ".join
+    "arguments", [("-m", "nas.console.app", "--help"), ("-c", SERVING)], ids=["nas", "service"]
 )
-def test_starting_loads_neither_torch_nor_ray_nor_pandas(arguments: tuple[str, ...]) -> None:
+def test_starting_loads_no_heavy_library(arguments: tuple[str, ...]) -> None:
     names = loaded(*arguments)
-    assert names >= {"search_spaces", "nas"} and not names & {"torch", "ray", "pandas"}
+    assert names >= {"search_spaces", "nas"} and not names & {"torch", "ray", "pandas", "plotly"}
 
 
 def test_a_search_in_one_process_does_not_load_ray() -> None:
@@ -107,6 +115,7 @@ def test_a_search_in_one_process_does_not_load_ray() -> None:
 def test_only_the_joints_load_torch(known: dict[str, Path]) -> None:
     free = [name for name in known if name.split(".")[0] in ("search_spaces", "nas")]
     free = [name for name in free if name in LATE or not matches(name, JOINTS)]
+    free += ["service.dashboard.run_views"]  # the pages of runs
     assert "torch" not in loaded("-c", "import " + ", ".join(free))
 
 

@@ -113,18 +113,6 @@ def seqs(service: Service, job: str) -> list[int]:
     return [int(number) for number in re.findall(r"^id: (\d+)$", text, flags=re.MULTILINE)]
 
 
-def test_the_api_loads_no_torch() -> None:
-    code = (
-        "import sys, pathlib, service.serving\n"
-        "from service.app import create_app\n"
-        "from service.settings import Settings\n"
-        "create_app(Settings(home=pathlib.Path('x')))\n"
-        "print({'torch', 'ray', 'plotly'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
-
-
 @pytest.mark.slow
 def test_a_real_search_from_the_request_to_the_front(tmp_path: Path) -> None:
     service = Service(tmp_path)

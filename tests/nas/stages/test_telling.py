@@ -32,11 +32,10 @@ from nas.run.duration import (
     Plan,
     read_duration,
 )
-from nas.run.events import DurationTold, Event, Note, StageStarted
+from nas.run.events import DurationTold, Event, Note, StageFinished, StageStarted
 from nas.run.folder import RunFolder
 from nas.run.pace import Stopwatch
 from nas.run.stages import REPORT, SEARCH_STAGES
-from nas.search.front import read_front
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
@@ -238,11 +237,13 @@ def test_a_calibration_that_fails_stops_no_search(
 
     monkeypatch.setattr("nas.stages.telling.calibrate", fails)
     folder = tiny(tmp_path / "run")
-    (event,) = [one for one in told(folder) if isinstance(one, DurationTold)]
+    running = run_search(folder, tells=True)
+    event = next(one for one in running if isinstance(one, DurationTold))
     assert event.reason == f"calibrating failed: {why}"
     assert str(duration_table(event)) == f"no duration is told: calibrating failed: {why}"
     assert duration_words(read_state(folder, thorough=False)).startswith("not told: calibrating")
-    assert read_front(folder).entries
+    assert next(one for one in running if isinstance(one, StageFinished)).stage == "supernet"
+    running.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("error", [TypeError("our own mistake"), RuntimeError("shapes differ")])

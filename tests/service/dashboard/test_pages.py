@@ -16,7 +16,6 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from service.auth import Role
 from service.worker.runner import Outcome
-from tests.layering_rules import loaded
 from tests.support import dashboard_cases, run_fixture
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.service_cases import SMOKE, Server, problem, submission
@@ -42,10 +41,6 @@ def test_files_are_sent_plain_to_those_who_unpack_nothing(alice: httpx.Client) -
     plain = alice.get(address, headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.text == alice.get(address).text
-
-
-def test_pages_do_not_load_torch() -> None:
-    assert "torch" not in loaded("-c", "import service.dashboard.run_views")
 
 
 # -- jobs -----------------------------------------------------------------------------------------
