@@ -42,9 +42,9 @@ class HonestRunner(InstantRunner):
         return Done(Outcome(ok=True))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "home", evaluators=(f"rig={RIG}",)) as made:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("home"), evaluators=(f"rig={RIG}",)) as made:
         made.runner = HonestRunner()
         made.worker._runner = made.runner
         yield made
