@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from search_spaces.architecture import AttentionKind, EncoderLayer, base_kind
@@ -20,6 +21,7 @@ from supernet.attention.base import (
     repeated_heads,
 )
 from supernet.attention.kernels import build_kernel
+from supernet.attention.linear import ReluLinearKernel
 from supernet.layers import (
     ElasticFeedForward,
     ElasticLinear,
@@ -114,6 +116,11 @@ class ElasticAttention(nn.Module):
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``, every position seeing every real one."""
         own, kernel = self._parts(kind)
+        if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
+            qkv_BN3HD = self._undivided(own, (own.query, own.key, own.value), x_BND, num_heads)
+            if qkv_BN3HD is not None:
+                out_BHND = kernel.attended(qkv_BN3HD, key_mask_BN=key_mask_BN, span=span)
+                return self._output(own, out_BHND, x_BND)
         q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND = kernel(q, k, v, key_mask_BM=key_mask_BN, span=span, **read)
@@ -132,6 +139,13 @@ class ElasticAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
+        if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
+            qkv_BN3HD = self._undivided(own, (own.query, own.key, own.value), x_BND, num_heads)
+            if qkv_BN3HD is not None:
+                out_BHND, state = kernel.attended_past(
+                    qkv_BN3HD, key_mask_BN=key_mask_BN, span=span, state=state
+                )
+                return self._output(own, out_BHND, x_BND), state
         q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND, state = kernel.causal(
@@ -149,6 +163,10 @@ class ElasticAttention(nn.Module):
     ) -> State:
         """What `read` needs of an encoder's states ``(B, M, D)``, `span` for each position."""
         own, kernel = self._parts(kind)
+        if isinstance(kernel, ReluLinearKernel):
+            kv_BM2HD = self._undivided(own, (own.key, own.value), encoded_BMD, num_heads)
+            if kv_BM2HD is not None:
+                return kernel.kept(kv_BM2HD, key_mask_BM=key_mask_BM, span=span)
         k_BHMD, v_BHMD = self.heads(kernel, (own.key, own.value), encoded_BMD, num_heads)
         return kernel.memory(k_BHMD, v_BHMD, key_mask_BM=key_mask_BM, span=span)
 
@@ -169,9 +187,15 @@ class ElasticAttention(nn.Module):
         # Sizes are asked of `shape`, not of `len`, which would fix them in an exported graph.
         sources = memory[0].shape[0]
         folded_bND = x_BND.reshape(sources, -1, x_BND.shape[-1])
-        (q_bHND,) = self.heads(kernel, (own.query,), folded_bND, num_heads)
         beams = x_BND.shape[0] // sources
-        positions_1N = shared(_of_beams, positions_1N, beams)
+        if not isinstance(beams, int) or beams != 1:  # in a graph it is no number
+            positions_1N = shared(_of_beams, positions_1N, beams)
+        if isinstance(kernel, ReluLinearKernel):
+            q_bN1HD = self._undivided(own, (own.query,), folded_bND, num_heads)
+            if q_bN1HD is not None:
+                out_bHND = kernel.asked(q_bN1HD, memory, positions_1N)
+                return self._output(own, out_bHND, x_BND).view_as(x_BND)
+        (q_bHND,) = self.heads(kernel, (own.query,), folded_bND, num_heads)
         out_bHND = kernel.read(q_bHND, memory, positions_1N)
         return self._output(own, out_bHND, x_BND).view_as(x_BND)
 
@@ -197,6 +221,18 @@ class ElasticAttention(nn.Module):
                 (together,) = in_full_precision(together)
             each = together.unflatten(-1, (len(layers), *split)).unbind(2)
         return tuple(x_BNHD.transpose(1, 2) for x_BNHD in each)
+
+    def _undivided(
+        self, own: Projections, layers: Sequence[ElasticLinear], x_BND: Tensor, num_heads: int
+    ) -> Tensor | None:
+        """As `heads`, ``(B, N, layers, H, width of a head)``, for a gradient.
+
+        None where there is none, where projections lie apart, and where something is done to them.
+        """
+        if own.query_norm is not None or not torch.is_grad_enabled():
+            return None
+        together = side_by_side(layers, x_BND, self.settings.attention_dim(num_heads))
+        return None if together is None else together.unflatten(-1, (len(layers), num_heads, -1))
 
     def _asked(
         self,

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
-from supernet.attention.base import State, for_states, in_product_precision
+from supernet.attention.base import (
+    State,
+    for_states,
+    in_product_precision,
+    state_positions,
+)
 from supernet.blocks import ElasticAttention
 from supernet.depth import Stack
 from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
@@ -172,7 +177,9 @@ class ElasticDecoder(Stack):
             mask_BN: True at real ones of them, which padding may precede only at the start of a
                 sequence; None when all are real.
         """
-        positions_1N = start + torch.arange(x_BND.shape[1], device=x_BND.device)[None]
+        positions_1N = shared(state_positions, None, x_BND.shape[1], 1, x_BND.device)
+        if not isinstance(start, int) or start:  # in a graph it is known only when that runs
+            positions_1N = start + positions_1N
         spans = decoder_spans(self.settings, decoder)
         rotation = rotation_of(self.settings, positions_1N[0])
         if self.final_norm is None:  # each layer ends in a norm: nothing adds up over them

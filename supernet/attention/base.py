@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.errors import UsageError
+from supernet.shared import shared
 
 State = tuple[Tensor, ...]
 """What attention carries from call to call: tensors whose first dimension is the batch."""
@@ -180,7 +181,7 @@ def next_positions(
     device: torch.device,
 ) -> Tensor:
     """Positions of states behind `seen_B` others: ``(B, N)``, or ``(1, N)`` at the start."""
-    positions_BN = state_positions(key_mask_BN, num_states, span, device)
+    positions_BN = shared(state_positions, key_mask_BN, num_states, span, device)
     return positions_BN if seen_B is None else positions_BN + seen_B[:, None]
 
 
@@ -237,12 +238,15 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False)
 
 
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in at least fp32: long sums lose too much in bf16.
 
     Those that are raised lie in one piece of memory afterwards.
     """
-    low, order = (torch.bfloat16, torch.float16), torch.contiguous_format
+    low, order = LOW_PRECISION, torch.contiguous_format
     return tuple(t.to(torch.float32, memory_format=order) if t.dtype in low else t for t in tensors)
 
 

@@ -113,11 +113,11 @@ def _past_only(weights_cLL: Tensor, span: int) -> Tensor:
     """The weights, in place, without those of keys at a later position than the query's."""
     if span == 1:
         return weights_cLL.tril_()
-    later_LL = shared(_later, weights_cLL.shape[-1], span, weights_cLL.device)
+    later_LL = shared(later_states, weights_cLL.shape[-1], span, weights_cLL.device)
     return weights_cLL.masked_fill_(later_LL, 0.0)
 
 
-def _later(states: int, span: int, device: torch.device) -> Tensor:
+def later_states(states: int, span: int, device: torch.device) -> Tensor:
     """Which states, in the second dimension, are at a later position than others."""
     position_L = torch.arange(states, device=device) // span
     return position_L[:, None] < position_L[None, :]

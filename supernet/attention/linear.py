@@ -6,12 +6,14 @@ Shapes: B batch, H heads, N queries, M keys, D width of one head, C features of 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supernet.attention.base import (
+    LOW_PRECISION,
     AttentionKernel,
     State,
     check_length,
@@ -21,16 +23,36 @@ from supernet.attention.base import (
     state_positions,
     without_autocast,
 )
-from supernet.attention.causal_linear import causal_mean, causal_sums, divided, with_ones
+from supernet.attention.causal_linear import (
+    causal_mean,
+    causal_sums,
+    divided,
+    later_states,
+    with_ones,
+)
 from supernet.attention.linear_features import (
     cosine_features,
     elu_features,
+    floor_of,
+    floors_of,
     mask_features,
     mean_weighted,
     relu_features,
     spiky_features,
 )
+from supernet.attention.relu_linear import (
+    Attended,
+    AttendedPast,
+    FeatureMap,
+    Kept,
+    Read,
+    quick_waves,
+)
+from supernet.attention.softmax import seen_keys
 from supernet.shared import shared
+
+MOST_PAIRED = 128
+"""States of a sequence whose pairs are all multiplied in training, see `AttendedPast`."""
 
 
 class MeanLinearKernel(AttentionKernel):
@@ -119,7 +141,93 @@ class MeanLinearKernel(AttentionKernel):
             return out_BHND.to(q_BHND.dtype)
 
 
-class CosformerKernel(MeanLinearKernel):
+class ReluLinearKernel(MeanLinearKernel):
+    """Linear attention with features ``ReLU + 1e-3``, with or without waves of the positions.
+
+    Where a block's queries, keys and values come from one product, in less than fp32 and with
+    gradients, they are taken as they are: see `relu_linear`.
+    """
+
+    def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
+        """As wide as the head, whatever the position; twice as wide with waves."""
+        features_BHNC = relu_features(x_BHND)
+        if self.max_length is None:
+            return features_BHNC
+        return cosine_features(features_BHNC, positions_BN, self.max_length)
+
+    def attended(self, qkv_BN3HD: Tensor, *, key_mask_BN: Tensor | None, span: int) -> Tensor:
+        """As `forward`, of queries, keys and values in one tensor; ``(B, H, N, D)``."""
+        states, device = qkv_BN3HD.shape[1], qkv_BN3HD.device
+        self._check(states, span, key_mask_BN)
+        features = self._map(
+            qkv_BN3HD, lambda: shared(state_positions, key_mask_BN, states, span, device)
+        )
+        with without_autocast(device):
+            out_BNHD: Tensor = Attended.apply(  # type: ignore[no-untyped-call]
+                qkv_BN3HD, key_mask_BN, _seen(key_mask_BN), *features
+            )
+        return out_BNHD.transpose(1, 2)
+
+    def attended_past(
+        self,
+        qkv_BN3HD: Tensor,
+        *,
+        key_mask_BN: Tensor | None,
+        span: int,
+        state: State | None,
+    ) -> tuple[Tensor, State]:
+        """As `causal`, of queries, keys and values in one tensor."""
+        states, device = qkv_BN3HD.shape[1], qkv_BN3HD.device
+        if state is not None or states > MOST_PAIRED:
+            (qkv_BN3HD,) = in_full_precision(qkv_BN3HD)
+            q, k, v = (x_BNHD.transpose(1, 2) for x_BNHD in qkv_BN3HD.unbind(2))
+            return self.causal(q, k, v, key_mask_BN=key_mask_BN, span=span, state=state)
+        self._check(states, span, key_mask_BN)
+        later_NN = None if span == 1 else shared(later_states, states, span, device)
+        features = self._map(
+            qkv_BN3HD, lambda: shared(next_positions, key_mask_BN, states, span, None, device)
+        )
+        with without_autocast(device):
+            out_BNHD, sums_BHCV = AttendedPast.apply(  # type: ignore[no-untyped-call]
+                qkv_BN3HD, key_mask_BN, later_NN, *features
+            )
+        out_BHND: Tensor = out_BNHD.transpose(1, 2)
+        seen_B = shared(seen_positions, key_mask_BN, out_BHND.shape, span, None, device)
+        return out_BHND, (sums_BHCV, seen_B)
+
+    def kept(self, kv_BM2HD: Tensor, *, key_mask_BM: Tensor | None, span: int) -> State:
+        """As `memory`, of keys and values in one tensor."""
+        keys, device = kv_BM2HD.shape[1], kv_BM2HD.device
+        self._check(keys, span, key_mask_BM)
+        features = self._map(
+            kv_BM2HD, lambda: shared(state_positions, key_mask_BM, keys, span, device)
+        )
+        with without_autocast(device):
+            kept_BHCV = Kept.apply(kv_BM2HD, key_mask_BM, _seen(key_mask_BM), *features)  # type: ignore[no-untyped-call]
+        return (kept_BHCV,)
+
+    def asked(self, q_BN1HD: Tensor, memory: State, positions_1N: Tensor) -> Tensor:
+        """As `read`, of queries in a tensor like those of the others and what `kept` returned."""
+        features = self._map(q_BN1HD, lambda: positions_1N)
+        with without_autocast(q_BN1HD.device):
+            out_BNHD: Tensor = Read.apply(q_BN1HD, memory[0], *features)  # type: ignore[no-untyped-call]
+        return out_BNHD.transpose(1, 2)
+
+    def _map(self, x: Tensor, positions: Callable[[], Tensor]) -> FeatureMap:
+        """The features of what is projected; positions are worked out where they matter."""
+        dtype, device = torch.float32 if x.dtype in LOW_PRECISION else x.dtype, x.device
+        zero = shared(torch.zeros, (), dtype=dtype, device=device)
+        if self.max_length is None:
+            return FeatureMap(zero, shared(floor_of, dtype, device), None)
+        waves_B1N21 = shared(quick_waves, positions(), self.max_length, dtype)
+        return FeatureMap(zero, shared(floors_of, waves_B1N21), waves_B1N21)
+
+
+def _seen(key_mask_BM: Tensor | None) -> Tensor | None:
+    return None if key_mask_BM is None else shared(seen_keys, key_mask_BM)[0]
+
+
+class CosformerKernel(ReluLinearKernel):
     """Linear attention whose weights fall off with the distance like a cosine.
 
     Query i and key j meet with weight ``φ(q_i)·φ(k_j) cos(θ_i - θ_j)``, ``θ_i = (π/2) i / M``,
@@ -141,10 +249,6 @@ class CosformerKernel(MeanLinearKernel):
     def __init__(self, max_length: int) -> None:
         """Build the kernel for sequences of up to `max_length` positions (the constant M)."""
         super().__init__(max_length)
-
-    def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
-        """Twice as wide as the head: times sine and times cosine of the position's angle."""
-        return cosine_features(relu_features(x_BHND), positions_BN, self.max_length)
 
 
 class EluKernel(MeanLinearKernel):

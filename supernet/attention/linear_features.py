@@ -62,6 +62,16 @@ def _waves(positions_BN: Tensor, max_length: int, dtype: torch.dtype) -> Tensor:
     return torch.stack((angle_BN.sin(), angle_BN.cos()), dim=-1)[:, None, :, :, None]
 
 
+def floors_of(waves_B1N21: Tensor) -> Tensor:
+    """What a feature at its floor is, times the waves."""
+    return FEATURE_FLOOR * waves_B1N21
+
+
+def floor_of(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The floor of features without waves, ``(1,)``: a number would not raise a sum's precision."""
+    return torch.full((1,), FEATURE_FLOOR, dtype=dtype, device=device)
+
+
 def mask_features(k_BHMC: Tensor, key_mask_BM: Tensor | None) -> Tensor:
     """Key features with zeros at padding, which takes it out of every sum over keys."""
     if key_mask_BM is None:

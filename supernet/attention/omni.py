@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from supernet.attention.base import AttentionKernel, check_length, state_positions
-from supernet.attention.linear import MeanLinearKernel
-from supernet.attention.linear_features import relu_features
+from supernet.attention.linear import ReluLinearKernel
 from supernet.attention.softmax import masked_attention
 
 
-class PerformerKernel(MeanLinearKernel):
+class PerformerKernel(ReluLinearKernel):
     """Generalised linear attention: ``φ = ReLU + 1e-3``, no random features, no scale, normalised.
 
     Source: Choromanski et al., Rethinking Attention with Performers (2021), section 2.2, in the
@@ -31,10 +30,6 @@ class PerformerKernel(MeanLinearKernel):
 
     def __init__(self) -> None:
         super().__init__(max_length=None)
-
-    def features(self, x_BHND: Tensor, positions_BN: Tensor) -> Tensor:
-        """As wide as the head, whatever the position."""
-        return relu_features(x_BHND)
 
 
 class LinformerKernel(AttentionKernel):

@@ -91,7 +91,7 @@ class SoftmaxKernel(AttentionKernel):
         if key_mask_BM is None:
             return k_BHMD, v_BHMD
         # As in `masked_attention`: where nothing is real all is seen, and here it is all zeros.
-        seen_BM, empty_B1 = shared(_seen_keys, key_mask_BM)
+        seen_BM, empty_B1 = shared(seen_keys, key_mask_BM)
         return k_BHMD, v_BHMD.masked_fill(empty_B1[:, :, None, None], 0.0), seen_BM
 
     def read(self, q_BHND: Tensor, memory: State, positions_1N: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def masked_attention(
     """
     if key_mask_BM is None:
         return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
-    seen_BM, empty_B1 = shared(_seen_keys, key_mask_BM)
+    seen_BM, empty_B1 = shared(seen_keys, key_mask_BM)
     mask_B11M = shared(_key_bias, seen_BM, q_BHND.dtype)
     out_BHND = fused_attention(q_BHND, k_BHMD, v_BHMD, _sum(mask_B11M, bias_BHNM))
     return out_BHND.masked_fill(empty_B1[:, :, None, None], 0.0)
@@ -223,13 +223,13 @@ def visible_attention(
 def _real_and_visible(visible: Tensor, key_mask_BM: Tensor, queries: int) -> tuple[Tensor, Tensor]:
     """The keys that each query sees, ``(B, N, M)``, and queries without one of theirs, ``(B, N)``.
 
-    As in `_seen_keys` these see all. Padding that follows real keys sees at least those.
+    As in `seen_keys` these see all. Padding that follows real keys sees at least those.
     """
     hidden_BN = key_mask_BM.cumsum(dim=1)[:, -queries:] == 0
     return (visible & key_mask_BM[:, None]) | hidden_BN[:, :, None], hidden_BN
 
 
-def _seen_keys(key_mask_BM: Tensor) -> tuple[Tensor, Tensor]:
+def seen_keys(key_mask_BM: Tensor) -> tuple[Tensor, Tensor]:
     """The keys that are seen, ``(B, M)``, and whether a sample has none of its own, ``(B, 1)``.
 
     A softmax over nothing is 0/0 in some backends: samples without keys see all.
