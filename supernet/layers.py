@@ -11,18 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.compiler import is_dynamo_compiling
 from torch.utils.checkpoint import checkpoint
 
 from search_spaces.settings import Activation, ModelSettings
-from supernet.attention.base import without_autocast
+from supernet.attention.base import LOW_PRECISION, without_autocast
 from supernet.slices import multiplied, prefix, stacked, used
 
 T = TypeVar("T")
+CPU_LEVELS = 1 << 16
+"""Of the rates of dropout on a CPU."""
 
 
 class ElasticLinear(nn.Linear):
@@ -190,6 +194,8 @@ class ElasticFeedForward(nn.Module):
 
     def forward(self, x_BND: Tensor, ffn_dim: int) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)`` through `ffn_dim` hidden units."""
+        if (done_BND := self._relu_in_one(x_BND, ffn_dim)) is not None:
+            return done_BND
         hidden = self.inner(x_BND, ffn_dim)
         if self.gate is None:
             hidden = self.activation(hidden)
@@ -197,6 +203,72 @@ class ElasticFeedForward(nn.Module):
             hidden = self.activation(self.gate(x_BND, ffn_dim)) * hidden
         outer = own_output(self.outer, self.outers, ffn_dim)
         return outer(self.dropout(hidden), x_BND.shape[-1])  # type: ignore[no-any-return]
+
+    def _relu_in_one(self, x_BND: Tensor, ffn_dim: int) -> Tensor | None:
+        """As `forward`, by `ReluFeedForward`, for a gradient in less than fp32; or None."""
+        plain = self.activation is F.relu and self.gate is None and self.inner.bias is not None
+        low = x_BND.dtype in LOW_PRECISION and not is_dynamo_compiling()
+        if not plain or not low or not torch.is_grad_enabled():
+            return None
+        width, outer = x_BND.shape[-1], own_output(self.outer, self.outers, ffn_dim)
+        inner_FD = multiplied(self.inner.weight, ffn_dim, width)
+        if inner_FD.dtype != x_BND.dtype:  # it is cast where it is multiplied
+            return None
+        done: Tensor = ReluFeedForward.apply(  # type: ignore[no-untyped-call]
+            x_BND,
+            inner_FD,
+            multiplied(self.inner.bias, ffn_dim),
+            multiplied(outer.weight, width, ffn_dim),
+            multiplied(outer.bias, width),
+            self.dropout.rate_of(ffn_dim),
+        )
+        return done
+
+
+class ReluFeedForward(torch.autograd.Function):
+    """Two linear layers with ReLU and dropout between, in fewer operations than one by one.
+
+    ReLU comes with the first product. What it and dropout let pass is where their result is above
+    0, so that neither keeps anything for the gradient, and both are one step of it.
+
+    Shapes: P all positions of a batch, F hidden units.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_BND: Tensor,
+        inner_FD: Tensor,
+        inner_F: Tensor,
+        outer_DF: Tensor,
+        outer_D: Tensor,
+        rate: float,
+    ) -> Tensor:
+        """``(B, N, D)`` → ``(B, N, D)``; weights and biases of the layers, and dropout's rate."""
+        x_PD = x_BND.flatten(0, 1)
+        hidden_PF = torch._addmm_activation(inner_F, x_PD, inner_FD.t())
+        hidden_PF = dropout(hidden_PF, rate) if rate else hidden_PF
+        ctx.save_for_backward(x_PD, inner_FD, outer_DF, hidden_PF)
+        ctx.scale = dropout_scale(rate, x_BND.device)
+        return torch.addmm(outer_D, hidden_PF, outer_DF.t()).view_as(x_BND)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BND: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients by input, weights and biases."""
+        x_PD, inner_FD, outer_DF, hidden_PF = ctx.saved_tensors
+        grad_PD = grad_BND.flatten(0, 1)
+        by_hidden_PF = torch.empty_like(hidden_PF)
+        torch.addmm(by_hidden_PF, grad_PD, outer_DF, beta=0, alpha=ctx.scale, out=by_hidden_PF)
+        by_hidden_PF = torch.ops.aten.threshold_backward(by_hidden_PF, hidden_PF, 0)
+        return (
+            (by_hidden_PF @ inner_FD).view_as(grad_BND),
+            by_hidden_PF.t() @ x_PD,
+            by_hidden_PF.sum(dim=0),
+            grad_PD.t() @ hidden_PF,
+            grad_PD.sum(dim=0),
+            None,
+        )
 
 
 def own_output(largest: ElasticLinear, own: nn.ModuleDict, size: int) -> ElasticLinear:
@@ -229,9 +301,12 @@ class ScaledDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input, with a share ``rate * width / max_width`` of it zeroed while training."""
-        if not self.training or self.rate == 0.0:
-            return x
-        return dropout(x, self.rate * x.shape[-1] / self.max_width)
+        rate = self.rate_of(x.shape[-1])
+        return dropout(x, rate) if rate else x
+
+    def rate_of(self, width: int) -> float:
+        """The share that is zeroed at a width; 0 unless training."""
+        return self.rate * width / self.max_width if self.training else 0.0
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -246,12 +321,18 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    levels = 1 << 16
-    dropped = round(rate * levels)
+    dropped = round(rate * CPU_LEVELS)
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     draws = words.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = (draws >= dropped - levels // 2).to(x.dtype)
-    return x * kept.mul_(levels / (levels - dropped))
+    kept = (draws >= dropped - CPU_LEVELS // 2).to(x.dtype)
+    return x * kept.mul_(dropout_scale(rate, x.device))
+
+
+def dropout_scale(rate: float, device: torch.device) -> float:
+    """What `dropout` multiplies the elements by that it leaves."""
+    if device.type != "cpu":
+        return 1.0 / (1.0 - rate)
+    return CPU_LEVELS / (CPU_LEVELS - round(rate * CPU_LEVELS))
 
 
 def sinusoidal_positions(

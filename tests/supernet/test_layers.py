@@ -17,11 +17,12 @@ from supernet.layers import (
     ElasticLayerNorm,
     ElasticLinear,
     ElasticPatchEmbedding,
+    ReluFeedForward,
     ScaledDropout,
     dropout,
     sinusoidal_positions,
 )
-from supernet.slices import prefix
+from supernet.slices import Slices, prefix
 from tests.support.supernet_cases import IMAGES, gradients, randomised
 
 
@@ -117,6 +118,64 @@ def test_feed_forward_is_two_linear_layers(activation: str, dim: int, ffn_dim: i
     x = draw(2, 3, dim)
     plain = small["outer"](act(small["inner"](x)))
     check_same(large, large(x, ffn_dim), small, plain)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_feed_forward_in_one_step(rate: float) -> None:
+    """The same numbers and gradients as its layers one by one, which draw the same dropout."""
+    layer = randomised(ElasticFeedForward(_settings("relu"), 6, 16, dropout=rate))
+    x = draw(2, 3, 6).requires_grad_()
+    assert layer.inner.bias is not None and layer.outer.bias is not None
+    weights = layer.inner.weight, layer.inner.bias, layer.outer.weight, layer.outer.bias
+    results = []
+    for way in (lambda: layer(x, 16), lambda: ReluFeedForward.apply(x, *weights, rate)):  # type: ignore[no-untyped-call]
+        torch.manual_seed(0)
+        out = way()
+        found = torch.autograd.grad((out * draw(2, 3, 6, seed=1)).sum(), (x, *weights))
+        results.append([out.detach(), *found])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+        assert theirs.abs().sum() > 0
+    assert rate or torch.autograd.gradcheck(
+        lambda *given: ReluFeedForward.apply(*given, rate),  # type: ignore[no-untyped-call]
+        (x, *weights),
+        fast_mode=True,
+    )
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("training", [True, False])
+def test_feed_forward_in_bf16(
+    activation: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one step where it is ReLU and trains; as near to fp32 as its layers one by one."""
+    layer = randomised(ElasticFeedForward(_settings(activation), 6, 16, dropout=0.1)).float()
+    layer.train(training)
+    x = draw(2, 3, 4).bfloat16()
+    slices = Slices(layer)
+
+    def found(low: bool) -> list[Tensor]:
+        layer.zero_grad()
+        torch.manual_seed(0)
+        given = x if low else x.float()
+        with slices.training(), torch.set_grad_enabled(training):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                out = layer(given, 9)
+            steps.append("" if out.grad_fn is None else out.grad_fn.name())
+            if training:
+                slices.backward(out.float().square().sum())
+        return [out.detach(), *(p.grad.clone() for p in layer.parameters() if p.grad is not None)]
+
+    steps: list[str] = []
+    exact, mine = found(low=False), found(low=True)
+    monkeypatch.setattr(ElasticFeedForward, "_relu_in_one", lambda *_: None)
+    theirs = found(low=True)
+    one_step = training and activation == "relu"
+    assert [name == "ReluFeedForwardBackward" for name in steps] == [False, one_step, False]
+    assert mine[0].dtype == torch.bfloat16
+    for wanted, one, other in zip(exact, mine, theirs, strict=True):
+        far, further = ((each.float() - wanted).norm() for each in (one, other))
+        assert far <= 1.5 * further + 0.005 * wanted.norm()
 
 
 def test_prefix_is_a_view_and_the_whole_is_the_parameter() -> None:
