@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -282,9 +283,11 @@ def own_output(largest: ElasticLinear, own: nn.ModuleDict, size: int) -> Elastic
 def recomputed(step: Callable[[], T]) -> T:
     """What a step of the network gives, of whose inside nothing is kept for the gradients.
 
-    It is computed once more when they are; dropout draws the same numbers then.
+    It is computed once more when they are; dropout draws the same numbers then. On a card that is
+    in a thread of autograd's, which gets what this one knows of `slices` and `shared`.
     """
-    result: T = checkpoint(step, use_reentrant=False)
+    known = copy_context()
+    result: T = checkpoint(lambda: known.run(step), use_reentrant=False)
     return result
 
 

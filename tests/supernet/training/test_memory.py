@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +73,27 @@ def test_classes_are_too_few_for_chunks() -> None:
 def test_recomputed_activations_give_the_same_gradients(kind: str, dropout: float) -> None:
     settings = replace(SETTINGS, dropout=dropout)
     losses, wanted = gradients(kind, settings)
+    again, found = gradients(kind, replace(settings, recompute=True))
+    assert again == losses
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=0)
+
+
+@each_kind
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_they_may_be_recomputed_in_another_thread(
+    kind: str, bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card, for each of which autograd has a thread of its own."""
+    settings = replace(SETTINGS, bfloat16=bfloat16)
+    losses, wanted = gradients(kind, settings)
+    grad = torch.autograd.grad
+
+    def elsewhere(*given: Any, **named: Any) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(grad, *given, **named).result()
+
+    monkeypatch.setattr(torch.autograd, "grad", elsewhere)
     again, found = gradients(kind, replace(settings, recompute=True))
     assert again == losses
     for key, value in wanted.items():
