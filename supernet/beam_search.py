@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -177,6 +178,10 @@ def beam_search(
         max_length: most positions the model can decode.
         settings: how to search; the defaults where left out.
         device: where the tokens go.
+
+    Raises:
+        FloatingPointError: when a log-probability is not a number; of tokens before `min_length`
+            it is noticed with the first one that may end.
 
     Source: fairseq's SequenceGenerator: of the 2K best continuations those among the first K that
     end are finished, and the first K that do not end go on.
@@ -345,12 +350,17 @@ def _read(
     Returns:
         The largest log-probability among those of a sentence that go on, for each sentence, and the
         hypotheses that ended.
+
+    Raises:
+        FloatingPointError: when one is not a number, as of a network that says no numbers.
     """
     width = settings.beam_size
     value_SK, beam_SK = found.values[:, :width], found.beams[:, :width]
     ended_SK = value_SK.masked_fill(found.tokens[:, :width] != marks.eos, -torch.inf)
     best_S1 = beams.scores.amax(dim=1, keepdim=True)
     told = torch.cat((best_S1, ended_SK, beam_SK.to(best_S1.dtype)), dim=1).tolist()
+    if any(map(math.isnan, chain.from_iterable(told))):  # which the 2K best always show
+        raise FloatingPointError("log-probabilities are not numbers")
     ended = [
         _Ended(
             settings.score(value, beams.written), value, place, int(row[1 + width + rank]), before

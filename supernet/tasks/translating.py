@@ -58,18 +58,9 @@ class StepwiseTranslator:
         return self.model.start(source_BS, self.architecture)
 
     def step(self, tokens_RN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """New target tokens ``(R, N)`` → logits of what follows each, ``(R, N, V)``, and state.
-
-        Raises:
-            DivergedError: when they are not numbers: no search among such would end.
-        """
+        """New target tokens ``(R, N)`` → logits of what follows each, ``(R, N, V)``, and state."""
         give_way()
         logits_RNV, state = self.model.step(tokens_RN, state)
-        if not logits_RNV.sum().isfinite():
-            raise DivergedError(
-                f"the network {self.architecture.id} cannot translate: its outputs are not finite "
-                "numbers; train it anew with a lower learning rate"
-            )
         return logits_RNV[..., : self.num_words], state
 
 
@@ -112,6 +103,11 @@ def translate_rows(
                 found = _decode(model, [rows[number] for number in numbers], settings, device)
                 for number, text in zip(numbers, found, strict=True):
                     texts[number] = text
+    except FloatingPointError as error:
+        raise DivergedError(
+            f"the network {model.architecture.id} cannot translate: its outputs are not finite "
+            "numbers; train it anew with a lower learning rate"
+        ) from error
     finally:
         model.model.train(was_training)
     return texts

@@ -184,11 +184,21 @@ class TestBadInput:
         with pytest.raises(UsageError, match=r"line 3 has 19 tokens .* at most 18"):
             translated(small(), [[3], [], [3] * 18])
 
-    def test_outputs_that_are_no_numbers(self) -> None:
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf])
+    @pytest.mark.parametrize("settings", [BeamSettings(), BeamSettings(1, min_length=3)])
+    def test_outputs_that_are_no_numbers(self, value: float, settings: BeamSettings) -> None:
         model = small()
-        torch.nn.init.constant_(model.model.tables[-1].weight, torch.nan)
+        torch.nn.init.constant_(model.model.tables[-1].weight, value)
         with pytest.raises(DivergedError, match="not finite"):
-            translated(model, [[3], [4]])
+            translated(model, [[3], [4]], settings)
+
+    def test_outputs_that_are_no_numbers_for_one_word_of_one_row(self) -> None:
+        model = small()
+        with torch.no_grad():
+            model.model.tables[0].weight[5] = torch.nan
+        with pytest.raises(DivergedError, match="not finite"):
+            translated(model, [[3, 4], [4, 5], [3, 3]])
+        assert translated(model, [[3, 4], [3, 3]])
 
 
 # -- a network that knows its few sentences by heart --------------------------------------------
