@@ -51,7 +51,7 @@ def evaluate(
     kept: list[tuple[Tensor, Tensor]] = []
     with _judged(model, device):
         for one in task.evaluation(model, architecture, split, device):
-            logits, labels, recalled, teacher, _ = one
+            logits, labels, recalled, teacher, *_ = one
             give_way()
             values = {
                 "loss": task.summed_loss(logits, labels),

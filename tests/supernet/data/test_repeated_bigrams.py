@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
@@ -125,10 +126,10 @@ def test_the_loss_on_recalled_tokens_is_the_mean_over_them() -> None:
     model, (network,) = build_supernet(space).eval(), networks_of(space, 1)
     losses, marks = [], []
     with torch.no_grad():
-        for logits, labels, recalled, _ in task.evaluation(model, network, task.valid, "cpu"):
-            assert recalled is not None
-            losses.append(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
-            marks.append(recalled)
+        for one in task.evaluation(model, network, task.valid, "cpu"):
+            assert one.recalled is not None
+            losses.append(cross_entropy(one.logits, one.labels, reduction="none"))
+            marks.append(one.recalled)
     chosen = torch.cat(losses)[torch.cat(marks)]
     found = evaluate(task, model, network, task.valid)
     assert 10 < len(chosen) < found.count / 2
