@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nas.executors.base import Failure, Outcome
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.profiling.latency_meter import CONFIRMATIONS
+from nas.request.picks import saving_of
 from nas.results.failures import failed
 from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -42,6 +44,7 @@ from search_spaces.measurement import Measurement
 
 # A time further from its prediction is taken again before it is believed.
 MOST_STDS, LEAST_ODD = 3.0, 0.1
+WANTED = 3  # candidates near what is picked: a prediction is off by a few hundredths
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -187,8 +190,35 @@ def _candidates(run: Run) -> list[_Candidate]:
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
     order = best[spread_order(points[best])]
+    cost = run.spec.objective(run.spec.objectives[1])
+    order = order[saving_first(points[order], run.spec.pick, maximise=cost.maximise)]
     networks = run.domain.decode(rows)
     return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
+
+
+def saving_first(
+    points: NDArray[np.float64], how: str, *, maximise: bool = False
+) -> NDArray[np.int64]:
+    """An order in which those come first of which a saving such as ``2x`` will pick one.
+
+    Points that are spread over a front leave gaps, in one of which what is wanted may lie.
+
+    Args:
+        points: ``(N, M)``: qualities, then costs, to be minimised.
+        how: what the request picks; another pick leaves the order as it is.
+        maximise: more of the first cost is better, so that it stands there with a minus.
+
+    Returns:
+        ``(N,)`` indices: first the `WANTED` with the best quality of those that save enough, best
+        first, then the others as they were.
+    """
+    every, times = np.arange(len(points), dtype=np.int64), saving_of(how)
+    if times is None or not len(points):
+        return every
+    whole = points[points[:, 0].argmin(), 1]
+    enough = np.flatnonzero(points[:, 1] <= whole * (times if maximise else 1.0 / times))
+    first = enough[np.argsort(points[enough, 0], kind="stable")][:WANTED]
+    return np.concatenate([first, np.setdiff1d(every, first)])
 
 
 def _failed_rows(run: Run) -> set[bytes]:
