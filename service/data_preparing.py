@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import NasError
-from service.limits import limited
+from service.process_limits import limited
 from service.settings import GIB, MIB
 
 CPU_S, MEMORY_MB = 3600, 4096

@@ -117,7 +117,7 @@ class ElasticAttention(nn.Module):
         """``(B, N, D)`` → ``(B, N, D)``, every position seeing every real one."""
         own, kernel = self._parts(kind)
         if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
-            qkv_BN3HD = self._undivided(own, (own.query, own.key, own.value), x_BND, num_heads)
+            qkv_BN3HD = self._undivided(kind, (own.query, own.key, own.value), x_BND, num_heads)
             if qkv_BN3HD is not None:
                 out_BHND = kernel.attended(qkv_BN3HD, key_mask_BN=key_mask_BN, span=span)
                 return self._output(own, out_BHND, x_BND)
@@ -140,7 +140,7 @@ class ElasticAttention(nn.Module):
         """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
         if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
-            qkv_BN3HD = self._undivided(own, (own.query, own.key, own.value), x_BND, num_heads)
+            qkv_BN3HD = self._undivided(kind, (own.query, own.key, own.value), x_BND, num_heads)
             if qkv_BN3HD is not None:
                 out_BHND, state = kernel.attended_past(
                     qkv_BN3HD, key_mask_BN=key_mask_BN, span=span, state=state
@@ -164,7 +164,7 @@ class ElasticAttention(nn.Module):
         """What `read` needs of an encoder's states ``(B, M, D)``, `span` for each position."""
         own, kernel = self._parts(kind)
         if isinstance(kernel, ReluLinearKernel):
-            kv_BM2HD = self._undivided(own, (own.key, own.value), encoded_BMD, num_heads)
+            kv_BM2HD = self._undivided(kind, (own.key, own.value), encoded_BMD, num_heads)
             if kv_BM2HD is not None:
                 return kernel.kept(kv_BM2HD, key_mask_BM=key_mask_BM, span=span)
         k_BHMD, v_BHMD = self.heads(kernel, (own.key, own.value), encoded_BMD, num_heads)
@@ -191,7 +191,7 @@ class ElasticAttention(nn.Module):
         if not isinstance(beams, int) or beams != 1:  # in a graph it is no number
             positions_1N = shared(_of_beams, positions_1N, beams)
         if isinstance(kernel, ReluLinearKernel):
-            q_bN1HD = self._undivided(own, (own.query,), folded_bND, num_heads)
+            q_bN1HD = self._undivided(kind, (own.query,), folded_bND, num_heads)
             if q_bN1HD is not None:
                 out_bHND = kernel.asked(q_bN1HD, memory, positions_1N)
                 return self._output(own, out_bHND, x_BND).view_as(x_BND)
@@ -223,13 +223,15 @@ class ElasticAttention(nn.Module):
         return tuple(x_BNHD.transpose(1, 2) for x_BNHD in each)
 
     def _undivided(
-        self, own: Projections, layers: Sequence[ElasticLinear], x_BND: Tensor, num_heads: int
+        self, kind: AttentionKind, layers: Sequence[ElasticLinear], x_BND: Tensor, num_heads: int
     ) -> Tensor | None:
         """As `heads`, ``(B, N, layers, H, width of a head)``, for a gradient.
 
         None where there is none, where projections lie apart, and where something is done to them.
         """
-        if own.query_norm is not None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return None
+        if self.projections_for(kind).query_norm is not None or self._rotates(kind):
             return None
         together = side_by_side(layers, x_BND, self.settings.attention_dim(num_heads))
         return None if together is None else together.unflatten(-1, (len(layers), num_heads, -1))

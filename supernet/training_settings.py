@@ -47,7 +47,8 @@ class TrainingSettings:
         num_random: networks drawn per update besides the sandwich's two.
         distillation: weight of the largest network's soft labels in the loss of the others,
             0 (labels only) to 1 (soft labels only); sandwich only. In a search that begins with a
-            checkpoint, weight of the checkpoint's soft labels in the loss of all.
+            checkpoint, weight of the checkpoint's soft labels in the loss of all; of texts that are
+            embedded, of its states of all tokens.
         ema_decay: decay per update of the averaged weights that are kept; 0 keeps the last.
         average_last: a single network ends with the mean of its weights after each of the last so
             many epochs; 0 takes the weights with the lowest validation loss.

@@ -141,6 +141,11 @@ def saving_of(text: str) -> float | None:
     return float(found[1]) if found is not None and float(found[1]) >= 1.0 else None
 
 
+def saves(value: float, whole: float, times: float, *, maximise: bool = False) -> bool:
+    """Whether a cost is so many times lower than another; a rate so many times higher."""
+    return value >= times * whole if maximise else value * times <= whole
+
+
 def conditions_of(text: str, more: Collection[str] = ()) -> tuple[Condition, ...]:
     """The conditions of a pick; none where it is a word or an id, which have no comparison."""
     return read_conditions(text, more) if any(sign in text for sign in "<>=≤≥") else ()

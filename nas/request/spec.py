@@ -658,7 +658,7 @@ LATER_FIELDS: Mapping[str, Any] = {
     "baseline": None,
     "retrain": 1,
 }
-# Of a training, none of which older versions had; all are off where they are 0.
+# Of a training, none of which older versions had; all are off where they are 0 or null.
 LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss", "threads")
 
 

@@ -33,6 +33,7 @@ from nas.request.picks import (
     Condition,
     conditions_of,
     joined,
+    saves,
     saving_of,
 )
 from nas.run.folder import RunFolder, resuming
@@ -560,17 +561,17 @@ def _saving(front: Front, times: float) -> FrontEntry:
     cost = front.objectives[1]
     name, whole = cost.name, _lowest(front.entries, QUALITY)
 
-    def saves(value: float, of: float) -> bool:
-        return value >= times * of if cost.maximise else value * times <= of
+    def enough_by(values: Mapping[str, float], of: Mapping[str, float]) -> bool:
+        return saves(values[name], of[name], times, maximise=cost.maximise)
 
     def believed(entry: FrontEntry) -> bool:
-        if not saves(entry.values[name], whole.values[name]):
+        if not enough_by(entry.values, whole.values):
             return False
         if name not in {*entry.doubtful, *whole.doubtful}:
             return True
         if name not in entry.predicted or name not in whole.predicted:
             return name not in entry.doubtful
-        return saves(entry.predicted[name], whole.predicted[name])
+        return enough_by(entry.predicted, whole.predicted)
 
     enough = [entry for entry in front.entries if believed(entry)]
     return _lowest(enough, QUALITY) if enough else _lowest(_believed(front, [name]), name)

@@ -13,7 +13,7 @@ from nas.executors.base import Failure, Outcome
 from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.profiling.latency_meter import CONFIRMATIONS
-from nas.request.picks import saving_of
+from nas.request.picks import saves, saving_of
 from nas.results.failures import failed
 from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -215,8 +215,9 @@ def saving_first(
     every, times = np.arange(len(points), dtype=np.int64), saving_of(how)
     if times is None or not len(points):
         return every
-    whole = points[points[:, 0].argmin(), 1]
-    enough = np.flatnonzero(points[:, 1] <= whole * (times if maximise else 1.0 / times))
+    costs = (-points[:, 1] if maximise else points[:, 1]).tolist()
+    whole = costs[points[:, 0].argmin()]
+    enough = np.flatnonzero([saves(cost, whole, times, maximise=maximise) for cost in costs])
     first = enough[np.argsort(points[enough, 0], kind="stable")][:WANTED]
     return np.concatenate([first, np.setdiff1d(every, first)])
 

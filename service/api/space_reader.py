@@ -52,7 +52,7 @@ from service.api.schemas import (
 )
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
-from service.limits import limited, mapped_bytes
+from service.process_limits import limited, mapped_bytes
 from service.settings import MIB, Settings, environment_of_process
 
 MODULE = "service.api.space_reader"

@@ -235,7 +235,7 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
     """Budgets of a search that begins with weights: short trainings at small rates.
 
     The checkpoint is a frozen teacher of all networks, see `TrainingSettings.distillation`, or has
-    made the targets.
+    made the targets; those that embed are fine-tuned to its states besides.
     """
     length, embeds = checkpoint.settings.max_length, checkpoint.task == "embedding"
     shared = {
@@ -256,7 +256,7 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
             "supernet": {**shared, **supernet, "epochs": epochs, "epoch_updates": updates},
             "retrain": {
                 **shared,
-                "distillation": STATES_SHARE if embeds else 0.9,
+                **({"distillation": STATES_SHARE} if embeds else {}),
                 "learning_rate": 3e-4,
                 "epochs": (TUNED_EMBEDDING_EPOCHS if embeds else TUNED_EPOCHS) * epochs,
                 "epoch_updates": updates,

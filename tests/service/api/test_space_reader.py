@@ -23,7 +23,7 @@ from service.api.space_reader import SpaceReader, answer
 from service.api.specs import read_search
 from service.api.thread_pools import ThreadPool, ThreadPools
 from service.auth import ANYBODY
-from service.limits import mapped_bytes
+from service.process_limits import mapped_bytes
 from service.settings import Settings
 from tests.support import service_api_cases
 from tests.support.service_cases import SMOKE, Server, problem
