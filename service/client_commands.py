@@ -16,7 +16,7 @@ from nas.console.progress import choose_reporter
 from nas.console.tables import show_front, table
 from nas.run.events import event_from_json
 from nas.search.doubtful import doubtful_sentence
-from nas.search.front import BASELINES_SCHEMA, SCHEMA, Front, FrontEntry, value_text
+from nas.search.front import Front, FrontEntry, schema_of, value_text
 from search_spaces.architecture import Architecture
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import Network
@@ -168,8 +168,7 @@ def _show(answer: dict[str, Any]) -> None:
         say("nothing is known of the front yet")
         return
     if answer["final"]:
-        schema = BASELINES_SCHEMA if answer.get("baselines") else SCHEMA
-        show_front(Front.from_json({**answer, "schema": schema}, _network), None)
+        show_front(Front.from_json({**answer, "schema": schema_of(answer)}, _network), None)
         return
     names = [objective["name"] for objective in answer["objectives"]]
     made = table("So far", ["id", *names], right=names)

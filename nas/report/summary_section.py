@@ -98,7 +98,8 @@ def _winner(run: RunContents) -> Html:
     picked = run.picked
     if picked is None:
         return Html("")
-    reason = read_pick(run.spec.pick, run.costs).reason(run.quality)
+    begun = run.front is not None and run.front.checkpoint is not None
+    reason = read_pick(run.spec.pick, run.costs).reason(run.quality, begun=begun)
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),

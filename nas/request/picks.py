@@ -30,8 +30,8 @@ METAVAR = f"{'|'.join(WORDS)}|{SAVING}|CONDITIONS|ID"
 HELP = (
     "The network to train after the search: the cheapest whose quality is within 1 % of the best "
     "(sensible), the lowest loss, the best compromise, the lowest cost, the best that is so many "
-    "times cheaper than the one with the lowest loss (1.5x), the best that meets "
-    "conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
+    "times cheaper than the checkpoint, or without one than the lowest loss (1.5x), the best that "
+    "meets conditions ('latency_ms<=12,params<=2e5', 'quality<=0.35'), an id."
 )
 SHORTEST_ID, LONGEST_ID = 4, 12
 
@@ -75,14 +75,20 @@ class Pick:
     text: str
     conditions: tuple[Condition, ...] = ()
 
-    def reason(self, quality: Quality) -> str:
-        """Why the network was chosen, for people."""
+    def reason(self, quality: Quality, *, begun: bool) -> str:
+        """Why the network was chosen, for people.
+
+        Args:
+            quality: what quality is.
+            begun: the search has a checkpoint, from which a saving counts.
+        """
         if self.conditions:
             return f"asked for with {joined(self.conditions)}"
         if self.text == BEST:
             return quality.winner
         if (times := saving_of(self.text)) is not None:
-            return f"the best that costs {times:g} times less than the one with the lowest loss"
+            whole = "the checkpoint" if begun else "the one with the lowest loss"
+            return f"the best that costs {times:g} times less than {whole}"
         return WORDS.get(self.text, "asked for by its id")
 
     def check_measured(self, asked: Collection[str], quality: QualityMetric) -> None:
@@ -136,7 +142,7 @@ def read_pick(text: str, more: Collection[str] = ()) -> Pick:
 
 
 def saving_of(text: str) -> float | None:
-    """How many times cheaper a network is wanted than the best one; None for another pick."""
+    """How many times cheaper a network is wanted than the whole; None for another pick."""
     found = _TIMES.fullmatch(text)
     return float(found[1]) if found is not None and float(found[1]) >= 1.0 else None
 

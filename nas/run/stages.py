@@ -212,7 +212,7 @@ SEARCH_STAGES = (
         ("evolve", "observe", "supernet"),
         {
             VERIFICATION_FILE: "networks measured after the evolution",
-            HOLDING_FILE: "with a limit on a time: the front, timed in several sessions",
+            HOLDING_FILE: "where a time decides: the front, timed in several sessions",
         },
         external=True,
     ),

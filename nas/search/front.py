@@ -52,6 +52,7 @@ SCHEMA = 1
 FOREIGN_SCHEMA = 2  # with predicted_for
 EXTERNAL_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 BASELINES_SCHEMA = 4  # with baselines, and with predicted_for where schema 2 has it
+CHECKPOINT_SCHEMA = 5  # with checkpoint, and with predicted_for where schema 2 has it
 
 Role = Literal["largest", "nearest", "own"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -174,6 +175,8 @@ class Front:
             timed; empty where everything was measured.
         origin: the quality from which the box begins, where one may lie below 0.
         baselines: what the winner is held against.
+        checkpoint: what the search began with, with its own scores, on the front or not; None
+            without one, or where it could not be evaluated.
     """
 
     objectives: tuple[Objective, ...]
@@ -183,6 +186,7 @@ class Front:
     predicted_for: Mapping[str, str] = field(default_factory=dict)
     origin: float = 0.0
     baselines: tuple[Baseline, ...] = ()
+    checkpoint: FrontEntry | None = None
 
     @property
     def networks(self) -> tuple[FrontEntry, ...]:
@@ -202,16 +206,16 @@ class Front:
             for objective, reference in zip(self.objectives, self.reference, strict=True)
         ]
         more: dict[str, Any] = {}
-        schema = SCHEMA
         if self.predicted_for:
-            schema, more = FOREIGN_SCHEMA, {"predicted_for": dict(self.predicted_for)}
+            more["predicted_for"] = dict(self.predicted_for)
         if any(isinstance(entry.network, GeneNetwork) for entry in self.entries):
-            schema, more = EXTERNAL_SCHEMA, {"origin": self.origin}
+            more["origin"] = self.origin
         if self.baselines:
-            schema = BASELINES_SCHEMA
-            more |= {"baselines": [one.to_json() for one in self.baselines]}
+            more["baselines"] = [one.to_json() for one in self.baselines]
+        if self.checkpoint is not None:
+            more["checkpoint"] = self.checkpoint.to_json()
         return {
-            "schema": schema,
+            "schema": schema_of(more),
             "objectives": objectives,
             "front": [entry.to_json() for entry in self.entries],
             "hypervolume": self.hypervolume,
@@ -230,10 +234,10 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in range(SCHEMA, BASELINES_SCHEMA + 1):
+            if data["schema"] not in range(SCHEMA, CHECKPOINT_SCHEMA + 1):
                 raise DamagedRunError(
                     f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
-                    f"{BASELINES_SCHEMA}"
+                    f"{CHECKPOINT_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
@@ -248,9 +252,21 @@ class Front:
                 predicted_for=foreign,
                 origin=finite_number(data.get("origin", 0.0)),
                 baselines=tuple(_baselines(data, read)),
+                checkpoint=_checkpoint(data, objectives, foreign, read),
             )
         except (*UNREADABLE, UsageError) as error:
             raise DamagedRunError(f"{FRONT_FILE} is damaged: {error}") from error
+
+
+def schema_of(parts: Mapping[str, Any]) -> int:
+    """The schema of a front as JSON, which follows from what is there beside the networks."""
+    by_part = {
+        "checkpoint": CHECKPOINT_SCHEMA,
+        "baselines": BASELINES_SCHEMA,
+        "origin": EXTERNAL_SCHEMA,
+        "predicted_for": FOREIGN_SCHEMA,
+    }
+    return next((s for part, s in by_part.items() if parts.get(part) not in (None, [], {})), SCHEMA)
 
 
 def _objective(item: Mapping[str, Any]) -> Objective:
@@ -269,10 +285,11 @@ def _objective(item: Mapping[str, Any]) -> Objective:
 
 def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
     foreign = data.get("predicted_for", {})
-    known = data["schema"] == BASELINES_SCHEMA
-    if not known and bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
+    may = data["schema"] in (BASELINES_SCHEMA, CHECKPOINT_SCHEMA)
+    if not may and bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
         raise ValueError(
-            f"predicted_for is a part of schemas {FOREIGN_SCHEMA} and {BASELINES_SCHEMA} alone"
+            f"predicted_for is a part of schemas {FOREIGN_SCHEMA}, {BASELINES_SCHEMA} and "
+            f"{CHECKPOINT_SCHEMA} alone"
         )
     return {str(name): str(device) for name, device in foreign.items()}
 
@@ -283,6 +300,18 @@ def _baselines(data: Mapping[str, Any], read: ReadNetwork) -> Iterator[Baseline]
         raise ValueError(f"baselines are a part of schema {BASELINES_SCHEMA}, and of no other")
     for item in there:
         yield Baseline.from_json(item, read)
+
+
+def _checkpoint(
+    data: Mapping[str, Any],
+    objectives: Sequence[Objective],
+    foreign: Mapping[str, str],
+    read: ReadNetwork,
+) -> FrontEntry | None:
+    there = data.get("checkpoint")
+    if (there is not None) != (data["schema"] == CHECKPOINT_SCHEMA):
+        raise ValueError(f"checkpoint is a part of schema {CHECKPOINT_SCHEMA}, and of no other")
+    return None if there is None else _entry(there, objectives, foreign, read)
 
 
 def _entry(
@@ -497,8 +526,9 @@ def pick(front: Front, how: str) -> FrontEntry:
             ``best`` (lowest loss), ``cheapest`` (lowest first cost), ``knee`` (the network
             furthest from the line between the ends of the front, see
             `nas.search.pareto.knee_index`), ``1.5x`` (the best of those whose first cost is at most
-            1 / 1.5 of that of the network with the lowest loss, where that is doubtful also as
-            predicted; the cheapest where there is none), conditions such as
+            1 / 1.5 of the checkpoint's, or without one of that of the network with the lowest loss,
+            where that is doubtful also as predicted; the cheapest where there is none), conditions
+            such as
             ``latency_ms<=12,params<=2e5`` (see `nas.request.picks`), or an id of the front.
             Conditions are on measured values, or predicted ones where the device is elsewhere. Of
             the networks that meet them the lowest in the first objective that has none is taken:
@@ -553,13 +583,13 @@ def _sensible(front: Front) -> FrontEntry:
 
 
 def _saving(front: Front, times: float) -> FrontEntry:
-    """The best network that is so many times cheaper than the one with the lowest loss.
+    """The best network that is so many times cheaper than what a saving counts from.
 
     Where one of the two values is doubtful, what was predicted of both has to say the same: with
     most of a front timed beside other work, the few that were not would be a poor choice.
     """
     cost = front.objectives[1]
-    name, whole = cost.name, _lowest(front.entries, QUALITY)
+    name, whole = cost.name, front.checkpoint or _lowest(front.entries, QUALITY)
 
     def enough_by(values: Mapping[str, float], of: Mapping[str, float]) -> bool:
         return saves(values[name], of[name], times, maximise=cost.maximise)

@@ -93,12 +93,15 @@ class Run(OpenedRun):
     @property
     def _ends(self) -> Genotypes:
         """The checkpoint itself first, where there is one."""
-        ends = [largest(self.domain), smallest(self.domain)]
+        ends = [self.checkpoint_rows, largest(self.domain), smallest(self.domain)]
         if self.spec.limits and self.spec.evaluator is None:
             ends.append(cheapest_rows(self.space))
-        if self.checkpoint is not None:
-            ends.insert(0, self.space.encode([self.checkpoint.architecture]))
         return np.concatenate(ends)
+
+    @property
+    def checkpoint_rows(self) -> Genotypes:
+        """The checkpoint that the search begins with ``(1, S)``; no row without one."""
+        return self.domain.encode([] if self.checkpoint is None else [self.checkpoint.architecture])
 
     @cached_property
     def observed_rows(self) -> Genotypes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nas.run.duration import Asked, Plan
 from nas.run.events import Event, FrontUpdated, Progress
-from nas.run.layout import BASELINES_FILE, FRONT_FILE
+from nas.run.layout import BASELINE_FILE, BASELINES_FILE, FRONT_FILE
 from nas.search.front import Baseline, Front, FrontEntry, build_front
 from nas.stages.base import Run
 from nas.stages.measured import (
@@ -30,7 +30,19 @@ def found_front(run: Run) -> Front:
     objectives = [run.spec.objective(name) for name in run.spec.objectives]
     entries = with_confirmed(run, measured_entries(run))
     device = run.elsewhere or ""
-    return build_front(entries, objectives, run.reference, run.spec.limits, device, run.origin)
+    front = build_front(entries, objectives, run.reference, run.spec.limits, device, run.origin)
+    return replace(front, checkpoint=_checkpoint(run, entries))
+
+
+def _checkpoint(run: Run, entries: Sequence[FrontEntry]) -> FrontEntry | None:
+    """The checkpoint with its own scores; what the supernet makes of it differs a little."""
+    if run.checkpoint is None:
+        return None
+    own = run.folder.read_json(BASELINE_FILE)
+    for entry in entries:
+        if entry.id == own["id"]:
+            return replace(entry, measured={**entry.measured, **own["values"]})
+    return None
 
 
 def _baselines(run: Run) -> Iterator[Baseline]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from nas.objectives import OBJECTIVES
 from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.profiling.latency_meter import CONFIRMATIONS
 from nas.request.picks import saves, saving_of
+from nas.request.spec import SearchSpec
 from nas.results.failures import failed
 from nas.run.duration import Asked, Plan
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
@@ -41,6 +43,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 from search_spaces.genotypes import Genotypes, Network
 from search_spaces.measurement import Measurement
+from search_spaces.operators import distinct
 
 # A time further from its prediction is taken again before it is believed.
 MOST_STDS, LEAST_ODD = 3.0, 0.1
@@ -50,9 +53,9 @@ WANTED = 3  # candidates near what is picked: a prediction is off by a few hundr
 def work(run: Run) -> Iterator[Event]:
     """Really measure the best candidates, in order, until enough keep the limits.
 
-    Under a limit on a time those on the front are timed again, see
-    `nas.objectives.latency_limits`; the next candidates take the places of those that break it, and
-    of those that cannot be evaluated.
+    Under a limit on a time, and where a saving of one is picked, those on the front are timed
+    again, see `nas.objectives.latency_limits`; the next candidates take the places of those that
+    break a limit, and of those that cannot be evaluated.
 
     Raises:
         DivergedError, EvaluationError: when so many of them fail that it makes no sense to go on.
@@ -117,26 +120,28 @@ def _check_doubts(run: Run) -> None:
 
 
 def _confirm_front(run: Run) -> Iterator[Event]:
-    """Time networks again until the times of all of the front are sure to keep their limits.
+    """Time networks again until the times of all of the front, and of the checkpoint, are sure.
 
-    Nothing is done without a limit on a time, or where it cannot be timed.
+    Nothing is done where no time decides, or where it cannot be timed.
 
     A network that turns out to break the limit, or to be slower than it seemed, makes room for
     others; so this goes on until all of the front has been timed in sessions. A network whose
     single measurement is doubtful gets its chance here.
     """
-    limited = {OBJECTIVES[name].rate_of or name for name in run.spec.limits}
-    clocks = [name for name in run.spec.timed if name in limited]
+    clocks = _deciding(run.spec)
     if not clocks or run.elsewhere is not None:
         return
+    begun = {network.id for network in run.domain.decode(run.checkpoint_rows)}
     objectives = [run.spec.objective(name) for name in run.spec.objectives]
     while True:
         confirmed = read_confirmed(run)
         measured = measured_entries(run)
         entries = [_given_a_chance(e, clocks, confirmed.get(e.id, {})) for e in measured]
-        front = best_entries(with_confirmed(run, entries), objectives, run.spec.limits)
+        entries = with_confirmed(run, entries)
+        front = best_entries(entries, objectives, run.spec.limits)
+        ids = begun | {entry.id for entry in front}
         unsure_of = {
-            name: [entry for entry in front if name not in confirmed.get(entry.id, {})]
+            name: [e for e in entries if e.id in ids and name not in confirmed.get(e.id, {})]
             for name in clocks
         }
         clock = next((name for name in clocks if unsure_of[name]), None)
@@ -153,6 +158,12 @@ def _confirm_front(run: Run) -> Iterator[Event]:
         run.folder.append(HOLDING_FILE, [line])
         for entry, value in pairs:
             yield ArchitectureMeasured("verify", entry.id, value.values(clock))
+
+
+def _deciding(spec: SearchSpec) -> list[str]:
+    """The timed objectives on which it depends what is picked, or what may be."""
+    names = set(spec.limits) | ({spec.objectives[1]} if saving_of(spec.pick) is not None else set())
+    return [name for name in spec.timed if name in {OBJECTIVES[n].rate_of or n for n in names}]
 
 
 def _given_a_chance(
@@ -174,6 +185,7 @@ class _Candidate:
 def _candidates(run: Run) -> list[_Candidate]:
     """Networks that nothing dominates as far as is known, so that the first are spread over all.
 
+    Before all others comes the checkpoint that the search begins with, beside which they stand.
     Those that were observed count with their real quality, those that only were evolved with the
     predicted one. Costs that take a measurement are predicted.
     """
@@ -190,14 +202,18 @@ def _candidates(run: Run) -> list[_Candidate]:
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
     order = best[spread_order(points[best])]
-    cost = run.spec.objective(run.spec.objectives[1])
-    order = order[saving_first(points[order], run.spec.pick, maximise=cost.maximise)]
+    cost, first = run.spec.objective(run.spec.objectives[1]), run.checkpoint_rows
+    whole = points[best[points[best, 0].argmin()], 1] if len(best) else math.nan
+    if len(first):
+        whole = run.costs.score(first).objectives[0, 0]
+    wanted = saving_first(points[order], run.spec.pick, whole, maximise=cost.maximise)
+    rows = distinct(np.concatenate([first, rows[order[wanted]]]))
     networks = run.domain.decode(rows)
-    return [_Candidate(networks[i].id, networks[i], rows[i : i + 1]) for i in order]
+    return [_Candidate(one.id, one, rows[i : i + 1]) for i, one in enumerate(networks)]
 
 
 def saving_first(
-    points: NDArray[np.float64], how: str, *, maximise: bool = False
+    points: NDArray[np.float64], how: str, whole: float, *, maximise: bool = False
 ) -> NDArray[np.int64]:
     """An order in which those come first of which a saving such as ``2x`` will pick one.
 
@@ -206,6 +222,7 @@ def saving_first(
     Args:
         points: ``(N, M)``: qualities, then costs, to be minimised.
         how: what the request picks; another pick leaves the order as it is.
+        whole: first cost of what a saving counts from, as it stands in `points`.
         maximise: more of the first cost is better, so that it stands there with a minus.
 
     Returns:
@@ -213,11 +230,11 @@ def saving_first(
         first, then the others as they were.
     """
     every, times = np.arange(len(points), dtype=np.int64), saving_of(how)
-    if times is None or not len(points):
+    if times is None:
         return every
-    costs = (-points[:, 1] if maximise else points[:, 1]).tolist()
-    whole = costs[points[:, 0].argmin()]
-    enough = np.flatnonzero([saves(cost, whole, times, maximise=maximise) for cost in costs])
+    sign = -1.0 if maximise else 1.0
+    costs = (sign * points[:, 1]).tolist()
+    enough = np.flatnonzero([saves(cost, sign * whole, times, maximise=maximise) for cost in costs])
     first = enough[np.argsort(points[enough, 0], kind="stable")][:WANTED]
     return np.concatenate([first, np.setdiff1d(every, first)])
 
@@ -370,13 +387,13 @@ def _num_kept(run: Run, lines: Sequence[Mapping[str, Any]]) -> int:
 def plan(asked: Asked) -> Plan:
     """How much there is to do at most: what was observed before is not evaluated again.
 
-    With a limit on a time half of the networks count as those on the front.
+    Where a time decides, half of the networks count as those on the front.
     """
     spec, number = asked.spec, asked.spec.budget.verified
     parts, what = evaluating(asked, number)
     for name in asked.timed:
         parts += timing_parts(asked, OBJECTIVES[name], number, confirmations=CONFIRMATIONS)
-        if name in {OBJECTIVES[limit].rate_of or limit for limit in spec.limits}:
+        if name in _deciding(spec):
             parts += timing_parts(asked, OBJECTIVES[name], number / 2, SESSIONS)
     for name in asked.measured:
         parts.append(measuring(name, number))

@@ -523,13 +523,19 @@ class BaselineOut(EntryOut):
 
 
 class FrontOut(BaseModel):
-    """The Pareto front; `final` is false while the search is still measuring."""
+    """The Pareto front; `final` is false while the search is still measuring.
+
+    `predicted_for` names what could not be measured and for which device it is predicted;
+    `checkpoint` is what the search began with, whether it is on the front or not.
+    """
 
     final: bool
     objectives: list[ObjectiveOut]
     front: list[EntryOut]
     hypervolume: float | None
     baselines: list[BaselineOut] = []
+    predicted_for: dict[str, str] = {}
+    checkpoint: EntryOut | None = None
 
 
 class ArchitectureOut(EntryOut):

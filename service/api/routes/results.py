@@ -121,6 +121,8 @@ def front(
             BaselineOut(**_entry(one.entry).model_dump(), roles=list(one.roles))
             for one in (final.baselines if final else ())
         ],
+        predicted_for=dict(final.predicted_for) if final else {},
+        checkpoint=_entry(final.checkpoint) if final and final.checkpoint else None,
     )
 
 

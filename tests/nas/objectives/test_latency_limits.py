@@ -172,6 +172,18 @@ def test_nothing_is_held_without_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
     assert all("latency_upper_ms" not in e.measured for e in read_front(run).entries)
 
 
+def test_where_a_saving_of_a_time_is_picked_all_of_the_front_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, flattery=0.8)
+    run = finished(tmp_path / "run", objectives=("quality", "latency_ms"), pick="1.5x")
+    times = {
+        e.id: e.measured["latency_ms"] / machine.ms(e.architecture) for e in read_front(run).entries
+    }
+    assert list(times.values()) == pytest.approx([UNIT] * len(times))
+    assert times.keys() <= read_confirmed(RunView(run)).keys()
+
+
 def test_a_killed_verification_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, flattery=0.95)
     limit = {"latency_ms": UNIT * 3.1}

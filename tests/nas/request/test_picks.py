@@ -91,8 +91,8 @@ def test_requests_take_every_form_that_the_command_takes(text: str) -> None:
     ],
 )
 def test_why_a_network_was_chosen(text: str, reason: str) -> None:
-    assert read_pick(text).reason(QUALITIES["loss"]) == reason
-    assert read_pick("best").reason(QUALITIES["bleu"]) == "the highest BLEU"
+    assert read_pick(text).reason(QUALITIES["loss"], begun=False) == reason
+    assert read_pick("best").reason(QUALITIES["bleu"], begun=False) == "the highest BLEU"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,9 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
 @pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])
 def test_a_saving_is_a_pick(text: str) -> None:
     assert saving_of(text) == float(text[:-1]) and read_pick(text).text == text
-    assert "times less" in read_pick(text).reason(QUALITIES["loss"])
+    because = [read_pick(text).reason(QUALITIES["loss"], begun=begun) for begun in (False, True)]
+    assert because[0].endswith("times less than the one with the lowest loss")
+    assert because[1].endswith("times less than the checkpoint")
 
 
 @pytest.mark.parametrize("text", ["0.5x", "x", "1,5x", "1e3x", "-2x", "1.5 x"])

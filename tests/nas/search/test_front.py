@@ -216,6 +216,30 @@ def test_the_best_that_saves_so_much(text: str, flops: int) -> None:
     assert pick(front(*THREE), text).measured["flops"] == flops
 
 
+@pytest.mark.parametrize(("text", "flops"), [("1.5x", 30), ("2x", 10), ("4x", 10)])
+def test_a_saving_counts_from_the_checkpoint(text: str, flops: int) -> None:
+    """Which need not be on the front: another one may be as good by chance, and dearer."""
+    made = replace(front(*THREE), checkpoint=entry(0.11, 50))
+    assert pick(made, text).measured["flops"] == flops
+    assert pick(made, "best").measured["flops"] == 90
+
+
+def test_a_front_with_a_checkpoint_is_read_again() -> None:
+    made = replace(front(*THREE), checkpoint=entry(0.11, 50))
+    data = made.to_json()
+    assert valid(PARETO, data) and data["schema"] == 5 and Front.from_json(data) == made
+    foreign = replace(made, predicted_for={"latency_ms": "board"}).to_json()
+    assert valid(PARETO, foreign) and foreign["schema"] == 5
+
+
+@pytest.mark.parametrize("change", [{"schema": 1}, {"schema": 4}, {"checkpoint": None}])
+def test_a_checkpoint_has_its_own_schema(change: dict[str, Any]) -> None:
+    data = replace(front(*THREE), checkpoint=entry(0.11, 50)).to_json() | change
+    with pytest.raises(DamagedRunError, match="(checkpoint is|baselines are) a part of schema"):
+        Front.from_json(data)
+    assert not valid(PARETO, data)
+
+
 @pytest.mark.parametrize(
     ("predicted", "doubtful", "flops"),
     [

@@ -169,6 +169,19 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     assert "1. its checkpoint" in beside and "2. its checkpoint" in beside
 
 
+def test_the_result_tells_of_the_checkpoint_from_which_a_saving_counts(run: RunFolder) -> None:
+    check("pareto", run.read_json("pareto.json"))
+    front, baseline = read_front(run), run.read_json("inherited/baseline.json")
+    own = front.checkpoint
+    assert own is not None and own.id == baseline["id"]
+    assert own.measured["quality"] == baseline["values"]["quality"]
+    assert run.read_journal("verification.jsonl")[0]["id"] == own.id
+    picked = pick(front, run.spec.pick)
+    assert run.spec.pick == "1.5x"
+    assert picked.measured["kv_cache_mb"] * 1.5 <= own.measured["kv_cache_mb"]
+    assert "times less than the checkpoint" in (run.path / "report.html").read_text()
+
+
 def test_its_distillation_is_told_before_and_what_comes_before_it_named(run: RunFolder) -> None:
     told = read_duration(run)
     assert told is not None and not told.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,18 +34,21 @@ class TestWhatIsPicked:
 
     @pytest.mark.parametrize("how", ["sensible", "best", "latency_ms<=3", "0123456789ab"])
     def test_other_picks_leave_the_order(self, how: str) -> None:
-        assert verify.saving_first(self.POINTS, how).tolist() == [0, 1, 2, 3, 4, 5, 6]
+        assert verify.saving_first(self.POINTS, how, 10.0).tolist() == [0, 1, 2, 3, 4, 5, 6]
 
     def test_those_of_which_a_saving_picks_come_first_the_best_first(self) -> None:
-        assert verify.saving_first(self.POINTS, "2x").tolist() == [2, 3, 4, 0, 1, 5, 6]
-        assert verify.saving_first(self.POINTS, "1.4x").tolist() == [5, 2, 3, 0, 1, 4, 6]
+        assert verify.saving_first(self.POINTS, "2x", 10.0).tolist() == [2, 3, 4, 0, 1, 5, 6]
+        assert verify.saving_first(self.POINTS, "1.4x", 10.0).tolist() == [5, 2, 3, 0, 1, 4, 6]
 
     def test_where_too_few_save_enough_the_others_follow(self) -> None:
-        assert verify.saving_first(self.POINTS, "5x").tolist() == [6, 1, 0, 2, 3, 4, 5]
-        assert verify.saving_first(self.POINTS, "50x").tolist() == [0, 1, 2, 3, 4, 5, 6]
-        assert verify.saving_first(np.zeros((0, 2)), "2x").tolist() == []
+        assert verify.saving_first(self.POINTS, "5x", 10.0).tolist() == [6, 1, 0, 2, 3, 4, 5]
+        assert verify.saving_first(self.POINTS, "50x", 10.0).tolist() == [0, 1, 2, 3, 4, 5, 6]
+        assert verify.saving_first(np.zeros((0, 2)), "2x", math.nan).tolist() == []
+
+    def test_it_counts_from_another_network_than_the_best(self) -> None:
+        assert verify.saving_first(self.POINTS, "2x", 8.0).tolist() == [4, 6, 1, 0, 2, 3, 5]
 
     def test_a_rate_is_to_be_so_many_times_higher(self) -> None:
         rates = np.array([1.0, 2.0, 1.9, 3.0])
         points = np.column_stack([rates, -rates])
-        assert verify.saving_first(points, "2x", maximise=True).tolist() == [1, 3, 0, 2]
+        assert verify.saving_first(points, "2x", -1.0, maximise=True).tolist() == [1, 3, 0, 2]
