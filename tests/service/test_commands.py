@@ -97,6 +97,22 @@ def test_a_front_is_shown_before_it_is_final(server: Server) -> None:
     assert "So far" in told and "(predicted)" in told
 
 
+def test_a_front_of_another_device_beside_a_checkpoint_is_shown(server: Server) -> None:
+    job = submitted()
+    server.work()
+    file = server.settings.runs / job / "pareto.json"
+    data = json.loads(file.read_text())
+    for entry in data["front"]:
+        entry["predicted"]["latency_ms"] = entry["measured"].pop("latency_ms")
+    more = {"schema": 5, "predicted_for": {"latency_ms": "a board"}, "checkpoint": data["front"][0]}
+    file.write_text(json.dumps(data | more))
+    told = json.loads(nas("front", job, "--json").stdout)
+    assert told["predicted_for"] == {"latency_ms": "a board"}
+    assert told["checkpoint"] == data["front"][0]
+    shown = nas("front", job)
+    assert shown.exit_code == 0 and "Pareto front of quality and latency_ms" in shown.stdout
+
+
 def test_a_file_of_ones_own_is_submitted(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(dump_space(load_space("digits")).replace('"digits"', '"mine"', 1))
