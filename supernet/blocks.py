@@ -6,6 +6,7 @@ Shapes: B batch, N positions (times layers for an omni layer), D width, H heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,18 @@ def projections_of(kind: AttentionKind) -> str:
     return "window" if base_kind(kind) == "window" else kind
 
 
+class Undivided(NamedTuple):
+    """What a kernel takes in one piece.
+
+    Attributes:
+        kernel: that takes it.
+        projected: by P layers, ``(B, N, P, H, width of a head)``.
+    """
+
+    kernel: ReluLinearKernel
+    projected: Tensor
+
+
 class ElasticAttention(nn.Module):
     """Multi-head attention whose kind, heads and width come with the call.
 
@@ -116,11 +129,10 @@ class ElasticAttention(nn.Module):
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``, every position seeing every real one."""
         own, kernel = self._parts(kind)
-        if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
-            qkv_BN3HD = self._undivided(kind, (own.query, own.key, own.value), x_BND, num_heads)
-            if qkv_BN3HD is not None:
-                out_BHND = kernel.attended(qkv_BN3HD, key_mask_BN=key_mask_BN, span=span)
-                return self._output(own, out_BHND, x_BND)
+        parts = own.query, own.key, own.value
+        if num_kv_heads is None and (whole := self._undivided(kind, parts, x_BND, num_heads)):
+            out_BHND = whole.kernel.attended(whole.projected, key_mask_BN=key_mask_BN, span=span)
+            return self._output(own, out_BHND, x_BND)
         q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND = kernel(q, k, v, key_mask_BM=key_mask_BN, span=span, **read)
@@ -139,13 +151,12 @@ class ElasticAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
         own, kernel = self._parts(kind)
-        if isinstance(kernel, ReluLinearKernel) and num_kv_heads is None:
-            qkv_BN3HD = self._undivided(kind, (own.query, own.key, own.value), x_BND, num_heads)
-            if qkv_BN3HD is not None:
-                out_BHND, state = kernel.attended_past(
-                    qkv_BN3HD, key_mask_BN=key_mask_BN, span=span, state=state
-                )
-                return self._output(own, out_BHND, x_BND), state
+        parts = own.query, own.key, own.value
+        if num_kv_heads is None and (whole := self._undivided(kind, parts, x_BND, num_heads)):
+            out_BHND, state = whole.kernel.attended_past(
+                whole.projected, key_mask_BN=key_mask_BN, span=span, state=state
+            )
+            return self._output(own, out_BHND, x_BND), state
         q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
         read = {"x_BND": x_BND} if kernel.reads_input else {}
         out_BHND, state = kernel.causal(
@@ -163,10 +174,8 @@ class ElasticAttention(nn.Module):
     ) -> State:
         """What `read` needs of an encoder's states ``(B, M, D)``, `span` for each position."""
         own, kernel = self._parts(kind)
-        if isinstance(kernel, ReluLinearKernel):
-            kv_BM2HD = self._undivided(kind, (own.key, own.value), encoded_BMD, num_heads)
-            if kv_BM2HD is not None:
-                return kernel.kept(kv_BM2HD, key_mask_BM=key_mask_BM, span=span)
+        if whole := self._undivided(kind, (own.key, own.value), encoded_BMD, num_heads):
+            return whole.kernel.kept(whole.projected, key_mask_BM=key_mask_BM, span=span)
         k_BHMD, v_BHMD = self.heads(kernel, (own.key, own.value), encoded_BMD, num_heads)
         return kernel.memory(k_BHMD, v_BHMD, key_mask_BM=key_mask_BM, span=span)
 
@@ -190,11 +199,9 @@ class ElasticAttention(nn.Module):
         beams = x_BND.shape[0] // sources
         if not isinstance(beams, int) or beams != 1:  # in a graph it is no number
             positions_1N = shared(_of_beams, positions_1N, beams)
-        if isinstance(kernel, ReluLinearKernel):
-            q_bN1HD = self._undivided(kind, (own.query,), folded_bND, num_heads)
-            if q_bN1HD is not None:
-                out_bHND = kernel.asked(q_bN1HD, memory, positions_1N)
-                return self._output(own, out_bHND, x_BND).view_as(x_BND)
+        if whole := self._undivided(kind, (own.query,), folded_bND, num_heads):
+            out_bHND = whole.kernel.asked(whole.projected, memory, positions_1N)
+            return self._output(own, out_bHND, x_BND).view_as(x_BND)
         (q_bHND,) = self.heads(kernel, (own.query,), folded_bND, num_heads)
         out_bHND = kernel.read(q_bHND, memory, positions_1N)
         return self._output(own, out_bHND, x_BND).view_as(x_BND)
@@ -224,17 +231,21 @@ class ElasticAttention(nn.Module):
 
     def _undivided(
         self, kind: AttentionKind, layers: Sequence[ElasticLinear], x_BND: Tensor, num_heads: int
-    ) -> Tensor | None:
-        """As `heads`, ``(B, N, layers, H, width of a head)``, for a gradient.
+    ) -> Undivided | None:
+        """As `heads`, but in one piece, for a gradient.
 
-        None where there is none, where projections lie apart, and where something is done to them.
+        None where there is none, for kernels that take none, where projections lie apart, and where
+        something is done to them.
         """
-        if not torch.is_grad_enabled():
+        kernel = self.kernels[kind]
+        if not isinstance(kernel, ReluLinearKernel) or not torch.is_grad_enabled():
             return None
         if self.projections_for(kind).query_norm is not None or self._rotates(kind):
             return None
         together = side_by_side(layers, x_BND, self.settings.attention_dim(num_heads))
-        return None if together is None else together.unflatten(-1, (len(layers), num_heads, -1))
+        if together is None:
+            return None
+        return Undivided(kernel, together.unflatten(-1, (len(layers), num_heads, -1)))
 
     def _asked(
         self,
