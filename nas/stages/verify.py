@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nas.executors.base import Failure, Outcome
-from nas.objectives import OBJECTIVES
+from nas.objectives import OBJECTIVES, QUALITY, Objective
 from nas.objectives.latency_limits import SESSIONS, keeps
 from nas.profiling.latency_meter import CONFIRMATIONS
 from nas.request.picks import saves, saving_of
@@ -43,11 +42,11 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 from search_spaces.genotypes import Genotypes, Network
 from search_spaces.measurement import Measurement
-from search_spaces.operators import distinct
 
 # A time further from its prediction is taken again before it is believed.
 MOST_STDS, LEAST_ODD = 3.0, 0.1
-WANTED = 3  # candidates near what is picked: a prediction is off by a few hundredths
+# Networks that save as much as is picked, which are looked for with half of all measurements.
+SAVING_WANTED, SAVING_SHARE = 3, 1 / 2
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -65,8 +64,7 @@ def work(run: Run) -> Iterator[Event]:
     wanted = min(run.spec.budget.verified, len(candidates))
     position = 0
     while True:
-        kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
-        batch = candidates[position : position + wanted - kept]
+        batch = _next(run, candidates, lines, position, wanted)
         if not batch:
             yield from _confirm_front(run)
             kept = _num_kept(run, [lines[c.id] for c in candidates[:position]])
@@ -176,16 +174,26 @@ def _given_a_chance(
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class Candidate:
+    """A network that may be measured.
+
+    Attributes:
+        quality: observed, or else predicted.
+        cost: the first one, predicted, see `Objective.minimised`.
+    """
+
     id: str
     network: Network
     row: Genotypes
+    quality: float
+    cost: float
 
 
-def _candidates(run: Run) -> list[_Candidate]:
+def _candidates(run: Run) -> list[Candidate]:
     """Networks that nothing dominates as far as is known, so that the first are spread over all.
 
-    Before all others comes the checkpoint that the search begins with, beside which they stand.
+    Before all others comes the checkpoint that the search begins with, beside which they stand, and
+    where a saving is picked without one, the best network.
     Those that were observed count with their real quality, those that only were evolved with the
     predicted one. Costs that take a measurement are predicted.
     """
@@ -202,41 +210,124 @@ def _candidates(run: Run) -> list[_Candidate]:
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
     order = best[spread_order(points[best])]
-    cost, first = run.spec.objective(run.spec.objectives[1]), run.checkpoint_rows
-    whole = points[best[points[best, 0].argmin()], 1] if len(best) else math.nan
+    first, saving = run.checkpoint_rows, saving_of(run.spec.pick) is not None
+    if saving and not len(first):
+        order = np.concatenate([order[[points[order, 0].argmin()]], order])
+    chosen = [
+        Candidate(network.id, network, rows[i : i + 1], points[i, 0], points[i, 1])
+        for i, network in zip(order, run.domain.decode(rows[order]), strict=True)
+    ]
     if len(first):
-        whole = run.costs.score(first).objectives[0, 0]
-    wanted = saving_first(points[order], run.spec.pick, whole, maximise=cost.maximise)
-    rows = distinct(np.concatenate([first, rows[order[wanted]]]))
-    networks = run.domain.decode(rows)
-    return [_Candidate(one.id, one, rows[i : i + 1]) for i, one in enumerate(networks)]
+        (network,), cost = run.domain.decode(first), run.costs.score(first).objectives[0, 0]
+        chosen.insert(0, Candidate(network.id, network, first, math.nan, cost))
+    return list({one.id: one for one in chosen}.values())
 
 
-def saving_first(
-    points: NDArray[np.float64], how: str, whole: float, *, maximise: bool = False
-) -> NDArray[np.int64]:
-    """An order in which those come first of which a saving such as ``2x`` will pick one.
-
-    Points that are spread over a front leave gaps, in one of which what is wanted may lie.
+def _next(
+    run: Run,
+    candidates: list[Candidate],
+    lines: Mapping[str, Mapping[str, Any]],
+    position: int,
+    wanted: int,
+) -> list[Candidate]:
+    """Those to measure together next, of which some may be moved forward; none if enough are kept.
 
     Args:
-        points: ``(N, M)``: qualities, then costs, to be minimised.
-        how: what the request picks; another pick leaves the order as it is.
-        whole: first cost of what a saving counts from, as it stands in `points`.
-        maximise: more of the first cost is better, so that it stands there with a minus.
+        run: the search.
+        candidates: in the order in which they are measured, changed in place.
+        lines: of the journal, by id.
+        position: how many candidates were measured.
+        wanted: how many are to keep the limits.
+    """
+    size = wanted - _num_kept(run, [lines[one.id] for one in candidates[:position]])
+    if size > 0 and (aimed := _aimed(run, candidates, lines, position, wanted)):
+        ids = {one.id for one in aimed}
+        others = [one for one in candidates[position:] if one.id not in ids]
+        candidates[position:] = [*aimed, *others]
+        size = min(size, len(aimed))
+    return candidates[position : position + max(0, size)]
+
+
+def _aimed(
+    run: Run,
+    candidates: Sequence[Candidate],
+    lines: Mapping[str, Mapping[str, Any]],
+    position: int,
+    wanted: int,
+) -> list[Candidate]:
+    """Those to measure next where a saving is picked, so that it has something to choose from.
+
+    Points that are spread over a front leave gaps, in one of which what is wanted may lie; and
+    where costs are predicted, those that just save enough by that often do not. So predictions are
+    corrected by what was measured so far, until enough networks really save as much.
+
+    Args:
+        run: the search.
+        candidates: the first is what the saving counts from.
+        lines: of the journal, by id.
+        position: how many candidates were measured.
+        wanted: how many are to be measured at most.
 
     Returns:
-        ``(N,)`` indices: first the `WANTED` with the best quality of those that save enough, best
-        first, then the others as they were.
+        The best of those that should save enough; none where no saving is picked, where enough were
+        found, and where as many were looked for as `SAVING_SHARE` allows.
     """
-    every, times = np.arange(len(points), dtype=np.int64), saving_of(how)
+    times, cost = saving_of(run.spec.pick), run.spec.objective(run.spec.objectives[1])
     if times is None:
-        return every
-    sign = -1.0 if maximise else 1.0
-    costs = (sign * points[:, 1]).tolist()
-    enough = np.flatnonzero([saves(cost, sign * whole, times, maximise=maximise) for cost in costs])
-    first = enough[np.argsort(points[enough, 0], kind="stable")][:WANTED]
-    return np.concatenate([first, np.setdiff1d(every, first)])
+        return []
+    whole, *others = candidates
+    if not position:
+        return [whole, *best_savers(others, whole.cost, times)]
+    known = {one.id: one for one in _costs_measured(run, lines, candidates[:position], cost)}
+    most = max(SAVING_WANTED, int(SAVING_SHARE * wanted))
+    if whole.id not in known or position > most:
+        return []
+    own = known.pop(whole.id)
+    if len(best_savers(list(known.values()), own.cost, times)) >= SAVING_WANTED:
+        return []
+    predicted = {one.id: one.cost for one in candidates}
+    off = [
+        (own.cost / one.cost) / (whole.cost / predicted[one.id])
+        for one in known.values()
+        if one.cost and whole.cost and predicted[one.id]
+    ]
+    share = float(np.median(off)) if off else 1.0
+    return best_savers(candidates[position:], whole.cost, times, share)
+
+
+def _costs_measured(
+    run: Run,
+    lines: Mapping[str, Mapping[str, Any]],
+    candidates: Sequence[Candidate],
+    cost: Objective,
+) -> Iterator[Candidate]:
+    """Candidates with the first cost as it was measured, but for those that are doubtful."""
+    for one in candidates:
+        if failed(lines[one.id]):
+            continue
+        entry = journal_entry(run, lines[one.id]).with_rates([cost.name], run.domain)
+        if cost.name not in entry.doubtful:
+            quality = entry.minimised(QUALITY)
+            yield replace(one, quality=quality, cost=entry.minimised(cost.name))
+
+
+def best_savers(
+    candidates: Sequence[Candidate], whole: float, times: float, share: float = 1.0
+) -> list[Candidate]:
+    """The `SAVING_WANTED` best of those that save so much, best first.
+
+    Args:
+        candidates: with costs as values of which less is better.
+        whole: the cost that they are to save of; below 0 for what is to be maximised.
+        times: how many times less it is to be.
+        share: of what they seem to save that they really do.
+    """
+    enough = [
+        one
+        for one in candidates
+        if saves(abs(one.cost), abs(whole), times / share, maximise=whole < 0)
+    ]
+    return sorted(enough, key=lambda one: (one.quality, one.id))[:SAVING_WANTED]
 
 
 def _failed_rows(run: Run) -> set[bytes]:
@@ -246,7 +337,7 @@ def _failed_rows(run: Run) -> set[bytes]:
 
 
 def _predictions(
-    run: Run, batch: Sequence[_Candidate], missing: Sequence[_Candidate]
+    run: Run, batch: Sequence[Candidate], missing: Sequence[Candidate]
 ) -> list[dict[str, float]]:
     """What the predictors say of those that are missing.
 
@@ -261,7 +352,7 @@ def _predictions(
 
 
 def _verified(
-    run: Run, candidates: Sequence[_Candidate], predicted: Sequence[Mapping[str, float]]
+    run: Run, candidates: Sequence[Candidate], predicted: Sequence[Mapping[str, float]]
 ) -> Iterator[tuple[dict[str, Any] | None, Event | None]]:
     """Measure candidates and journal each; what was measured before is taken from there.
 
@@ -395,6 +486,10 @@ def plan(asked: Asked) -> Plan:
         parts += timing_parts(asked, OBJECTIVES[name], number, confirmations=CONFIRMATIONS)
         if name in _deciding(spec):
             parts += timing_parts(asked, OBJECTIVES[name], number / 2, SESSIONS)
+        if saving_of(spec.pick) is not None:
+            parts += int(SAVING_SHARE * number / SAVING_WANTED) * timing_parts(
+                asked, OBJECTIVES[name], 0
+            )
     for name in asked.measured:
         parts.append(measuring(name, number))
     return Plan(f"up to {what}", tuple(parts))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from nas.objectives import OBJECTIVES
 from nas.stages import verify
 
 
@@ -28,27 +30,76 @@ def test_what_is_predicted_does_not_depend_on_what_is_missing(
     assert verify._predictions(run, batch, []) == []
 
 
-class TestWhatIsPicked:
-    COSTS = np.array([10.0, 1.0, 5.0, 4.9, 4.0, 7.0, 2.0])
-    POINTS = np.column_stack([1.0 / COSTS, COSTS])
+def candidate(number: int, quality: float, cost: float) -> verify.Candidate:
+    return verify.Candidate(str(number), cast(Any, None), np.zeros((1, 0), np.int16), quality, cost)
 
-    @pytest.mark.parametrize("how", ["sensible", "best", "latency_ms<=3", "0123456789ab"])
-    def test_other_picks_leave_the_order(self, how: str) -> None:
-        assert verify.saving_first(self.POINTS, how, 10.0).tolist() == [0, 1, 2, 3, 4, 5, 6]
 
-    def test_those_of_which_a_saving_picks_come_first_the_best_first(self) -> None:
-        assert verify.saving_first(self.POINTS, "2x", 10.0).tolist() == [2, 3, 4, 0, 1, 5, 6]
-        assert verify.saving_first(self.POINTS, "1.4x", 10.0).tolist() == [5, 2, 3, 0, 1, 4, 6]
+COSTS = (10.0, 1.0, 5.0, 4.9, 4.0, 7.0, 2.0)
+CANDIDATES = [candidate(number, 1 / cost, cost) for number, cost in enumerate(COSTS)]
 
-    def test_where_too_few_save_enough_the_others_follow(self) -> None:
-        assert verify.saving_first(self.POINTS, "5x", 10.0).tolist() == [6, 1, 0, 2, 3, 4, 5]
-        assert verify.saving_first(self.POINTS, "50x", 10.0).tolist() == [0, 1, 2, 3, 4, 5, 6]
-        assert verify.saving_first(np.zeros((0, 2)), "2x", math.nan).tolist() == []
 
-    def test_it_counts_from_another_network_than_the_best(self) -> None:
-        assert verify.saving_first(self.POINTS, "2x", 8.0).tolist() == [4, 6, 1, 0, 2, 3, 5]
+def ids(candidates: Iterable[verify.Candidate]) -> str:
+    return "".join(one.id for one in candidates)
 
-    def test_a_rate_is_to_be_so_many_times_higher(self) -> None:
-        rates = np.array([1.0, 2.0, 1.9, 3.0])
-        points = np.column_stack([rates, -rates])
-        assert verify.saving_first(points, "2x", -1.0, maximise=True).tolist() == [1, 3, 0, 2]
+
+@pytest.mark.parametrize(
+    ("whole", "times", "share", "best"),
+    [
+        (10.0, 2.0, 1.0, "234"),
+        (10.0, 1.4, 1.0, "523"),
+        (10.0, 5.0, 1.0, "61"),
+        (10.0, 50.0, 1.0, ""),
+        (8.0, 2.0, 1.0, "461"),  # counted from another network than the best
+        (10.0, 2.0, 0.99, "346"),  # what seems to be half is a little more
+        (10.0, 2.0, 1.1, "234"),
+    ],
+)
+def test_those_of_which_a_saving_picks_the_best_first(
+    whole: float, times: float, share: float, best: str
+) -> None:
+    assert ids(verify.best_savers(CANDIDATES, whole, times, share)) == best
+
+
+def test_a_rate_is_to_be_so_many_times_higher() -> None:
+    rates = [candidate(n, rate, -rate) for n, rate in enumerate((1.0, 2.0, 1.9, 3.0))]
+    assert ids(verify.best_savers(rates, -1.0, 2.0)) == "13"
+
+
+class TestAiming:
+    """Predictions that promise 4 % too much, and what is measured beside them."""
+
+    def aimed(
+        self, monkeypatch: pytest.MonkeyPatch, measured: int, pick: str = "2x", wanted: int = 12
+    ) -> str:
+        def told(run: Any, lines: Any, candidates: Any, cost: Any) -> Iterable[Any]:
+            return [
+                replace(one, cost=one.cost * (1.0 if one.id == "0" else 1.04)) for one in candidates
+            ]
+
+        monkeypatch.setattr(verify, "_costs_measured", told)
+        spec = SimpleNamespace(
+            pick=pick, objectives=("quality", "flops"), objective=OBJECTIVES.__getitem__
+        )
+        costs = (10.0, 5.0, 4.95, 4.9, 4.85, 4.8, 4.7, 4.6, 4.5, 9.0)
+        made = [candidate(number, 1 / cost, cost) for number, cost in enumerate(costs)]
+        run = cast(Any, SimpleNamespace(spec=spec))
+        return ids(verify._aimed(run, made, {}, measured, wanted))
+
+    def test_what_it_counts_from_comes_first_with_the_best_by_prediction(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.aimed(monkeypatch, 0) == "0123"
+
+    def test_what_was_measured_corrects_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.aimed(monkeypatch, 4) == "567"  # 4.8 is 4.99 really
+
+    def test_it_ends_with_enough_of_them_and_with_half_of_all(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.aimed(monkeypatch, 8, wanted=40) == ""
+        assert self.aimed(monkeypatch, 7, wanted=12) == ""
+        assert self.aimed(monkeypatch, 7, wanted=14) == "78"
+
+    @pytest.mark.parametrize("pick", ["sensible", "best", "latency_ms<=3", "0123456789ab"])
+    def test_other_picks_leave_the_order(self, pick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.aimed(monkeypatch, 0, pick) == self.aimed(monkeypatch, 4, pick) == ""
