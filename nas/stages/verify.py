@@ -287,9 +287,9 @@ def _aimed(
         return []
     predicted = {one.id: one.cost for one in candidates}
     off = [
-        (own.cost / one.cost) / (whole.cost / predicted[one.id])
+        _saved(own.cost, one.cost) / _saved(whole.cost, predicted[one.id])
         for one in known.values()
-        if one.cost and whole.cost and predicted[one.id]
+        if own.cost and one.cost and whole.cost and predicted[one.id]
     ]
     share = float(np.median(off)) if off else 1.0
     return best_savers(candidates[position:], whole.cost, times, share)
@@ -309,6 +309,11 @@ def _costs_measured(
         if cost.name not in entry.doubtful:
             quality = entry.minimised(QUALITY)
             yield replace(one, quality=quality, cost=entry.minimised(cost.name))
+
+
+def _saved(whole: float, cost: float) -> float:
+    """How many times less a cost is, as a value of which less is better, than another."""
+    return cost / whole if whole < 0 else whole / cost
 
 
 def best_savers(

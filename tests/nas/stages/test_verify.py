@@ -68,19 +68,26 @@ def test_a_rate_is_to_be_so_many_times_higher() -> None:
 class TestAiming:
     """Predictions that promise 4 % too much, and what is measured beside them."""
 
+    COSTS = (10.0, 5.0, 4.95, 4.9, 4.85, 4.8, 4.7, 4.6, 4.5, 9.0)
+
     def aimed(
-        self, monkeypatch: pytest.MonkeyPatch, measured: int, pick: str = "2x", wanted: int = 12
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        measured: int,
+        pick: str = "2x",
+        wanted: int = 12,
+        costs: tuple[float, ...] = COSTS,
+        off: float = 1.04,
     ) -> str:
         def told(run: Any, lines: Any, candidates: Any, cost: Any) -> Iterable[Any]:
             return [
-                replace(one, cost=one.cost * (1.0 if one.id == "0" else 1.04)) for one in candidates
+                replace(one, cost=one.cost * (1.0 if one.id == "0" else off)) for one in candidates
             ]
 
         monkeypatch.setattr(verify, "_costs_measured", told)
         spec = SimpleNamespace(
             pick=pick, objectives=("quality", "flops"), objective=OBJECTIVES.__getitem__
         )
-        costs = (10.0, 5.0, 4.95, 4.9, 4.85, 4.8, 4.7, 4.6, 4.5, 9.0)
         made = [candidate(number, 1 / cost, cost) for number, cost in enumerate(costs)]
         run = cast(Any, SimpleNamespace(spec=spec))
         return ids(verify._aimed(run, made, {}, measured, wanted))
@@ -92,6 +99,12 @@ class TestAiming:
 
     def test_what_was_measured_corrects_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.aimed(monkeypatch, 4) == "567"  # 4.8 is 4.99 really
+
+    def test_rates_that_are_promised_are_corrected_the_other_way(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rates = (-10.0, -20.0, -20.2, -20.4, -20.6, -20.8, -21.0, -22.0, -23.0)
+        assert self.aimed(monkeypatch, 4, costs=rates, off=0.96) == "678"  # 20.8 is 19.97 really
 
     def test_it_ends_with_enough_of_them_and_with_half_of_all(
         self, monkeypatch: pytest.MonkeyPatch
