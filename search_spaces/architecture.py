@@ -19,7 +19,9 @@ from search_spaces.settings import LinearKernel
 
 AttentionKind = str
 """``kind`` or ``kind:variant``: ``softmax``, ``window:64`` (positions), ``linear:gated_delta``."""
-ATTENTION_KINDS = ("softmax", "linear", "omni", "window")
+SKIP: AttentionKind = "skip"
+"""No attention at all: the layer is its FFN. A control, and the cheapest of all."""
+ATTENTION_KINDS = ("softmax", "linear", "omni", "window", SKIP)
 LINEAR_KERNELS: tuple[LinearKernel, ...] = get_args(LinearKernel)
 LARGEST_WINDOW = 1_000_000
 
@@ -65,7 +67,8 @@ class EncoderLayer:
     """One encoder layer: attention kind, number of heads and hidden units of the FFN.
 
     ``num_kv_heads`` is the number of heads of keys and values, each of which serves a group of
-    queries' heads; None is as many as heads, and so is their number.
+    queries' heads; None is as many as heads, and so is their number. A layer of the kind ``skip``
+    has no heads, which is written as one head.
     """
 
     attention: AttentionKind
@@ -75,7 +78,7 @@ class EncoderLayer:
 
     def __post_init__(self) -> None:
         _check_layer(self)
-        _check_groups(self, "num_heads", "num_kv_heads")
+        _check_heads(self, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class DecoderLayer:
     """One decoder layer; the three cross-attention fields are None in a decoder-only network.
 
     ``ende_connect`` k means that cross-attention sees the outputs of the last k encoder layers,
-    joined along time. ``self_num_kv_heads`` is as ``num_kv_heads`` of an encoder layer.
+    joined along time. ``self_num_kv_heads`` is as ``num_kv_heads`` of an encoder layer, and so are
+    the heads of ``skip``, which only self-attention may be.
     """
 
     self_attention: AttentionKind
@@ -96,12 +100,17 @@ class DecoderLayer:
 
     def __post_init__(self) -> None:
         _check_layer(self)
-        _check_groups(self, "self_num_heads", "self_num_kv_heads")
+        _check_heads(self, "self_")
         cross = (self.cross_attention, self.cross_num_heads, self.ende_connect)
         if any(part is None for part in cross) != all(part is None for part in cross):
             raise ArchitectureError(
                 "a decoder layer needs all of cross_attention, cross_num_heads and ende_connect, "
                 f"or none of them (decoder-only); given {cross}"
+            )
+        if self.cross_attention == SKIP:
+            raise ArchitectureError(
+                f"cross_attention is {SKIP!r}: without it a decoder would not see the source; "
+                "choose another kind"
             )
 
 
@@ -209,8 +218,15 @@ def _check_layer(layer: EncoderLayer | DecoderLayer) -> None:
             _check_size(field.name, value)
 
 
-def _check_groups(layer: EncoderLayer | DecoderLayer, heads: str, kv_heads: str) -> None:
-    """Heads of keys and values serve groups of equal size; as many as heads is written None."""
+def _check_heads(layer: EncoderLayer | DecoderLayer, prefix: str) -> None:
+    """Heads of keys and values serve groups of equal size; as many as heads is written None.
+
+    Without attention there are none, and all that is written of them means the same.
+    """
+    heads, kv_heads = f"{prefix}num_heads", f"{prefix}num_kv_heads"
+    if getattr(layer, f"{prefix}attention") == SKIP:
+        object.__setattr__(layer, heads, 1)
+        object.__setattr__(layer, kv_heads, None)
     number, groups = getattr(layer, heads), getattr(layer, kv_heads)
     if groups is None:
         return

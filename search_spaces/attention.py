@@ -1,9 +1,9 @@
 """The attention operators: which one a layer means, and what it costs, one entry an operator.
 
-A *kind* (softmax, window, linear, omni) is what the search chooses for a layer, with a variant
+A *kind* (softmax, window, linear, omni, skip) is what a search chooses for a layer, with a variant
 where several are offered; an *operator* is what the layer computes then, which the variant or the
 settings of the space say. `supernet.attention.kernels` has the class of each operator under the
-same name, and exports have theirs.
+same name, and exports have theirs; ``skip`` needs none.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ def operator_of(
         case "omni":
             full = settings.omni_kernel == "full"
             return OPERATORS["softmax" if full else settings.omni_kernel]
+        case "skip":
+            return OPERATORS["skip"]
         case "window" if window_of(settings, kind):
             return OPERATORS["window"]
         case "window":
@@ -305,6 +307,11 @@ def _nothing(settings: ModelSettings, sizes: StateSizes) -> int:
     return 0
 
 
+def _skip(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """Nothing is projected either, see `search_spaces.costs.layers`."""
+    return Tally()
+
+
 # -- omnidirectional ----------------------------------------------------------------------------
 
 
@@ -356,5 +363,6 @@ OPERATORS: dict[str, AttentionOperator] = {
         AttentionOperator("performer", 11, _performer, _sums(1)),
         AttentionOperator("linformer", 6, _linformer, _nothing, causal=False, crosses=False),
         AttentionOperator("bigbird", 12, _bigbird, _repeated_keys_and_values, grows=True),
+        AttentionOperator("skip", 0, _skip, _nothing, crosses=False),
     )
 }

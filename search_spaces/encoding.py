@@ -21,6 +21,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.architecture import SKIP
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.space import LAYER_GENES, MEMORY_GENE, SearchSpace, Slot
@@ -45,6 +46,7 @@ def feature_names(space: GenotypeSpace) -> list[str]:
     ``encoder.embed_dim``, ``encoder.num_layers``  the stack's own genes
     ``encoder.2.attention=linear``                 1 where layer 2 is there and linear, else 0
     ``encoder.2.ffn_dim``                          0 where layer 2 is not there
+    ``encoder.2.num_heads``                        0 where it has no attention besides
     ``encoder.sum.ffn_dim``, ``encoder.mean.…``    over the layers that are there
     ``encoder.count.attention=linear``             number of such layers
     ``encoder.place.attention=linear``             mean place of such layers, last layer 1, none 0
@@ -182,6 +184,11 @@ def _stack_columns(
             yield from _kind_columns(gene, slots, kinds[gene], stack)
         else:
             sizes = _sizes(slots, indices_LN, stack)
+            if gene.endswith("_heads"):
+                kind = kinds[
+                    gene.replace("num_kv_heads", "num_heads").replace("num_heads", "attention")
+                ]
+                sizes = _with_attention(sizes, kind)
             yield from _size_columns(gene, slots, sizes, stack)
             if gene.endswith("num_heads"):
                 attention = gene.replace("num_heads", "attention")
@@ -209,6 +216,13 @@ def _sizes(slots: list[Slot], indices_LN: NDArray[np.int16], stack: _Stack) -> l
         for slot, indices in zip(slots, indices_LN, strict=True)
     ]
     return [value * (stack.depth > layer) for layer, value in enumerate(values)]
+
+
+def _with_attention(sizes: list[Vector], kinds: dict[str, list[Vector]]) -> list[Vector]:
+    """Heads of each layer, 0 where it has no attention."""
+    if SKIP not in kinds:
+        return sizes
+    return [size * (1 - skips) for size, skips in zip(sizes, kinds[SKIP], strict=True)]
 
 
 def _kind_columns(
@@ -252,6 +266,8 @@ def _heads_by_kind(
     if len(kinds) < 2:
         return
     for kind, layers in kinds.items():
+        if kind == SKIP:
+            continue
         heads = _sum([size * is_kind for size, is_kind in zip(sizes, layers, strict=True)])
         yield f"{stack.name}.sum.{gene}.{attention}={kind}", heads
 

@@ -7,10 +7,10 @@ By example::
 A stack is its embedding size and its layers, first to last: attention kind (`s`oftmax, `l`inear,
 `o`mni, `w`indow) and heads, a slash, hidden units of the FFN. A variant of the kind stands in
 brackets and the number of heads of keys and values, where it is another, after a k:
-``w[64]8k2/1024 l[gated_delta]8/1024``. A decoder layer with cross-attention adds its kind and heads
-and, after the @, how many encoder layers it sees. ``3*`` repeats a layer; ``m64`` after the
-decoder's embedding size is a memory of 64 positions. After the # stands the id, which tells whether
-the line was copied whole; it may be left out.
+``w[64]8k2/1024 l[gated_delta]8/1024``; a dash is no attention, ``-/1024``. A decoder layer with
+cross-attention adds its kind and heads and, after the @, how many encoder layers it sees. ``3*``
+repeats a layer; ``m64`` after the decoder's embedding size is a memory of 64 positions. After the #
+stands the id, which tells whether the line was copied whole; it may be left out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 from search_spaces.architecture import (
     ATTENTION_KINDS,
+    SKIP,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -36,14 +37,16 @@ EXAMPLE = "E512: 6*s8/2048 | D512: 6*s8+s8@1/2048"
 MOST_LAYERS = 1_000
 LONGEST_TEXT = 64_000  # characters
 
-_LETTER = {kind: kind[0] for kind in ATTENTION_KINDS}
+NOTHING = "-"  # in the place of a kind and its heads: no attention
+_LETTER = {kind: kind[0] for kind in ATTENTION_KINDS if kind != SKIP}
 _KIND = {letter: kind for kind, letter in _LETTER.items()}
 _SIZE = "[0-9]{1,9}"
 _STACK = re.compile(rf"(?P<stack>[ED])(?P<dim>{_SIZE})(?:m(?P<memory>{_SIZE}))?:(?P<layers>[^:]*)")
 _VARIANT = r"[a-z0-9_]{1,32}"
 _LAYER = re.compile(
-    rf"(?:(?P<count>{_SIZE})\*)?(?P<kind>[slow])(?:\[(?P<variant>{_VARIANT})\])?(?P<heads>{_SIZE})"
-    rf"(?:k(?P<kv>{_SIZE}))?(?:\+(?P<cross>[slow])(?:\[(?P<cross_variant>{_VARIANT})\])?"
+    rf"(?:(?P<count>{_SIZE})\*)?(?:{NOTHING}|"
+    rf"(?P<kind>[slow])(?:\[(?P<variant>{_VARIANT})\])?(?P<heads>{_SIZE})(?:k(?P<kv>{_SIZE}))?)"
+    rf"(?:\+(?P<cross>[slow])(?:\[(?P<cross_variant>{_VARIANT})\])?"
     rf"(?P<cross_heads>{_SIZE})@(?P<connect>{_SIZE}))?/(?P<ffn>{_SIZE})"
 )
 _LOOKS = re.compile(rf"\s*[ED]{_SIZE}(m{_SIZE})?\s*:")
@@ -114,29 +117,34 @@ def _kind_text(kind: AttentionKind) -> str:
     return _LETTER[base_kind(kind)] + (f"[{variant}]" if variant else "")
 
 
-def _heads_text(heads: int, kv_heads: int | None) -> str:
-    return str(heads) if kv_heads is None else f"{heads}k{kv_heads}"
+def _own_text(kind: AttentionKind, heads: int, kv_heads: int | None) -> str:
+    if kind == SKIP:
+        return NOTHING
+    return f"{_kind_text(kind)}{heads}" + ("" if kv_heads is None else f"k{kv_heads}")
 
 
 def _encoder_layer(layer: EncoderLayer) -> str:
-    heads = _heads_text(layer.num_heads, layer.num_kv_heads)
-    return f"{_kind_text(layer.attention)}{heads}/{layer.ffn_dim}"
+    return f"{_own_text(layer.attention, layer.num_heads, layer.num_kv_heads)}/{layer.ffn_dim}"
 
 
 def _decoder_layer(layer: DecoderLayer) -> str:
     cross = ""
     if layer.cross_attention is not None:
         cross = f"+{_kind_text(layer.cross_attention)}{layer.cross_num_heads}@{layer.ende_connect}"
-    heads = _heads_text(layer.self_num_heads, layer.self_num_kv_heads)
-    return f"{_kind_text(layer.self_attention)}{heads}{cross}/{layer.ffn_dim}"
+    own = _own_text(layer.self_attention, layer.self_num_heads, layer.self_num_kv_heads)
+    return f"{own}{cross}/{layer.ffn_dim}"
 
 
 def _kind(letter: str, variant: str | None) -> AttentionKind:
     return _KIND[letter] if variant is None else f"{_KIND[letter]}:{variant}"
 
 
-def _kv_heads(layer: re.Match[str]) -> int | None:
-    return None if layer["kv"] is None else int(layer["kv"])
+def _own(layer: re.Match[str]) -> tuple[AttentionKind, int, int | None]:
+    """Kind, heads and heads of keys of self-attention."""
+    if layer["kind"] is None:
+        return SKIP, 1, None
+    kv_heads = None if layer["kv"] is None else int(layer["kv"])
+    return _kind(layer["kind"], layer["variant"]), int(layer["heads"]), kv_heads
 
 
 def _encoder(stack: re.Match[str]) -> EncoderStack:
@@ -146,16 +154,16 @@ def _encoder(stack: re.Match[str]) -> EncoderStack:
     for layer in _layers(stack):
         if layer["cross"] is not None:
             raise ArchitectureError(f"{layer[0]!r}: an encoder layer has no cross-attention")
-        kind, heads = _kind(layer["kind"], layer["variant"]), int(layer["heads"])
-        layers.append(EncoderLayer(kind, heads, int(layer["ffn"]), _kv_heads(layer)))
+        kind, heads, kv_heads = _own(layer)
+        layers.append(EncoderLayer(kind, heads, int(layer["ffn"]), kv_heads))
     return EncoderStack(int(stack["dim"]), tuple(layers))
 
 
 def _decoder(stack: re.Match[str]) -> DecoderStack:
     layers = []
     for layer in _layers(stack):
-        kind, kv_heads = _kind(layer["kind"], layer["variant"]), _kv_heads(layer)
-        own = kind, int(layer["heads"]), int(layer["ffn"])
+        kind, heads, kv_heads = _own(layer)
+        own = kind, heads, int(layer["ffn"])
         if layer["cross"] is None:
             layers.append(DecoderLayer(*own, self_num_kv_heads=kv_heads))
         else:
@@ -171,8 +179,9 @@ def _layers(stack: re.Match[str]) -> list[re.Match[str]]:
         match = _LAYER.fullmatch(word)
         if match is None:
             raise ArchitectureError(
-                f"{_short(word)} is no layer: kind (s, l, o or w) and heads, a slash and the FFN's "
-                "size, as in s8/2048; in a decoder with cross-attention s8+l4@1/2048"
+                f"{_short(word)} is no layer: kind (s, l, o or w) and heads, or a dash for no "
+                "attention, a slash and the FFN's size, as in s8/2048; in a decoder with "
+                "cross-attention s8+l4@1/2048"
             )
         count = int(match["count"] or 1)
         if not 0 < count <= MOST_LAYERS - len(layers):

@@ -24,8 +24,8 @@ ENUMERATION_LIMIT = 1_000_000
 LISTING_RATIO = 4
 MAX_ROUNDS = 200
 
-_SMALLEST_KINDS = ("linear", "window", "softmax", "omni")
-_LARGEST_KINDS = ("softmax", "omni", "window", "linear")
+_SMALLEST_KINDS = ("skip", "linear", "window", "softmax", "omni")
+_LARGEST_KINDS = ("softmax", "omni", "window", "linear", "skip")
 
 
 def sample(space: GenotypeSpace, rng: np.random.Generator, n: int) -> Genotypes:
@@ -96,9 +96,8 @@ def mutate(
     moved = genotypes + step
     moved -= np.where(moved >= choices, choices, 0).astype(np.int16)
     child = np.where(hit, moved, genotypes)
-    now_active = space.active(child)
-    child = np.where(now_active & ~was_active, _draw(space, rng, len(genotypes)), child)
-    return np.where(now_active, child, 0).astype(np.int16)
+    appeared = space.active(child) & ~was_active
+    return space.canonical(np.where(appeared, _draw(space, rng, len(genotypes)), child))
 
 
 def crossover(
@@ -154,7 +153,8 @@ def neighbours(space: GenotypeSpace, genotype: Genotypes, ending: str = "") -> G
 def smallest(space: GenotypeSpace) -> Genotypes:
     """The network with the smallest choice of every size, ``(1, S)``.
 
-    Attention kinds: linear where it is offered, else the smallest window, else softmax, else omni.
+    Attention kinds: none where that is offered, else linear, else the smallest window, else
+    softmax, else omni.
     """
     return _extreme(space, 0, _SMALLEST_KINDS)
 
@@ -162,7 +162,8 @@ def smallest(space: GenotypeSpace) -> Genotypes:
 def largest(space: GenotypeSpace) -> Genotypes:
     """The network with the largest choice of every size, ``(1, S)``.
 
-    Attention kinds: softmax where it is offered, else omni, else the largest window, else linear.
+    Attention kinds: softmax where it is offered, else omni, else the largest window, else linear,
+    else none.
     """
     return _extreme(space, -1, _LARGEST_KINDS)
 

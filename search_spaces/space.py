@@ -15,12 +15,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.architecture import (
+    SKIP,
     Architecture,
     DecoderLayer,
     DecoderStack,
@@ -84,6 +85,25 @@ class Slot:
     def ordered(self) -> bool:
         """Whether the choices are sizes, not kinds of attention."""
         return not self.gene.endswith("attention")
+
+
+class Headless(NamedTuple):
+    """A layer that may have no attention, and then has no heads.
+
+    Attributes:
+        kind: column of its kind of attention.
+        skip: number of the choice that is none.
+        heads: columns of the genes that are then not there.
+    """
+
+    kind: int
+    skip: int
+    heads: tuple[int, ...]
+
+    def skips(self, genotypes: Genotypes) -> NDArray[np.bool_]:
+        """True where a row's layer has no attention, ``(N,)``."""
+        found: NDArray[np.bool_] = genotypes[:, self.kind] == self.skip
+        return found
 
 
 @dataclass(frozen=True)
@@ -162,6 +182,18 @@ class SearchSpace(GenotypeSpace):
                 layers[slot.layer].append(column)
         return columns
 
+    @cached_property
+    def headless(self) -> tuple[Headless, ...]:
+        """The layers that may have no attention."""
+        found = []
+        for column, slot in enumerate(self.slots):
+            if slot.gene.endswith("attention") and SKIP in slot.choices:
+                own = slot.name.removesuffix("attention")
+                names = (f"{own}num_heads", f"{own}num_kv_heads")
+                heads = tuple(self.slot_index[name] for name in names if name in self.slot_index)
+                found.append(Headless(column, slot.choices.index(SKIP), heads))
+        return tuple(found)
+
     # -- size ---------------------------------------------------------------------------------
 
     @cached_property
@@ -173,10 +205,20 @@ class SearchSpace(GenotypeSpace):
         depths = {int(depth) for depth in self.slot(f"{stack}.num_layers").choices}
         total, deep = 0, 1
         for depth, columns in enumerate(self.layer_columns[stack][: max(depths)], start=1):
-            deep *= math.prod(len(self.slots[column].choices) for column in columns)
+            deep *= self._layer_size(columns)
             total += deep if depth in depths else 0
         whole = [self.slots[column] for column in self.stack_columns[stack]]
         return total * math.prod(len(slot.choices) for slot in whole if slot.gene != "num_layers")
+
+    def _layer_size(self, columns: Sequence[int]) -> int:
+        sizes = {column: len(self.slots[column].choices) for column in columns}
+        with_heads, without = math.prod(sizes.values()), 0
+        for layer in self.headless:
+            if layer.kind in sizes:
+                rest = math.prod(n for column, n in sizes.items() if column not in layer.heads)
+                without = rest // sizes[layer.kind]
+                with_heads -= with_heads // sizes[layer.kind]
+        return with_heads + without
 
     # -- genotypes ----------------------------------------------------------------------------
 
@@ -187,31 +229,38 @@ class SearchSpace(GenotypeSpace):
         return values[genotypes[:, column]]
 
     def active(self, genotypes: Genotypes) -> NDArray[np.bool_]:
-        """True where a slot belongs to a layer that is there, ``(N, S)``."""
+        """True where a slot belongs to a layer that is there and to what it has, ``(N, S)``."""
         mask = np.ones(genotypes.shape, dtype=np.bool_)
         for stack in self.stacks:
             depths = self.depths(genotypes, stack)
             for layer, columns in enumerate(self.layer_columns[stack]):
                 mask[:, columns] = (depths > layer)[:, None]
+        for without in self.headless:
+            mask[:, without.heads] &= ~without.skips(genotypes)[:, None]
         return mask
 
     @property
     def deciding_columns(self) -> Sequence[int]:
-        """See `GenotypeSpace.deciding_columns`: the depths."""
-        return [self.slot_index[f"{stack}.num_layers"] for stack in self.stacks]
+        """See `GenotypeSpace.deciding_columns`: depths, and kinds of attention that may be none."""
+        depths = [self.slot_index[f"{stack}.num_layers"] for stack in self.stacks]
+        return [*depths, *(layer.kind for layer in self.headless)]
 
     def completed(self, genotype: Genotypes) -> Genotypes:
         """The row with the last layer's genes in every layer behind it.
 
-        Where such a layer does not offer a gene's value, its first choice stands there.
+        Where such a layer does not offer a gene's value, its first choice stands there. A layer
+        without attention gets the most heads.
         """
         out = genotype.copy()
+        for without in self.headless:
+            for column in without.heads if without.skips(out)[0] else ():
+                out[0, column] = len(self.slots[column].choices) - 1
         for stack in self.stacks:
             depth = int(self.depths(genotype, stack)[0])
             layers = self.layer_columns[stack]
             for columns in layers[depth:]:
                 for source, column in zip(layers[depth - 1], columns, strict=True):
-                    value = self.slots[source].choices[genotype[0, source]]
+                    value = self.slots[source].choices[out[0, source]]
                     offered = self.slots[column].choices
                     out[0, column] = offered.index(value) if value in offered else 0
         return out
@@ -331,6 +380,9 @@ class SearchSpace(GenotypeSpace):
             return 0
         else:
             layer = stack.layers[slot.layer]
+            own = slot.gene.removesuffix("num_heads").removesuffix("num_kv_heads")
+            if own != slot.gene and getattr(layer, f"{own}attention") == SKIP:
+                return 0
             value = getattr(layer, slot.gene)
             if value is None and slot.gene in KV_GENES:
                 value = getattr(layer, KV_GENES[slot.gene])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from search_spaces.architecture import AttentionKind, EncoderLayer, base_kind
+from search_spaces.architecture import SKIP, AttentionKind, EncoderLayer, base_kind
 from search_spaces.attention import Place, operator_of
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import (
@@ -105,7 +105,8 @@ class ElasticAttention(nn.Module):
         super().__init__()
         self.settings = settings
         self.place: Place = place
-        names = dict.fromkeys(self._projections(kind) for kind in plan.kinds)
+        kinds = [kind for kind in plan.kinds if kind != SKIP]  # which blocks leave out
+        names = dict.fromkeys(self._projections(kind) for kind in kinds)
         self.projections = nn.ModuleDict(
             {
                 name: Projections(settings, max_dim, plan, place, max_key_dim or max_dim)
@@ -113,9 +114,7 @@ class ElasticAttention(nn.Module):
             }
         )
         sizes = plan.width, plan.span, place, max_dim, plan.num_heads, plan.head_dim
-        self.kernels = nn.ModuleDict(
-            {kind: build_kernel(kind, settings, *sizes) for kind in plan.kinds}
-        )
+        self.kernels = nn.ModuleDict({kind: build_kernel(kind, settings, *sizes) for kind in kinds})
 
     def forward(
         self,
@@ -301,10 +300,18 @@ def _of_beams(positions_1N: Tensor, beams: int) -> Tensor:
     return positions_1N.expand(beams, -1).reshape(1, -1)
 
 
+def attention_norm(settings: ModelSettings, max_dim: int, plan: AttentionPlan) -> nn.Module:
+    """The norm of a block of self-attention; none in front of one that is always left out."""
+    if settings.norm == "pre" and set(plan.kinds) == {SKIP}:
+        return nn.Identity()
+    return build_norm(settings, max_dim)
+
+
 class ElasticEncoderBlock(nn.Module):
     """Attention and feed-forward of one encoder layer.
 
     With ``norm="pre"`` a block is ``x + f(norm(x))``; with ``"post"`` it is ``norm(x + f(x))``.
+    Without attention (`SKIP`) f is 0 there.
     """
 
     def __init__(
@@ -312,7 +319,7 @@ class ElasticEncoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.pre_norm = settings.norm == "pre"
-        self.attention_norm = build_norm(settings, max_dim)
+        self.attention_norm = attention_norm(settings, max_dim, plan.attention)
         self.attention = ElasticAttention(settings, max_dim, plan.attention)
         self.ffn_norm = build_norm(settings, max_dim)
         self.ffn = ElasticFeedForward(settings, max_dim, plan.ffn_dim, dropout, plan.own_outputs)
@@ -328,11 +335,14 @@ class ElasticEncoderBlock(nn.Module):
     ) -> Tensor:
         """``(B, N, D)`` → ``(B, N, D)``; with `span` P, N is P states for each position."""
         own = layer.attention, layer.num_heads, key_mask_BN, span, layer.num_kv_heads, rotation
+        skips = layer.attention == SKIP
         if self.pre_norm:
-            attended = self.attention(self.attention_norm(x_BND), *own)
-            x_BND = x_BND + self.dropout(attended)
+            if not skips:
+                attended = self.attention(self.attention_norm(x_BND), *own)
+                x_BND = x_BND + self.dropout(attended)
             transformed: Tensor = self.dropout(self.ffn(self.ffn_norm(x_BND), layer.ffn_dim))
             return x_BND + transformed
-        attended = self.attention(x_BND, *own)
-        x_BND = self.attention_norm(x_BND + self.dropout(attended))
+        if not skips:
+            x_BND = x_BND + self.dropout(self.attention(x_BND, *own))
+        x_BND = self.attention_norm(x_BND)
         return self.ffn_norm(x_BND + self.dropout(self.ffn(x_BND, layer.ffn_dim)))  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from search_spaces.architecture import DecoderLayer, DecoderStack
+from search_spaces.architecture import SKIP, DecoderLayer, DecoderStack
 from search_spaces.settings import ModelSettings
 from supernet.attention.base import (
     State,
@@ -22,7 +22,7 @@ from supernet.attention.base import (
     in_product_precision,
     state_positions,
 )
-from supernet.blocks import ElasticAttention
+from supernet.blocks import ElasticAttention, attention_norm
 from supernet.depth import Stack
 from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
@@ -37,7 +37,8 @@ class ElasticDecoderBlock(nn.Module):
     """Self-attention, cross-attention and feed-forward of one decoder layer.
 
     With ``norm="pre"`` a block is ``x + f(norm(x))``; with ``"post"`` it is ``norm(x + f(x))``.
-    The encoder's outputs are not normed again.
+    The encoder's outputs are not normed again. Without self-attention (`SKIP`) f is 0 there, and
+    the state holds nothing.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ElasticDecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.pre_norm = settings.norm == "pre"
-        self.self_norm = build_norm(settings, max_dim)
+        self.self_norm = attention_norm(settings, max_dim, plan.self_attention)
         self.self_attention = ElasticAttention(settings, max_dim, plan.self_attention, "decoder")
         self.cross_norm: nn.Module | None = None
         self.cross_attention: ElasticAttention | None = None
@@ -97,17 +98,21 @@ class ElasticDecoderBlock(nn.Module):
         Returns:
             ``(B, N, D)``, and the state after these positions.
         """
-        attended, state = self.self_attention.causal(
-            self._before(self.self_norm, x_BND),
-            layer.self_attention,
-            layer.self_num_heads,
-            state,
-            span,
-            mask_BN,
-            layer.self_num_kv_heads,
-            rotation,
-        )
-        x_BND = self._after(self.self_norm, x_BND, attended)
+        after: State = ()
+        if layer.self_attention != SKIP:
+            attended, after = self.self_attention.causal(
+                self._before(self.self_norm, x_BND),
+                layer.self_attention,
+                layer.self_num_heads,
+                state,
+                span,
+                mask_BN,
+                layer.self_num_kv_heads,
+                rotation,
+            )
+            x_BND = self._after(self.self_norm, x_BND, attended)
+        elif not self.pre_norm:
+            x_BND = self.self_norm(x_BND)
         if self.cross_attention is not None and self.cross_norm is not None:
             assert layer.cross_attention is not None and layer.cross_num_heads is not None
             assert memory is not None
@@ -120,7 +125,7 @@ class ElasticDecoderBlock(nn.Module):
             )
             x_BND = self._after(self.cross_norm, x_BND, attended)
         transformed = self.ffn(self._before(self.ffn_norm, x_BND), layer.ffn_dim)
-        return self._after(self.ffn_norm, x_BND, transformed), state
+        return self._after(self.ffn_norm, x_BND, transformed), after
 
     def _before(self, norm: nn.Module, x_BND: Tensor) -> Tensor:
         return norm(x_BND) if self.pre_norm else x_BND

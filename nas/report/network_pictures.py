@@ -11,6 +11,7 @@ from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 from nas.search.uniform_networks import kinds
 from search_spaces.architecture import (
+    SKIP,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -153,7 +154,9 @@ def _layer_row(
         x = LEFT + place * (box + GAP)
         base = base_kind(kind)
         shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{base}")
-        text = f"{words.kind(kind)} · {words.plural(heads, 'head')}{note}"
+        text = words.kind(kind)
+        if kind != SKIP:
+            text += f" · {words.plural(heads, 'head')}{note}"
         parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{base}")]
     x = LEFT + count * (box + GAP)
     length = max(2, round(BAR_ROOM * min(1, layer.ffn_dim / widest)))

@@ -8,6 +8,7 @@ import re
 from nas.objectives import LISTED_COSTS, OBJECTIVES, QUALITY, QualityMetric, objective
 from nas.results.contents import RunContents
 from search_spaces.architecture import (
+    SKIP,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -75,6 +76,7 @@ KINDS = {
     "window": "softmax attention over a window (cost grows with the length)",
     "linear": "linear attention (cost grows with the length)",
     "omni": "omnidirectional attention (looks at several lower layers at once)",
+    SKIP: "no attention (the layer is its FFN)",
 }
 """What each kind of attention is, in the order of the legend."""
 
@@ -233,9 +235,9 @@ def layer_lines(architecture: Network) -> list[str]:
 
 def _layer(layer: EncoderLayer | DecoderLayer) -> str:
     if isinstance(layer, EncoderLayer):
-        heads = _heads(layer.num_heads, layer.num_kv_heads)
-        return f"{kind(layer.attention)}, {heads}, FFN {layer.ffn_dim}"
-    text = f"{kind(layer.self_attention)}, {_heads(layer.self_num_heads, layer.self_num_kv_heads)}"
+        own = _own(layer.attention, layer.num_heads, layer.num_kv_heads)
+        return f"{own}, FFN {layer.ffn_dim}"
+    text = _own(layer.self_attention, layer.self_num_heads, layer.self_num_kv_heads)
     if layer.cross_attention is not None and layer.cross_num_heads is not None:
         text += f"; cross {kind(layer.cross_attention)}, {plural(layer.cross_num_heads, 'head')}"
         text += f", sees {layer.ende_connect}"
@@ -245,13 +247,18 @@ def _layer(layer: EncoderLayer | DecoderLayer) -> str:
 def kind(attention: AttentionKind) -> str:
     """A kind of attention with its variant: ``window of 64``, ``linear (gated delta)``."""
     base, variant = base_kind(attention), variant_of(attention)
+    if base == SKIP:
+        return "no attention"
     if not variant:
         return base
     return f"window of {variant}" if base == "window" else f"{base} ({variant.replace('_', ' ')})"
 
 
-def _heads(number: int, groups: int | None) -> str:
-    return plural(number, "head") + (f" ({groups} of keys and values)" if groups else "")
+def _own(attention: AttentionKind, number: int, groups: int | None) -> str:
+    if attention == SKIP:
+        return kind(attention)
+    heads = plural(number, "head") + (f" ({groups} of keys and values)" if groups else "")
+    return f"{kind(attention)}, {heads}"
 
 
 # -- genes and features -------------------------------------------------------------------------

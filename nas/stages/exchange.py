@@ -25,7 +25,7 @@ from nas.search.front import pick, read_front
 from nas.stages.base import Run
 from nas.stages.observe import evaluating
 from nas.stages.outcomes import to_event
-from search_spaces.architecture import Architecture
+from search_spaces.architecture import SKIP, Architecture
 from search_spaces.errors import UsageError
 from search_spaces.operators import largest
 from search_spaces.space import Genotypes, SearchSpace
@@ -98,14 +98,15 @@ def exchanged(space: SearchSpace, network: Architecture) -> list[Exchanged]:
     """A network with one layer's kind exchanged, for all layers and all kinds that they offer."""
     row = space.encode([network])
     active = space.active(row)[0]
+    whole = np.where(active, row, space.completed(row))  # heads for layers that had no attention
     found = []
     for slot in kinds_to_exchange(space):
         column = space.slot_index[slot.name]
         for index, kind in enumerate(slot.choices):
             if active[column] and index != row[0, column]:
-                changed = row.copy()
+                changed = whole.copy()
                 changed[0, column] = index
-                found.append(Exchanged(slot.name, str(kind), changed))
+                found.append(Exchanged(slot.name, str(kind), space.canonical(changed)))
     return found
 
 
@@ -113,10 +114,13 @@ def _silence(run: Run, network: Architecture) -> Iterator[Event]:
     """Evaluate the network with each of these layers' attention adding nothing, in this process."""
     lines = run.folder.read_journal(EXCHANGES_FILE)
     done = {line["slot"] for line in lines if line["kind"] == NOTHING}
-    active = run.space.active(run.space.encode([network]))[0]
-    there = [
-        slot for slot in kinds_to_exchange(run.space) if active[run.space.slot_index[slot.name]]
-    ]
+    row = run.space.encode([network])
+    active = run.space.active(row)[0]
+    there = []
+    for slot in kinds_to_exchange(run.space):
+        column = run.space.slot_index[slot.name]
+        if active[column] and slot.choices[row[0, column]] != SKIP:
+            there.append(slot)
     missing = [slot for slot in there if slot.name not in done]
     if not missing:
         return

@@ -10,7 +10,7 @@ the attention, D width of one head.
 
 from __future__ import annotations
 
-from search_spaces.architecture import AttentionKind, DecoderLayer, EncoderLayer
+from search_spaces.architecture import SKIP, AttentionKind, DecoderLayer, EncoderLayer
 from search_spaces.attention import AttentionSizes, Place, operator_of, window_of
 from search_spaces.conventions import Tally
 from search_spaces.settings import ImageInput, ModelSettings
@@ -63,6 +63,33 @@ def heads_made_ready(
     return tally
 
 
+def self_projections(
+    settings: ModelSettings,
+    n: int,
+    dim: int,
+    kind: AttentionKind,
+    num_heads: int,
+    num_kv_heads: int | None,
+) -> Tally:
+    """All of self-attention but the kernel.
+
+    Without attention only a norm is left, and that only where it stands behind the block.
+    """
+    if kind == SKIP:
+        return norm(settings, n, dim) if settings.norm == "post" else Tally()
+    width = settings.attention_dim(num_heads)
+    key_width = settings.key_dim(num_heads, num_kv_heads)
+    ready = heads_made_ready(settings, kind, n, width, key_width, width // num_heads)
+    return projections(settings, n, dim, n, dim, width, key_width).plus(ready)
+
+
+def _own(layer: EncoderLayer | DecoderLayer) -> tuple[AttentionKind, int, int | None]:
+    """Kind, heads and heads of keys of a layer's self-attention."""
+    if isinstance(layer, EncoderLayer):
+        return layer.attention, layer.num_heads, layer.num_kv_heads
+    return layer.self_attention, layer.self_num_heads, layer.self_num_kv_heads
+
+
 def kernel(
     settings: ModelSettings,
     kind: AttentionKind,
@@ -104,12 +131,9 @@ def encoder_layer(
 ) -> Parts:
     """The parts of an encoder layer; an omni layer runs as a whole on `span` states a token."""
     n = tokens * span
-    heads = layer.num_heads
-    width, key_width = settings.attention_dim(heads), settings.key_dim(heads, layer.num_kv_heads)
-    ready = heads_made_ready(settings, layer.attention, n, width, key_width, width // heads)
     return (
-        ("projections", projections(settings, n, dim, n, dim, width, key_width).plus(ready)),
-        ("attention", kernel(settings, layer.attention, heads, n, n, dim, span)),
+        ("projections", self_projections(settings, n, dim, *_own(layer))),
+        ("attention", kernel(settings, layer.attention, layer.num_heads, n, n, dim, span)),
         ("ffn", feed_forward(settings, n, dim, layer.ffn_dim)),
     )
 
@@ -132,13 +156,10 @@ def decoder_layer(
     A memory of earlier segments is counted full; its keys and values were projected before.
     """
     n = tokens * span
-    kind, heads = layer.self_attention, layer.self_num_heads
-    width = settings.attention_dim(heads)
-    key_width = settings.key_dim(heads, layer.self_num_kv_heads)
-    ready = heads_made_ready(settings, kind, n, width, key_width, width // heads)
+    kind, heads, groups = _own(layer)
     keys = n + memory_length
     own: Parts = (
-        ("self_projections", projections(settings, n, dim, n, dim, width, key_width).plus(ready)),
+        ("self_projections", self_projections(settings, n, dim, kind, heads, groups)),
         ("self_attention", kernel(settings, kind, heads, n, keys, dim, span, "decoder")),
     )
     ffn = ("ffn", feed_forward(settings, n, dim, layer.ffn_dim))

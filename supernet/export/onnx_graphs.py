@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from search_spaces.architecture import AttentionKind, DecoderLayer
+from search_spaces.architecture import SKIP, AttentionKind, DecoderLayer
 from search_spaces.settings import ImageInput
 from supernet.attention.base import AttentionKernel, State
 from supernet.attention.bigbird import BigBirdKernel
@@ -168,9 +168,12 @@ def _step(network: Writer, memories: list[tuple[str, Tensor]]) -> Graph:
 def _states(network: Writer, number: int, rows: Axes, sizes: tuple[int, ...]) -> list[Signature]:
     """What a layer's self-attention remembers: sums, or keys and values of what was read.
 
-    Of a windowed layer these are the last ones, and never more than the window has.
+    Of a windowed layer these are the last ones, and never more than the window has; of a layer
+    without attention there is nothing.
     """
     _, block, layer = list(_layers(network))[number]
+    if layer.self_attention == SKIP:
+        return []
     span = decoder_spans(network.network.settings, decoder_of(network.architecture))[number]
     kernel = _kernel(block.self_attention, layer.self_attention)
     settings, heads = network.network.settings, layer.self_num_heads

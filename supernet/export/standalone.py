@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from search_spaces.architecture import SKIP
 from search_spaces.files import write_atomically
 from search_spaces.tasks import TASKS
 from supernet.export.blueprint import Blueprint
@@ -166,7 +167,7 @@ def kernels_of(blueprint: Blueprint) -> set[str]:
         for stack in description["architecture"].values()
         for layer in stack["layers"]
         for gene, kind in layer.items()
-        if gene.endswith("attention")
+        if gene.endswith("attention") and kind != SKIP
     }
 
 

@@ -327,7 +327,8 @@ def _watched(parts: Sequence[LayerParts]) -> Iterator[list[Seen]]:
 
     hooks = []
     for number, part in enumerate(parts):
-        own: Projections = part.projections
+        own = part.projections
+        assert own is not None, "checkpoints attend in every layer"
         hooks.append(own.query.register_forward_pre_hook(take(number)))
         hooks.append(own.output.register_forward_hook(say(number)))
     try:

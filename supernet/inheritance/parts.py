@@ -24,13 +24,13 @@ class LayerParts:
     """What of a layer is put in order.
 
     Attributes:
-        projections: of its attention.
+        projections: of its attention; None where it has none.
         ffn: its feed-forward network.
         num_heads: of its queries.
         groups: heads of its keys where they are fewer, so that heads stay where they are.
     """
 
-    projections: Projections
+    projections: Projections | None
     ffn: ElasticFeedForward
     num_heads: int
     groups: int | None
@@ -59,8 +59,9 @@ def layer_parts(network: StandAlone) -> list[LayerParts]:
     """The parts of each layer of a network on its own, first layer first."""
     found = []
     for block, layer in zip(stack_of(network).blocks, _layers(network.architecture), strict=True):
-        (projections,) = attention_of(block).projections.values()
-        assert isinstance(projections, Projections) and isinstance(block.ffn, ElasticFeedForward)
+        projections = next(iter(attention_of(block).projections.values()), None)
+        assert projections is None or isinstance(projections, Projections)
+        assert isinstance(block.ffn, ElasticFeedForward)
         found.append(LayerParts(projections, block.ffn, *_heads(layer)))
     return found
 

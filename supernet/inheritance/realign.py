@@ -54,8 +54,11 @@ def realign(
     states = [call[0][0] for call in calls]
     parts = layer_parts(network)
     for number, block in enumerate(stack_of(network).blocks):
-        outputs = parts[number].projections.output, parts[number].ffn.outer
+        own = parts[number].projections
+        outputs = None if own is None else own.output, parts[number].ffn.outer
         for half, (linear, place) in enumerate(zip(outputs, places[number], strict=True)):
+            if linear is None:
+                continue
             moments = Moments.of(linear)
             for row, x_BND in enumerate(states):
                 give_way()

@@ -201,6 +201,7 @@ def outputs_of(teacher: StandAlone, space: SearchSpace) -> list[Output]:
     stack, found = stack_name(teacher.architecture), list[Output]()
     heads_gene = "self_num_heads" if stack == "decoder" else "num_heads"
     for number, part in enumerate(layer_parts(teacher)):
+        assert part.projections is not None, "checkpoints attend in every layer"
         heads, ffn = part.projections.output, part.ffn.outer
         counts = sorted(map(int, space.slot(f"{stack}.{number}.{heads_gene}").choices))[:-1]
         dims = sorted(map(int, space.slot(f"{stack}.{number}.ffn_dim").choices))[:-1]

@@ -92,6 +92,7 @@ class FairSampler:
         self._num_random = num_random
         self._rng = np.random.default_rng([seed, 103])
         self._decks: list[list[int]] = [[] for _ in space.slots]
+        self._deciding = frozenset(space.deciding_columns)
 
     def draw(self) -> list[Architecture]:
         """Networks dealt from the decks."""
@@ -106,6 +107,8 @@ class FairSampler:
         for column, slot in enumerate(self._space.slots):
             if slot.layer is not None and active[0, column]:
                 row[0, column] = self._card(column)
+                if column in self._deciding:  # heads behind it, which a layer may have none of
+                    active = self._space.active(row)
         return row
 
     def _card(self, column: int) -> int:

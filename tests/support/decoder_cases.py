@@ -23,7 +23,7 @@ from supernet.sequence_models import (
     build_language_supernet,
     build_translation_supernet,
 )
-from tests.support.supernet_cases import KINDS, randomised
+from tests.support.supernet_cases import KINDS, OFFERED, randomised
 
 TEXT = ModelSettings(
     TokenInput(11, target_vocab_size=9),
@@ -65,7 +65,7 @@ def _stack(
     prefix = "" if stack == "encoder" else "self_"
     for layer in range(max(depths)):
         slots += [
-            Slot(stack, f"{prefix}attention", layer, KINDS),
+            Slot(stack, f"{prefix}attention", layer, OFFERED),
             Slot(stack, f"{prefix}num_heads", layer, (1, 2, 4)),
             Slot(stack, "ffn_dim", layer, (6, 16)),
         ]

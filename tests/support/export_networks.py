@@ -31,6 +31,7 @@ KINDS: tuple[AttentionKind, ...] = (
     "omni",
     "window",
     "window:3",
+    "skip",
     *(f"linear:{kernel}" for kernel in LINEAR_KERNELS),
 )
 WORDS, LENGTH = 30, 40

@@ -25,7 +25,7 @@ def _subset(values: tuple[Choice, ...], most: int) -> st.SearchStrategy[tuple[Ch
     return chosen.map(lambda kept: tuple(value for value in values if value in kept))
 
 
-KINDS = ("softmax", "linear", "linear:elu", "omni", "window", "window:2", "window:16")
+KINDS = ("softmax", "linear", "linear:elu", "omni", "window", "window:2", "window:16", "skip")
 
 
 def _choices(gene: str, most: int) -> st.SearchStrategy[tuple[Choice, ...]]:

@@ -16,6 +16,7 @@ from search_spaces.space import SearchSpace, Slot
 from supernet.models import EncoderClassifier, build_classifier_supernet
 
 KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
+OFFERED: tuple[AttentionKind, ...] = (*KINDS, "skip")
 
 IMAGES = ModelSettings(
     ImageInput(8, 2, 2),
@@ -48,7 +49,7 @@ SETTINGS = {
 }
 
 
-def space_of(settings: ModelSettings, kinds: Iterable[str] = KINDS) -> SearchSpace:
+def space_of(settings: ModelSettings, kinds: Iterable[str] = OFFERED) -> SearchSpace:
     """A space of one to four layers."""
     slots = [
         Slot("encoder", "embed_dim", None, (8, 12, 16)),

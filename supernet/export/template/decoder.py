@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from supernet.export.template.attention import Carried, Settings
 from supernet.export.template.layers import (
     FeedForward,
+    attention_norm_of,
     cross_attention_of,
     final_norm,
     highest,
@@ -30,8 +31,8 @@ class DecoderLayer(nn.Module):
         self, model: Settings, width: int, source: int | None, layer: dict[str, Any], span: int
     ) -> None:
         super().__init__()
-        self.pre_norm = model["norm"] == "pre"
-        self.self_norm = norm_of(model, width)
+        self.pre_norm, self.span = model["norm"] == "pre", span
+        self.self_norm = attention_norm_of(model, layer["self_attention"], width)
         self.self_attention = self_attention_of(model, layer, "self_", width, span)
         if source is not None:
             self.cross_norm = norm_of(model, width)
@@ -44,17 +45,19 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, past: Carried | None, memory: Carried | None, positions: Tensor
     ) -> tuple[Tensor, Carried]:
         """``(B, N, D)`` -> ``(B, N, D)``, and what self-attention carries on."""
-        if self.pre_norm:
-            attended, past = self.self_attention.causal(self.self_norm(x), past, positions)
+        after: Carried = ()
+        if self.self_attention is not None:
+            given = self.self_norm(x) if self.pre_norm else x
+            attended, after = self.self_attention.causal(given, past, positions)
             x = x + attended
+        if self.pre_norm:
             if memory is not None:
                 x = x + self.cross_attention.read(self.cross_norm(x), memory, positions)
-            return x + self.ffn(self.ffn_norm(x)), past
-        attended, past = self.self_attention.causal(x, past, positions)
-        x = self.self_norm(x + attended)
+            return x + self.ffn(self.ffn_norm(x)), after
+        x = self.self_norm(x)
         if memory is not None:
             x = self.cross_norm(x + self.cross_attention.read(x, memory, positions))
-        return self.ffn_norm(x + self.ffn(x)), past
+        return self.ffn_norm(x + self.ffn(x)), after
 
 
 class Decoder(nn.Module):
@@ -96,7 +99,7 @@ class Decoder(nn.Module):
         outputs, after = [x], []
         for layer, past, memory in zip(self.layers, pasts, memories, strict=True):
             # An omnidirectional layer sees the outputs of several layers at once.
-            span = layer.self_attention.span
+            span = layer.span
             places = positions.repeat_interleave(span)
             states, past = layer(side_by_side(outputs[-span:]), past, memory, places)
             outputs.append(highest(states, span))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from supernet.export.template.attention import Settings
 from supernet.export.template.layers import (
     FeedForward,
+    attention_norm_of,
     final_norm,
     highest,
     layer_spans,
@@ -24,8 +25,8 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, model: Settings, width: int, layer: dict[str, Any], span: int) -> None:
         super().__init__()
-        self.pre_norm = model["norm"] == "pre"
-        self.attention_norm = norm_of(model, width)
+        self.pre_norm, self.span = model["norm"] == "pre", span
+        self.attention_norm = attention_norm_of(model, layer["attention"], width)
         self.attention = self_attention_of(model, layer, "", width, span)
         self.ffn_norm = norm_of(model, width)
         self.ffn = FeedForward(model, width, layer["ffn_dim"])
@@ -33,9 +34,12 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``; `real` ``(B, N)`` is False at padding."""
         if self.pre_norm:
-            x = x + self.attention(self.attention_norm(x), real)
+            if self.attention is not None:
+                x = x + self.attention(self.attention_norm(x), real)
             return x + self.ffn(self.ffn_norm(x))
-        x = self.attention_norm(x + self.attention(x, real))
+        if self.attention is not None:
+            x = x + self.attention(x, real)
+        x = self.attention_norm(x)
         return self.ffn_norm(x + self.ffn(x))
 
 
@@ -63,7 +67,7 @@ class Encoder(nn.Module):
         outputs = [x]
         for layer in self.layers:
             # An omnidirectional layer sees the outputs of several layers at once.
-            span = layer.attention.span
+            span = layer.span
             there = None if real is None else real.repeat_interleave(span, dim=1)
             outputs.append(highest(layer(side_by_side(outputs[-span:]), there), span))
         if self.last_outputs == 1:

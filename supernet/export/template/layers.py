@@ -48,13 +48,21 @@ def norm_of(model: Settings, width: int) -> nn.Module:
 
 def self_attention_of(
     model: Settings, layer: dict[str, Any], prefix: str, width: int, span: int
-) -> Attention:
-    """Self-attention of a layer, whose sizes begin with a prefix."""
+) -> Attention | None:
+    """Self-attention of a layer, whose sizes begin with a prefix; None where there is none."""
     kind, heads = layer[f"{prefix}attention"], layer[f"{prefix}num_heads"]
+    if kind == "skip":
+        return None
     kv_heads = layer.get(f"{prefix}num_kv_heads", heads)
     window = int(kind.partition(":")[2] or model["window"]) if kind.startswith("window") else 0
     sizes = Sizes(width, width, heads, kv_heads, span, window)
     return KERNELS[kernel_name(model, kind)](model, sizes)
+
+
+def attention_norm_of(model: Settings, kind: str, width: int) -> nn.Module:
+    """The norm of self-attention; none in front of what is not there."""
+    skipped = kind == "skip" and model["norm"] == "pre"
+    return nn.Identity() if skipped else norm_of(model, width)
 
 
 def cross_attention_of(

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 from search_spaces.architecture import (
+    SKIP,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -126,6 +127,8 @@ def sizes_of(architecture: Architecture) -> Sizes | str:
     assert stack is not None
     if architecture.decoder is not None and architecture.decoder.memory_length:
         return "it has a memory of earlier segments"
+    if SKIP in (_kind(layer) for layer in stack.layers):
+        return "it has layers without attention"
     for name in ("num_heads", "num_kv_heads", "ffn_dim"):
         values = sorted({_size(layer, name) for layer in stack.layers})
         if len(values) > 1:

@@ -20,9 +20,9 @@ from supernet.training.sampling import (
     build_sampler,
 )
 from supernet.training_settings import Sampling, TrainingSettings
-from tests.support.supernet_cases import IMAGES, KINDS, network, space_of
+from tests.support.supernet_cases import IMAGES, KINDS, OFFERED, network, space_of
 
-SPACE = space_of(IMAGES)
+SPACE = space_of(IMAGES, KINDS)
 STRATEGIES: tuple[Sampling, ...] = ("uniform", "sandwich", "fair")
 each_strategy = pytest.mark.parametrize("sampling", STRATEGIES)
 
@@ -93,6 +93,18 @@ def test_fair_decks_hold_in_a_cut_space() -> None:
     found = counts(space, networks)
     assert all(max(row) - min(row) <= 1 for row in found.values())
     assert sum(found["encoder.3.attention"]) == found["encoder.num_layers"][2] == 30
+
+
+def test_fair_heads_are_dealt_where_there_is_attention() -> None:
+    space = space_of(IMAGES, OFFERED)
+    sampler = FairSampler(space, num_random=1, seed=2)
+    rows = space.encode(sampler.draw()[0] for _ in range(97))
+    active = space.active(rows)
+    for column in range(len(space.slots)):
+        counts = np.bincount(rows[active[:, column], column], minlength=space.num_choices[column])
+        assert max(counts) - min(counts) <= 1
+    heads = space.slot_index["encoder.0.num_heads"]
+    assert 97 * 0.7 < active[:, heads].sum() < 97 * 0.8
 
 
 def test_uniform_choices_are_not_strictly_fair() -> None:
