@@ -171,3 +171,16 @@ def test_any_other_id_is_refused(given: str, letters: int, message: str) -> None
 def test_an_id_where_there_is_none() -> None:
     with pytest.raises(UsageError, match="no network; there is none yet"):
         find_id("abc", [], "network")
+
+
+def test_without_attention_there_are_no_heads() -> None:
+    """Whatever is written of them: equal networks are one object with one id."""
+    assert EncoderLayer("skip", 8, 16, 2) == EncoderLayer("skip", 1, 16)
+    assert DecoderLayer("skip", 8, 16, self_num_kv_heads=4) == DecoderLayer("skip", 1, 16)
+    written = Architecture(EncoderStack(8, (EncoderLayer("skip", 4, 16),))).to_json()
+    assert written["encoder"]["layers"] == [{"attention": "skip", "num_heads": 1, "ffn_dim": 16}]
+
+
+def test_a_decoder_cannot_do_without_its_source() -> None:
+    with pytest.raises(ArchitectureError, match="would not see the source"):
+        DecoderLayer("softmax", 2, 16, "skip", 2, 1)

@@ -46,6 +46,8 @@ def test_the_line_of_a_network() -> None:
 
 def test_a_line_is_read_with_and_without_its_id() -> None:
     assert from_text(LINE) == NETWORK == from_text(to_text(NETWORK))
+    without = DecoderStack(8, (DecoderLayer("skip", 1, 64), DecoderLayer("skip", 1, 32)))
+    assert from_text("D8: -/64 -/32") == Architecture(None, without)
     assert from_text(to_text(MEMORY)) == MEMORY
 
 

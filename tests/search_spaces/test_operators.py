@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces import load_space, operators
+from search_spaces.architecture import EncoderLayer
 from search_spaces.errors import UsageError
-from search_spaces.space import Genotypes, SearchSpace
-from tests.support.space_strategies import generator, spaces
+from search_spaces.operators import distinct, enumerate_all, neighbours, smallest
+from search_spaces.space import Genotypes, SearchSpace, Slot
+from tests.support.space_strategies import generator, settings_for, spaces
 
 RATES = st.sampled_from([0.0, 0.1, 0.5, 1.0])
 
@@ -208,3 +210,30 @@ def test_distinct_sampling_ends_when_a_space_keeps_repeating(
 def test_distinct_keeps_the_first_of_equal_rows_in_order() -> None:
     rows = np.array([[2, 1], [0, 3], [2, 1], [1, 1]], dtype=np.int16)
     assert operators.distinct(rows).tolist() == [[2, 1], [0, 3], [1, 1]]
+
+
+def test_heads_of_layers_without_attention_are_not_there() -> None:
+    slots = (
+        Slot("encoder", "embed_dim", None, (8,)),
+        Slot("encoder", "num_layers", None, (1, 2)),
+        *(
+            Slot("encoder", gene, layer, choices)
+            for layer in range(2)
+            for gene, choices in (
+                ("attention", ("softmax", "linear", "skip")),
+                ("num_heads", (1, 2, 4)),
+                ("ffn_dim", (8, 16)),
+            )
+        ),
+    )
+    space = SearchSpace("small", "classification", settings_for("classification"), slots)
+    layer = 2 * 3 * 2 + 2  # two kinds with heads, one without
+    rows = enumerate_all(space)
+    assert space.size == len(rows) == len(distinct(rows)) == layer + layer**2
+    assert len({network.id for network in space.decode(rows)}) == len(rows)
+    assert np.array_equal(space.encode(space.decode(rows)), rows)
+    (lone,) = space.decode(smallest(space))
+    assert lone.encoder is not None and lone.encoder.layers == (EncoderLayer("skip", 1, 8),)
+    others = space.decode(neighbours(space, smallest(space), "attention"))
+    found = [one.encoder.layers for one in others if one.encoder is not None]
+    assert found == [(EncoderLayer(kind, 4, 8),) for kind in ("softmax", "linear")]

@@ -14,7 +14,7 @@ from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer
 from search_spaces.costs import params
 from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings
-from supernet.extraction import extract
+from supernet.extraction import extract, without_attention
 from supernet.models import EncoderClassifier, FixedNetwork, build_classifier_supernet
 from tests.support.supernet_cases import (
     IMAGES,
@@ -178,3 +178,14 @@ def test_networks_beyond_the_supernet_are_refused(architecture: Architecture) ->
         extract(supernet, architecture)
     with pytest.raises((RuntimeError, KeyError, AssertionError, ValueError)):
         supernet(random_inputs(IMAGES), architecture)
+
+
+@each_setting
+def test_skip_is_attention_that_adds_nothing(settings: ModelSettings) -> None:
+    supernet, inputs = random_supernet(settings), random_inputs(settings)
+    silent = without_attention(supernet, network("linear", "softmax"), "encoder", 1, "attention")
+    torch.testing.assert_close(supernet(inputs, network("linear", "skip")), silent(inputs))
+    alone = extract(supernet, network("linear", "skip"))
+    names = {name for name, _ in alone.named_parameters() if ".blocks.1.attention" in name}
+    norms = {"network.encoder.blocks.1.attention_norm." + end for end in ("weight", "bias")}
+    assert names == (norms if settings.norm == "post" else set())

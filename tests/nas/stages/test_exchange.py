@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nas.report.exchange_section import exchange_section, idle_places
@@ -25,6 +26,7 @@ from search_spaces.architecture import (
 )
 from search_spaces.loading import load_space
 from tests.support.pipeline_cases import finished_once
+from tests.support.pretrained_cases import offering
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,17 @@ def test_every_layer_gets_every_other_kind_and_nothing_else_changes() -> None:
     ]
     (network,) = space.decode(found[0].row)
     assert network == Architecture(EncoderStack(16, (EncoderLayer("linear", 2, 8), layers[1])))
+
+
+def test_a_layer_that_gets_attention_gets_the_most_heads() -> None:
+    space = offering(load_space("digits"), "attention", "softmax", "skip")
+    layers = EncoderLayer("skip", 1, 8), EncoderLayer("softmax", 2, 8)
+    found = exchanged(space, Architecture(EncoderStack(16, layers)))
+    networks = space.decode(np.concatenate([one.row for one in found]))
+    assert [one.encoder.layers for one in networks if one.encoder is not None] == [
+        (EncoderLayer("softmax", 4, 8), layers[1]),
+        (layers[0], layers[0]),
+    ]
 
 
 def test_a_space_of_one_kind_has_nothing_to_exchange() -> None:

@@ -16,7 +16,13 @@ from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.space import space_around
 from tests.supernet.inheritance.test_inherit import supernet_of
 from tests.support.export_cases import hub_without_net
-from tests.support.pretrained_cases import SEARCHED, inputs_of, offering, write_model
+from tests.support.pretrained_cases import (
+    SEARCHED,
+    inputs_of,
+    kinds_gene,
+    offering,
+    write_model,
+)
 
 pytestmark = pytest.mark.export
 
@@ -64,3 +70,19 @@ def test_dropped_layers_are_made_up_for(checkpoint: Checkpoint) -> None:
     after = [distance(network, teacher, batch) for batch in batches]
     assert sum(after) < 0.7 * sum(before)
     assert not any(parameter.requires_grad is False for parameter in network.parameters())
+
+
+def test_layers_without_attention_are_made_up_for(checkpoint: Checkpoint) -> None:
+    """By their FFNs, which are all that is left of them, and by the layers behind them."""
+    gene = kinds_gene(checkpoint)
+    space = offering(space_around(checkpoint), gene, "softmax", "skip")
+    batches = [inputs_of(checkpoint, seed, batch=8) for seed in (1, 2)]
+    supernet = supernet_of(space, inherit(space, checkpoint, batches))
+    row = space.encode([checkpoint.architecture])
+    row[0, [space.slot_index[f"{space.stacks[0]}.{n}.{gene}"] for n in (1, 2)]] = 1
+    (architecture,) = space.decode(space.canonical(row))
+    network, teacher = extract(supernet, architecture), checkpoint.network()
+    before = [distance(network, teacher, batch) for batch in batches]
+    realign(network, teacher, range(4), batches)
+    after = [distance(network, teacher, batch) for batch in batches]
+    assert sum(after) < 0.7 * sum(before)

@@ -205,6 +205,8 @@ def test_sizes_that_a_family_lacks(hub: Any, tmp_path: Path) -> None:
     assert "differ in num_heads (2, 4)" in (problem("num_heads", [2, 4, 4]) or "")
     assert "differ in ffn_dim (8, 9)" in (problem("ffn_dim", [8, 9, 9]) or "")
     assert "as many heads of keys" in (problem("num_kv_heads", [2, 2, 2]) or "")
+    odd = problem("attention", ["softmax", "skip", "softmax"])
+    assert odd is not None and "layers without attention" in odd
 
 
 @pytest.mark.parametrize(
