@@ -32,6 +32,7 @@ JOINTS = (
     "nas.stages.*",
     "nas.run.stage_runner",
     "nas.run.opened",
+    "nas.run.layer_distillation",
     "nas.run.supernet_training",
     "nas.run.training_memory",
     "nas.run.network_training",

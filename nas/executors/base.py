@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nas.run.opened import OpenedRun
     from search_spaces.architecture import Architecture
     from search_spaces.measurement import Measurement
+    from supernet.inheritance.local import LocalReport
     from supernet.training.loop import EpochReport
 
 ExecutorKind = Literal["local", "ray"]
@@ -217,6 +218,20 @@ class Executor(ABC):
         Raises:
             NasError: see `supernet.training.loop.Trainer.run`.
             ExecutorError: when there is nothing to train on, or no longer.
+        """
+
+    @abstractmethod
+    def distil(self, run: OpenedRun) -> Iterator[LocalReport | Note]:
+        """Teach the kinds of attention of all layers that have not learnt yet.
+
+        What they have learnt lies in the run folder when it ends, see
+        `nas.run.layer_distillation.taught`.
+
+        Yields:
+            A report for each update that all of them have done, and notes on what was lost.
+
+        Raises:
+            NasError: the first that ended a part of it; the others are finished before.
         """
 
     @abstractmethod

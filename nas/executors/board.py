@@ -29,8 +29,8 @@ class WorkerState:
 
     Attributes:
         name: of the worker, the same after its process was lost and another one started.
-        doing: ``starting``, ``idle``, ``evaluating``, ``timing``, ``training``, ``retraining`` or
-            ``ended``.
+        doing: ``starting``, ``idle``, ``evaluating``, ``timing``, ``training``, ``distilling``,
+            ``retraining`` or ``ended``.
         network: id of the network it works on, if any.
         since: when it began to do so, in seconds since 1970.
         host: the name of its machine, once it has started.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from latency.workload import Mode
     from nas.profiling.device_profile import DeviceProfile
     from nas.run.opened import OpenedRun
+    from supernet.inheritance.local import LocalReport
     from supernet.training.loop import EpochReport
 
 
@@ -65,6 +66,13 @@ class LocalExecutor(Executor):
         from nas.run.supernet_training import supernet_trainer  # imports torch
 
         yield from supernet_trainer(run).run()
+
+    def distil(self, run: OpenedRun) -> Iterator[LocalReport]:
+        """See `Executor.distil`: all layers in one pass."""
+        from nas.run.layer_distillation import layers_left, teach  # imports torch
+
+        if layers := layers_left(run):
+            yield from teach(run, layers, run.spec.device)
 
     def retrain(
         self, run: OpenedRun, ids: Sequence[str], share: float | None = None

@@ -16,6 +16,7 @@ from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Sourc
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_device import Device, RayMeter
+from nas.executors.ray_jobs import JobRoom
 from nas.executors.ray_nodes import Nodes
 from nas.executors.ray_pool import Pool
 from nas.executors.ray_worker import EvaluationWorker, WorkOrder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nas.request.spec import SearchSpec
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
+    from supernet.inheritance.local import LocalReport
     from supernet.training.loop import EpochReport
 
 ItemT = TypeVar("ItemT")
@@ -177,17 +179,29 @@ class RayExecutor(Executor):
         room = GroupRoom(workers, self.cpus_per_worker, self._gpus)
         yield from _others_work(train_together(run, room, self._board, self._nodes))
 
+    def distil(self, run: OpenedRun) -> Iterator[LocalReport | Note]:
+        """See `Executor.distil`: layers side by side."""
+        from nas.executors.ray_distil import distil_side_by_side  # imports torch
+
+        self.release()
+        self.cluster.connect()
+        reports = distil_side_by_side(run, self.width, self._job_room, self._board, self._nodes)
+        yield from _others_work(reports)
+
     def retrain(
         self, run: OpenedRun, ids: Sequence[str], share: float | None = None
     ) -> Iterator[Event]:
         """See `Executor.retrain`: side by side."""
-        from nas.executors.ray_retrain import JobRoom, retrain_side_by_side  # imports torch
+        from nas.executors.ray_retrain import retrain_side_by_side  # imports torch
 
         self.release()
         self.cluster.connect()
-        room = JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
-        events = retrain_side_by_side(run, ids, room, self._board, self._nodes, share)
+        events = retrain_side_by_side(run, ids, self._job_room, self._board, self._nodes, share)
         yield from _others_work(events)
+
+    @property
+    def _job_room(self) -> JobRoom:
+        return JobRoom(self.settings.workers, self.cpus_per_worker, self._gpus)
 
     # -- ending -------------------------------------------------------------------------------
 

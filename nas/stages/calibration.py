@@ -38,12 +38,12 @@ from nas.run.duration import (
     UPDATE,
 )
 from nas.run.evaluator import validation_quality
+from nas.run.layer_distillation import inputs_of
 from nas.run.opened import OpenedRun
 from nas.run.pace import MOST_UPDATES, Clock, update_seconds
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
-from nas.stages.distil import inputs_of
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
 from search_spaces.operators import largest, sample_distinct
@@ -168,7 +168,7 @@ class _Bench:
             self._space,
             self._supernet.state_dict(),
             self._run.checkpoint,
-            inputs_of(self._run),
+            inputs_of(self._run, self._device),
             updates=MOST_UPDATES + 2,  # what comes behind the last one never comes
             learning_rate=self._budget.distil.learning_rate,
             device=self._device,

@@ -3,73 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-
-from torch import Tensor
+from collections.abc import Iterator
 
 from nas.run.duration import DISTIL_UPDATE, Asked, Part, Plan, counted
-from nas.run.events import Event, Progress
-from nas.run.layout import (
-    DISTIL_CHECKPOINTS,
-    DISTILLED_ERRORS_FILE,
-    DISTILLED_FILE,
-    INHERITED_FILE,
-)
-from nas.run.opened import OpenedRun
+from nas.run.events import Event, Note, Progress
+from nas.run.layer_distillation import taught
+from nas.run.layout import DISTIL_CHECKPOINTS, DISTILLED_ERRORS_FILE, DISTILLED_FILE
 from nas.stages.base import Run
-from supernet.inheritance.local import JUDGED_BATCHES, LocalDistillation
-from supernet.training.checkpoint import CheckpointFolder, load, save
+from supernet.inheritance.local import JUDGED_BATCHES
+from supernet.training.checkpoint import save
 
 
 def work(run: Run) -> Iterator[Event]:
-    """Distil all layers in one pass over the training split, each from its own layer's output."""
-    assert run.checkpoint is not None
-    budget, path = run.spec.budget.distil, run.folder.path
-    folder = CheckpointFolder(path / DISTIL_CHECKPOINTS, run.spec.digest)
-    local = LocalDistillation(
-        run.space,
-        load(path / INHERITED_FILE)["weights"],
-        run.checkpoint,
-        inputs_of(run),
-        updates=budget.updates,
-        learning_rate=budget.learning_rate,
-        device=run.computes_on,
-        folder=folder,
-    )
-    for report in local.run():
+    """Distil all layers over the training split, each from its own output, wherever it is done."""
+    for report in run.executor.distil(run):
+        if isinstance(report, Note):
+            yield report
+            continue
         message = f"error {report.error:.3f}"
         yield Progress("distil", report.update, report.updates, message, {"error": report.error})
-    save(path / DISTILLED_FILE, {"weights": local.weights()})
-    run.folder.write_json(DISTILLED_ERRORS_FILE, local.errors())
-    shutil.rmtree(folder.path, ignore_errors=True)
-
-
-def inputs_of(run: OpenedRun) -> Callable[[int], Tensor]:
-    """The inputs of each update, which its number alone decides; asked for in order, mostly."""
-    task, spec = run.quick_task, run.spec
-
-    def all_inputs() -> Iterator[Tensor]:
-        epoch = 0
-        while True:
-            for batch in task.batches(
-                spec.budget.supernet, seed=spec.seed, epoch=epoch, device=run.computes_on
-            ):
-                yield task.inputs(batch)
-            epoch += 1
-
-    stream, position = all_inputs(), 0
-
-    def inputs(update: int) -> Tensor:
-        nonlocal stream, position
-        if update < position:
-            stream, position = all_inputs(), 0
-        while position < update:
-            next(stream)
-            position += 1
-        position += 1
-        return next(stream)
-
-    return inputs
+    weights, errors = taught(run)
+    save(run.folder.path / DISTILLED_FILE, {"weights": weights})
+    run.folder.write_json(DISTILLED_ERRORS_FILE, errors)
+    shutil.rmtree(run.folder.path / DISTIL_CHECKPOINTS, ignore_errors=True)
 
 
 def plan(asked: Asked) -> Plan:

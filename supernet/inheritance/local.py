@@ -82,6 +82,7 @@ class LocalDistillation:
         learning_rate: at the start; it falls to 0 along a cosine.
         device: where to compute.
         folder: where to keep checkpoints, or None for none.
+        layers: numbers of those that learn; None for all. A layer learns the same alone.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class LocalDistillation:
         learning_rate: float,
         device: str = "cpu",
         folder: CheckpointFolder | None = None,
+        layers: Sequence[int] | None = None,
     ) -> None:
         with torch.random.fork_rng(devices=[]):
             self._model = build_supernet(space)
@@ -108,6 +110,7 @@ class LocalDistillation:
         self._learners = [
             (number, kind)
             for number, attention in enumerate(self._attentions)
+            if layers is None or number in layers
             for kind in attention.kernels
             if kind != own[number] and base_kind(kind) != "omni"
         ]

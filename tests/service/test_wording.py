@@ -249,7 +249,7 @@ def made(folder: Path) -> dict[str, list[str | None]]:
         "nas/executors/retraining/stage.py: shortage": [_shortage(run)],
         "nas/stages/base.py: item": of_nodes,
         "nas/executors/ray_train.py: item.sentence": of_nodes,
-        "nas/executors/ray_retrain.py: sentence": of_nodes,
+        "nas/executors/ray_jobs.py: sentence": of_nodes,
         "nas/stages/telling.py: warning": [Duration((longer,), busy="others worked").warning],
         "nas/executors/retraining/stage.py: _tuning_words(run, network_id)": [
             _tuning_words(SimpleNamespace(folder=run), ENTRY.id)  # type: ignore[arg-type]

@@ -63,24 +63,19 @@ def test_networks_retrain_side_by_side_to_the_bits_of_this_process(
 def test_a_worker_that_was_lost_is_told_also_when_its_network_is_done_by_now(
     tmp_path: Path,
 ) -> None:
-    from nas.executors.ray_retrain import JobRoom, _Began, _Jobs
+    from nas.executors.ray_jobs import Began, JobRoom, Jobs
+    from nas.executors.ray_retrain import _Retraining
 
     cluster = Cluster(host_1=1, host_2=1)
     # Nothing works any more when the last mail is read.
-    jobs = _Jobs(
-        SimpleNamespace(),  # type: ignore[arg-type]
-        [],
-        JobRoom(1, 1, 0),
-        Board(tmp_path),
-        cluster.watch(),
-        SimpleNamespace(),  # type: ignore[arg-type]
-        None,
-    )
-    assert jobs.begin(_Began("abc", "host-1", 7, "id of host_1")) is None
-    note = jobs.begin(_Began("abc", "host-2", 8, "id of host_2"))
+    nobody: Any = SimpleNamespace()
+    kind = _Retraining(nobody, JobRoom(1, 1, 0), None)
+    jobs = Jobs(kind, [], 1, Board(tmp_path), cluster.watch(), nobody)
+    assert jobs.begin(Began("abc", "host-1", 7, "id of host_1")) is None
+    note = jobs.begin(Began("abc", "host-2", 8, "id of host_2"))
     assert note is not None and note.stage == "retrain-abc"
     assert "abc was lost; one on host-2 goes on" in note.message
-    assert jobs.begin(_Began("def", "host-2", 9, "id of host_2")) is None
+    assert jobs.begin(Began("def", "host-2", 9, "id of host_2")) is None
     jobs._working = {"a task": "abc", "another": "not begun"}
     assert not jobs._waits
     cluster.reasons["host_1"] = 2

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from nas.console.app import app
 from nas.console.commands.search import Here
 from nas.executors.base import ExecutorSettings
+from nas.executors.local import LocalExecutor
 from nas.executors.retraining.network import network_trainer
 from nas.objectives.base import base_workload
 from nas.report.checkpoint_section import checkpoint_section, contexts, state_mb
@@ -29,6 +30,7 @@ from nas.run.duration import DISTIL_UPDATE, read_duration
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
+from nas.run.layer_distillation import layers_left, taught, teach
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
 from nas.stages.calibration import calibrate
@@ -293,6 +295,25 @@ def test_stopped_again_and_again_it_goes_on_to_the_same_end(
         assert seen == steps and not list(folder.path.glob("retrained/*/result.json"))
     work(RunFolder.open(folder.path))
     assert results(folder) == results(whole)
+
+
+def test_layers_may_learn_in_parts_and_at_different_times(whole: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path / "run")
+    run = OpenedRun(RunFolder.open(tmp_path / "run"))
+    assert layers_left(run) == [0, 1, 2]
+    assert any(report.update == 27 for report in teach(run, [0, 2], "cpu"))  # and is stopped there
+    assert layers_left(run) == [0, 1, 2]
+    first = next(teach(run, [0, 2], "cpu"))
+    assert first.update == 26
+    list(teach(run, [0, 2], "cpu"))
+    assert layers_left(run) == [1]
+    assert [report.update for report in LocalExecutor().distil(run)] == list(range(1, 31))
+    assert layers_left(run) == [] == list(LocalExecutor().distil(run))
+    weights, errors = taught(run)
+    right = load(whole.path / "distilled/weights.pt")["weights"]
+    assert weights.keys() == right.keys()
+    assert all(torch.equal(one, right[name]) for name, one in weights.items())
+    assert [*errors.items()] == [*whole.read_json("distilled/errors.json").items()]
 
 
 def test_quality_may_be_the_distance_to_the_checkpoint(

@@ -1,0 +1,100 @@
+"""Teaches the kinds of attention of several layers side by side on a Ray cluster.
+
+The layers are dealt out to as many jobs as there are workers. Each of them runs the checkpoint for
+itself, for layers need what comes out of those below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from nas.executors.ray_jobs import Began, JobKind, JobRoom, side_by_side
+from nas.executors.ray_mail import Mailbox
+from nas.run.events import Note
+from nas.run.layer_distillation import layers_left, teach
+from nas.run.opened import OpenedRun, shared_run
+from search_spaces.errors import NasError
+from supernet.inheritance.local import LocalReport
+
+if TYPE_CHECKING:
+    from nas.executors.board import Board
+    from nas.executors.ray_nodes import Nodes
+
+STAGE = "distil"
+
+
+def distil_side_by_side(
+    run: OpenedRun, width: int, room: JobRoom, board: Board, nodes: Nodes
+) -> Generator[LocalReport | Note, None, None]:
+    """Teach all layers that have not learnt yet; Ray has to be connected.
+
+    Args:
+        run: the run.
+        width: into how many jobs they are dealt out, at most.
+        room: for each job.
+        board: where it is told what they do.
+        nodes: those of the cluster.
+
+    Yields:
+        Notes, and a report of each update that all jobs have done, with the mean of their errors.
+
+    Raises:
+        NasError, OSError: the first that ended one of them; the others are finished before.
+    """
+    layers = layers_left(run)
+    parts = [part.tolist() for part in np.array_split(layers, min(width, len(layers)) or 1)]
+    jobs = {f"{part[0]}-{part[-1]}": part for part in parts if part}
+    latest: dict[str, LocalReport] = {}
+    told = 0
+    for item in side_by_side(_Teaching(run, room, jobs), list(jobs), room.workers, board, nodes):
+        if isinstance(item, Note):
+            yield item
+            continue
+        key, latest[item[0]] = item[0], item[1]
+        done = min(one.update for one in latest.values()) if len(latest) == len(jobs) else 0
+        if done > told:
+            told = done
+            weights = [len(jobs[key]) for key in latest]
+            error = float(np.average([one.error for one in latest.values()], weights=weights))
+            yield LocalReport(done, latest[key].updates, error)
+
+
+class _Teaching(JobKind):
+    """Teaches layers; a job is known by the first and the last of them."""
+
+    doing = "distilling"
+    worker = "the worker that taught layers"
+
+    def __init__(self, run: OpenedRun, room: JobRoom, jobs: dict[str, list[int]]) -> None:
+        self._run, self._room, self._jobs = run, room, jobs
+
+    def name(self, key: str) -> str:
+        return f"distil-{key}"
+
+    def stage(self, key: str) -> str:
+        return STAGE
+
+    def lost(self, key: str) -> str:
+        first, last = (int(number) + 1 for number in key.split("-"))
+        return f"the worker that taught layers {first} to {last}"
+
+    def start(self, key: str, mailbox: Mailbox, options: dict[str, Any]) -> Any:
+        task: Any = ray.remote(_job)
+        path = str(self._run.folder.path.resolve())
+        room = {"num_cpus": self._room.cpus, "num_gpus": self._room.gpus}
+        return task.options(**room, **options).remote(path, key, self._jobs[key], mailbox)
+
+
+def _job(path: str, key: str, layers: Sequence[int], mailbox: Mailbox) -> None:
+    """Some layers, in a worker."""
+    mailbox.put(Began.here(key))
+    try:
+        run = shared_run(path)
+        for report in teach(run, layers, run.spec.device):
+            mailbox.put((key, report))
+    except (NasError, OSError) as error:
+        mailbox.fail(error)
