@@ -46,8 +46,10 @@ def distil_side_by_side(
         NasError, OSError: the first that ended one of them; the others are finished before.
     """
     layers = layers_left(run)
-    parts = [part.tolist() for part in np.array_split(layers, min(width, len(layers)) or 1)]
-    jobs = {f"{part[0]}-{part[-1]}": part for part in parts if part}
+    if not layers:
+        return
+    parts = [part.tolist() for part in np.array_split(layers, min(width, len(layers)))]
+    jobs = {f"{part[0]}-{part[-1]}": part for part in parts}
     latest: dict[str, LocalReport] = {}
     told = 0
     for item in side_by_side(_Teaching(run, room, jobs), list(jobs), room.workers, board, nodes):
