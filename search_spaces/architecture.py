@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from search_spaces.errors import ArchitectureError, UsageError
 from search_spaces.settings import LinearKernel
@@ -112,6 +112,21 @@ class DecoderLayer:
                 f"cross_attention is {SKIP!r}: without it a decoder would not see the source; "
                 "choose another kind"
             )
+
+
+class SelfAttention(NamedTuple):
+    """The self-attention of a layer of either stack, under the names that it has in an encoder."""
+
+    attention: AttentionKind
+    num_heads: int
+    num_kv_heads: int | None
+
+
+def self_attention(layer: EncoderLayer | DecoderLayer) -> SelfAttention:
+    """Of a layer."""
+    if isinstance(layer, EncoderLayer):
+        return SelfAttention(layer.attention, layer.num_heads, layer.num_kv_heads)
+    return SelfAttention(layer.self_attention, layer.self_num_heads, layer.self_num_kv_heads)
 
 
 # Looked up once: networks are read by the ten thousand.

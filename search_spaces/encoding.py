@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from search_spaces.architecture import SKIP
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace
-from search_spaces.space import LAYER_GENES, MEMORY_GENE, SearchSpace, Slot
+from search_spaces.space import KV_GENES, LAYER_GENES, MEMORY_GENE, SearchSpace, Slot
 
 Vector = NDArray[np.float64]
 Column = tuple[str, Vector]
@@ -185,10 +185,8 @@ def _stack_columns(
         else:
             sizes = _sizes(slots, indices_LN, stack)
             if gene.endswith("_heads"):
-                kind = kinds[
-                    gene.replace("num_kv_heads", "num_heads").replace("num_heads", "attention")
-                ]
-                sizes = _with_attention(sizes, kind)
+                attention = KV_GENES.get(gene, gene).replace("num_heads", "attention")
+                sizes = _with_attention(sizes, kinds[attention])
             yield from _size_columns(gene, slots, sizes, stack)
             if gene.endswith("num_heads"):
                 attention = gene.replace("num_heads", "attention")

@@ -380,8 +380,9 @@ class SearchSpace(GenotypeSpace):
             return 0
         else:
             layer = stack.layers[slot.layer]
-            own = slot.gene.removesuffix("num_heads").removesuffix("num_kv_heads")
-            if own != slot.gene and getattr(layer, f"{own}attention") == SKIP:
+            heads = KV_GENES.get(slot.gene, slot.gene)
+            kind = heads.replace("num_heads", "attention")
+            if kind != heads and getattr(layer, kind) == SKIP:
                 return 0
             value = getattr(layer, slot.gene)
             if value is None and slot.gene in KV_GENES:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from nas.executors.ray_jobs import Began, JobKind, JobRoom, side_by_side
+from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
 from nas.run.layer_distillation import layers_left, teach
@@ -56,13 +56,14 @@ def distil_side_by_side(
         if isinstance(item, Note):
             yield item
             continue
-        key, latest[item[0]] = item[0], item[1]
+        key, report = item
+        latest[key] = report
         done = min(one.update for one in latest.values()) if len(latest) == len(jobs) else 0
         if done > told:
             told = done
-            weights = [len(jobs[key]) for key in latest]
-            error = float(np.average([one.error for one in latest.values()], weights=weights))
-            yield LocalReport(done, latest[key].updates, error)
+            errors = [one.error for one in latest.values()]
+            error = float(np.average(errors, weights=[len(jobs[one]) for one in latest]))
+            yield LocalReport(done, report.updates, error)
 
 
 class _Teaching(JobKind):
@@ -84,11 +85,12 @@ class _Teaching(JobKind):
         first, last = (int(number) + 1 for number in key.split("-"))
         return f"the worker that taught layers {first} to {last}"
 
-    def start(self, key: str, mailbox: Mailbox, options: dict[str, Any]) -> Any:
+    def start(self, key: str, mailbox: Mailbox) -> Any:
         task: Any = ray.remote(_job)
         path = str(self._run.folder.path.resolve())
-        room = {"num_cpus": self._room.cpus, "num_gpus": self._room.gpus}
-        return task.options(**room, **options).remote(path, key, self._jobs[key], mailbox)
+        return task.options(
+            max_retries=RESTARTS, num_cpus=self._room.cpus, num_gpus=self._room.gpus
+        ).remote(path, key, self._jobs[key], mailbox)
 
 
 def _job(path: str, key: str, layers: Sequence[int], mailbox: Mailbox) -> None:

@@ -74,8 +74,8 @@ class JobKind(ABC):
         """Whose worker was lost, for example ``the worker that trained 1a2b3c``."""
 
     @abstractmethod
-    def start(self, key: str, mailbox: Mailbox, options: dict[str, Any]) -> Any:
-        """Start a job with these options of its task; what is waited for."""
+    def start(self, key: str, mailbox: Mailbox) -> Any:
+        """Start a job, whose task may be restarted `RESTARTS` times; what is waited for."""
 
 
 def side_by_side(
@@ -152,8 +152,7 @@ class Jobs:
         """Wait a little; whether all are done."""
         while self._waiting and (self._most is None or len(self._working) < self._most):
             key = self._waiting.pop(0)
-            options = {"max_retries": RESTARTS}
-            self._working[self._kind.start(key, self._mailbox, options)] = key
+            self._working[self._kind.start(key, self._mailbox)] = key
         done, _ = ray.wait(list(self._working), num_returns=len(self._working), timeout=seconds)
         for one in done:
             self._board.remove(self._kind.name(self._working.pop(one)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from nas.executors.ray_jobs import Began, JobKind, JobRoom, side_by_side
+from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
 from nas.executors.retraining.tuning_record import asked_trials
 from nas.run.events import Event, Note
@@ -71,13 +71,13 @@ class _Retraining(JobKind):
     def lost(self, key: str) -> str:
         return f"the worker that trained {key}"
 
-    def start(self, key: str, mailbox: Mailbox, options: dict[str, Any]) -> Any:
+    def start(self, key: str, mailbox: Mailbox) -> Any:
         tuned = self._share is None and asked_trials(self._run.folder, key) > 0
         task: Any = ray.remote(_job)
         # A task that tunes only waits for its trials.
         cpus, gpus = (0, 0) if tuned else (self._room.cpus, self._room.gpus)
         path = str(self._run.folder.path.resolve())
-        return task.options(num_cpus=cpus, num_gpus=gpus, **options).remote(
+        return task.options(max_retries=RESTARTS, num_cpus=cpus, num_gpus=gpus).remote(
             path, key, mailbox, self._room, self._share
         )
 

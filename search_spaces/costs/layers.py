@@ -10,7 +10,13 @@ the attention, D width of one head.
 
 from __future__ import annotations
 
-from search_spaces.architecture import SKIP, AttentionKind, DecoderLayer, EncoderLayer
+from search_spaces.architecture import (
+    SKIP,
+    AttentionKind,
+    DecoderLayer,
+    EncoderLayer,
+    self_attention,
+)
 from search_spaces.attention import AttentionSizes, Place, operator_of, window_of
 from search_spaces.conventions import Tally
 from search_spaces.settings import ImageInput, ModelSettings
@@ -83,13 +89,6 @@ def self_projections(
     return projections(settings, n, dim, n, dim, width, key_width).plus(ready)
 
 
-def _own(layer: EncoderLayer | DecoderLayer) -> tuple[AttentionKind, int, int | None]:
-    """Kind, heads and heads of keys of a layer's self-attention."""
-    if isinstance(layer, EncoderLayer):
-        return layer.attention, layer.num_heads, layer.num_kv_heads
-    return layer.self_attention, layer.self_num_heads, layer.self_num_kv_heads
-
-
 def kernel(
     settings: ModelSettings,
     kind: AttentionKind,
@@ -132,7 +131,7 @@ def encoder_layer(
     """The parts of an encoder layer; an omni layer runs as a whole on `span` states a token."""
     n = tokens * span
     return (
-        ("projections", self_projections(settings, n, dim, *_own(layer))),
+        ("projections", self_projections(settings, n, dim, *self_attention(layer))),
         ("attention", kernel(settings, layer.attention, layer.num_heads, n, n, dim, span)),
         ("ffn", feed_forward(settings, n, dim, layer.ffn_dim)),
     )
@@ -156,7 +155,7 @@ def decoder_layer(
     A memory of earlier segments is counted full; its keys and values were projected before.
     """
     n = tokens * span
-    kind, heads, groups = _own(layer)
+    kind, heads, groups = self_attention(layer)
     keys = n + memory_length
     own: Parts = (
         ("self_projections", self_projections(settings, n, dim, kind, heads, groups)),

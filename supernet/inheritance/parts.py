@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
+from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer, self_attention
 from supernet.blocks import ElasticAttention, Projections
 from supernet.depth import Stack
 from supernet.extraction import StandAlone
@@ -95,8 +95,5 @@ def _layers(architecture: Architecture) -> Sequence[EncoderLayer | DecoderLayer]
 
 def _heads(layer: EncoderLayer | DecoderLayer) -> tuple[int, int | None]:
     """Heads of queries, and of keys where they are fewer."""
-    if isinstance(layer, EncoderLayer):
-        heads, groups = layer.num_heads, layer.num_kv_heads
-    else:
-        heads, groups = layer.self_num_heads, layer.self_num_kv_heads
+    _, heads, groups = self_attention(layer)
     return heads, None if groups == heads else groups

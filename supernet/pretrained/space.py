@@ -17,6 +17,7 @@ from search_spaces.architecture import (
     EncoderLayer,
     base_kind,
     kind_order,
+    self_attention,
     variant_of,
 )
 from search_spaces.loading import dump_space, parse_space
@@ -221,10 +222,7 @@ def _layers(checkpoint: Checkpoint) -> list[LayerGenes]:
 
 
 def _genes(layer: EncoderLayer | DecoderLayer) -> LayerGenes:
-    if isinstance(layer, EncoderLayer):
-        return LayerGenes(layer.attention, layer.num_heads, layer.num_kv_heads, layer.ffn_dim)
-    heads, groups = layer.self_num_heads, layer.self_num_kv_heads
-    return LayerGenes(layer.self_attention, heads, groups, layer.ffn_dim)
+    return LayerGenes(*self_attention(layer), layer.ffn_dim)
 
 
 def _reads_both_ways(checkpoint: Checkpoint) -> bool:

@@ -16,6 +16,7 @@ from search_spaces.architecture import (
     DecoderStack,
     EncoderLayer,
     EncoderStack,
+    self_attention,
 )
 from search_spaces.settings import Activation, ModelSettings
 from search_spaces.tasks import TaskName
@@ -147,12 +148,11 @@ def sizes_of(architecture: Architecture) -> Sizes | str:
 
 
 def _kind(layer: EncoderLayer | DecoderLayer) -> AttentionKind:
-    return layer.attention if isinstance(layer, EncoderLayer) else layer.self_attention
+    return self_attention(layer).attention
 
 
 def _size(layer: EncoderLayer | DecoderLayer, name: str) -> int:
-    heads = layer.num_heads if isinstance(layer, EncoderLayer) else layer.self_num_heads
-    groups = layer.num_kv_heads if isinstance(layer, EncoderLayer) else layer.self_num_kv_heads
+    _, heads, groups = self_attention(layer)
     values = {"num_heads": heads, "num_kv_heads": groups or heads, "ffn_dim": layer.ffn_dim}
     return values[name]
 
