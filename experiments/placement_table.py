@@ -6,12 +6,18 @@ Every other kind is distilled in every layer of a checkpoint once (`supernet.inh
 then every placement of the kinds is evaluated with these weights. So the best placement with any
 number of converted layers is known, and for each way of choosing how much it is short of that, as
 a share of the distance between the best and the worst. A table that is cut short goes on.
+
+With `--contexts` it is told what placements cost at such lengths. Layers of a checkpoint have equal
+sizes, so that those with as many layers of each kind cost the same, and one of them is timed. With
+`--halves` the placement that the search names for half of the layers is fine-tuned beside uniform
+ones, with several seeds, and judged on the test split.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -37,8 +43,10 @@ from experiments.placement_selectors import (
     ranked,
 )
 from experiments.shared_prefixes import shared_prefixes
+from latency.timer import time_calls
 from nas.console.commands.search import Here
-from nas.objectives import QUALITY, QualityMetric
+from nas.objectives import OBJECTIVES, QUALITY, QualityMetric, base_workload, counted
+from nas.profiling.timed_work import timed_call
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.run.evaluator import trained_supernet, validation_quality
@@ -54,24 +62,46 @@ from search_spaces.errors import UsageError
 from search_spaces.files import append_lines, write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.operators import largest
+from search_spaces.recall import SETTING
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
 from supernet.building import build_supernet
-from supernet.extraction import extract
+from supernet.extraction import StandAlone, extract
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
+from supernet.tasks.evaluation import evaluate
+from supernet.training_settings import TrainingSettings
 
-JOURNAL, TUNED_JOURNAL = "placements.jsonl", "tuned.jsonl"
+JOURNAL, TUNED_JOURNAL, HALVES_JOURNAL = "placements.jsonl", "tuned.jsonl", "halves.jsonl"
+COSTS_FILE = "costs.json"
+COSTS = CACHE, PREFILL, DECODE, LATENCY = "kv_cache_mb", "prefill_ms", "decode_ms", "latency_ms"
+TIMED_ROUNDS = 5
 MARK = 0.01
 FOLD = 25
+# Of a network with half of its layers converted, beside the checkpoint; of its decoder's state.
+RECALL = "recall_accuracy"
+MOST_NATS, LEAST_RECALL, MOST_STATE = 1.02, 0.95, 0.55
+DEVIATIONS = 2.0
+LOSS_RATIO, RECALL_RATIO = "loss beside the checkpoint's", "recalled tokens beside the checkpoint's"
+STATE_RATIO, AHEAD = "state beside the checkpoint's", "ahead of uniform, in deviations of the seeds"
 
 
-def kinds_space(checkpoint: Path, kinds: list[str]) -> SearchSpace:
+def kinds_space(
+    checkpoint: Path, kinds: list[str], recall_window: int | None = None
+) -> SearchSpace:
     """The checkpoint's networks that differ in their kinds of attention alone.
+
+    Args:
+        checkpoint: its folder.
+        kinds: its own first.
+        recall_window: beyond which tokens count as recalled; None where that is not told.
 
     Raises:
         UsageError: for a kind that the space around the checkpoint does not offer.
     """
     space = space_around(read_checkpoint(checkpoint))
+    if recall_window is not None:
+        space = replace(space, data={**space.data, SETTING: recall_window})
     top = largest(space)[0]
     choices: dict[str, list[Any]] = {}
     for slot, index in zip(space.slots, top, strict=True):
@@ -139,24 +169,123 @@ def placed(space: SearchSpace, kinds: list[str], placement: Placement) -> Archit
     return space.decode(row)[0]
 
 
-def tune(run: Run, kinds: list[str], placements: list[Placement], options: Options) -> list[float]:
-    """The qualities of placements after a short training of each from the checkpoint's targets."""
-    journal = options.work / TUNED_JOURNAL
-    done = {tuple(line["placement"]): line["quality"] for line in done_jobs(journal).values()}
-    supernet = trained_supernet(run.spec, run.first_weights())
-    updates = options.tuned_updates
-    settings = replace(
+def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[str, Any]]:
+    """What placements cost with texts of so many tokens, by how many layers there are of each kind.
+
+    Of decoders the state behind the texts, the times to read them and to write one token more; of
+    encoders the time of one text. All are timed beside each other.
+    """
+    layers = sum(slot.gene.endswith("attention") for slot in space.slots)
+    every = [tuple(sorted(one)) for one in all_placements(layers, len(kinds))]
+    chosen = list(dict.fromkeys(every))
+    decoder = TASKS[space.task].continues
+    longest = max(space.model.max_length, context + 1) if decoder else space.model.max_length
+    workload = {"batch": 1, "source": context, **({"context": context} if decoder else {})}
+    there = replace(space, model=replace(space.model, max_length=longest), workload=workload)
+    networks = [placed(there, kinds, one) for one in chosen]
+    found: list[dict[str, Any]] = [{"placement": one, "context": context} for one in chosen]
+    for name in (PREFILL, DECODE) if decoder else (LATENCY,):
+        work = base_workload(there).timed_as(OBJECTIVES[name].mode)
+        calls = [timed_call(there, network, work, "cpu") for network in networks]
+        timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)
+        for one, timing in zip(found, timings, strict=True):
+            one[name] = timing.median_ms
+    rows = there.encode(networks)
+    for name, values in counted(there, rows, (CACHE,) if decoder else ()).items():
+        for one, value in zip(found, values.tolist(), strict=True):
+            one[name] = value
+    return found
+
+
+def costs(run: Run, kinds: list[str], options: Options) -> list[dict[str, Any]]:
+    """`costs_at` all lengths, now or earlier."""
+    file = options.work / COSTS_FILE
+    if not file.exists():
+        found = [one for length in options.contexts for one in costs_at(run.space, kinds, length)]
+        write_atomically(file, json.dumps(found))
+    return cast(list[dict[str, Any]], json.loads(file.read_text(encoding="utf-8")))
+
+
+def tuning(run: Run, options: Options, updates: int) -> TrainingSettings:
+    """The numbers of a short training from the checkpoint's targets."""
+    return replace(
         run.spec.budget.retrain,
         epochs=1,
         epoch_updates=updates,
         batch_size=options.tuned_batch,
         learning_rate=options.tuned_rate,
+        bfloat16=options.bfloat16 or None,
+        threads=options.tuned_threads,
     )
+
+
+def halves(run: Run, kinds: list[str], table: PlacementTable, options: Options) -> dict[str, Any]:
+    """What the search and uniform placement name for half of the layers, fine-tuned and tested.
+
+    The test split is read here and nowhere else. Of the uniform placements, one for each phase and
+    kind, all are fine-tuned.
+    """
+    half = table.num_layers // 2
+    named = {
+        "search": [tuple(one) for one in ranked(table, run.space, seed=0)[half]],
+        "uniform": [tuple(one) for one in SELECTORS["uniform"](table)[half]],
+    }
+    supernet = trained_supernet(run.spec, run.first_weights())
+    test = run.task.open_test()
+    own = placed(run.space, kinds, (0,) * table.num_layers)
+    journal = options.work / HALVES_JOURNAL
+    done = done_jobs(journal)
+    settings = tuning(run, options, options.half_updates)
+    rows = []
+    for chosen_by, placements in named.items():
+        for placement in placements:
+            for seed in range(options.halves):
+                key = str((placement, seed))
+                if key not in done:
+                    spec = run.spec.model_copy(update={"seed": seed})
+                    network = extract(supernet, placed(run.space, kinds, placement))
+                    trainer = trainer_of(network, spec, run.quick_task, settings, None, run.teacher)
+                    for _ in trainer.run():
+                        pass
+                    scores = tested(run, network, test)
+                    done[key] = {"key": key, "placement": placement, "seed": seed, "test": scores}
+                    append_lines(journal, [json.dumps(done[key])])
+                    note(f"{chosen_by} {placement}, seed {seed}: {scores}")
+                rows.append({"chosen_by": chosen_by, **done[key]})
+    teacher = tested(run, extract(supernet, own), test)
+    return {
+        "updates": options.half_updates,
+        "learning_rate": options.tuned_rate,
+        "before": {name: [table.known[one] for one in found] for name, found in named.items()},
+        "own": teacher,
+        "rows": rows,
+    }
+
+
+@torch.inference_mode()
+def tested(run: Run, network: StandAlone, split: Any) -> dict[str, float]:
+    """The scores of a network, and the share of recalled tokens that it predicts."""
+    model, architecture = network.network.eval(), network.architecture
+    scores = dict(evaluate(run.task, model, architecture, split, device="cpu").scores)
+    right = count = 0
+    for one in run.task.evaluation(model, architecture, split, "cpu"):
+        if one.recalled is not None:
+            said, labels = one.logits[one.recalled].argmax(dim=-1), one.labels[one.recalled]
+            right, count = right + int((said == labels).sum()), count + len(labels)
+    return {**scores, **({RECALL: right / count} if count else {})}
+
+
+def tune(run: Run, kinds: list[str], placements: list[Placement], options: Options) -> list[float]:
+    """The qualities of placements after a short training of each from the checkpoint's targets."""
+    journal = options.work / TUNED_JOURNAL
+    done = {tuple(line["placement"]): line["quality"] for line in done_jobs(journal).values()}
+    supernet = trained_supernet(run.spec, run.first_weights())
+    settings = tuning(run, options, options.tuned_updates)
     for placement in placements:
         if placement in done:
             continue
         network = extract(supernet, placed(run.space, kinds, placement))
-        trainer = trainer_of(network, run.spec, run.quick_task, settings, teacher=run.teacher)
+        trainer = trainer_of(network, run.spec, run.quick_task, settings, None, run.teacher)
         for _ in trainer.run():
             pass
         values = validation_quality(
@@ -196,7 +325,7 @@ def measure(options: Options) -> dict[str, Any]:
     torch.set_num_threads(1)
     kinds = options.kinds.split(",")
     options.work.mkdir(parents=True, exist_ok=True)
-    space = kinds_space(options.checkpoint, kinds)
+    space = kinds_space(options.checkpoint, kinds, options.recall_window)
     run = distilled_run(options, space)
     found = evaluate_all(run, kinds, options.work / JOURNAL)
     placements = sorted(found)
@@ -207,7 +336,11 @@ def measure(options: Options) -> dict[str, Any]:
         np.array([found[one][QUALITY] for one in placements]),
         np.array([[errors.get(f"{n}.{kind}", 0.0) for kind in kinds] for n in range(layers)]),
     )
-    lines = [{"placement": placement, **found[placement]} for placement in placements]
+    prices = costs(run, kinds, options)
+    lines = [
+        {"placement": placement, **found[placement], **_priced(prices, placement)}
+        for placement in placements
+    ]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     write_atomically(RESULTS / f"{options.name}.jsonl", text)
     np.savez_compressed(
@@ -229,9 +362,23 @@ def measure(options: Options) -> dict[str, Any]:
         "chosen": {name: _judged(table, choose) for name, choose in SELECTORS.items()},
         "additive": [_judged(table, partial(additive, seed=seed)) for seed in seeds],
         "search": [_judged(table, partial(ranked, space=space, seed=seed)) for seed in seeds],
+        "costs": prices,
         "tuned": tuned(run, kinds, table, options) if options.tuned > 1 else None,
+        "halves": halves(run, kinds, table, options) if options.halves else None,
         "r2": additive_fit(table),
         "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
+    }
+
+
+def _priced(prices: list[dict[str, Any]], placement: Placement) -> dict[str, float]:
+    """What a placement costs at all lengths: name and length → value."""
+    alike = list(sorted(placement))
+    return {
+        f"{name}_{one['context']}": one[name]
+        for one in prices
+        if one["placement"] == alike
+        for name in COSTS
+        if name in one
     }
 
 
@@ -287,8 +434,66 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
                 )
             ],
         )
+    if numbers.get("costs"):
+        yield from _cost_tables(kinds, numbers["costs"])
+    if numbers.get("halves"):
+        yield _halves_table(kinds, numbers["halves"])
+        yield "; ".join(f"{what}: {value:.4g}" for what, value in _half_marks(numbers).items())
     fits = ", ".join(f"{n}: {value:.2f}" for n, value in numbers["r2_by_count"].items())
     yield f"R² of a sum of scores by layer: {numbers['r2']:.3f} over all; by count {fits or 'none'}"
+
+
+def _cost_tables(kinds: list[str], costs: list[dict[str, Any]]) -> Iterator[Table]:
+    """What placements cost, a table for each length."""
+    for context in dict.fromkeys(one["context"] for one in costs):
+        found = [one for one in costs if one["context"] == context]
+        names = [name for name in COSTS if name in found[0]]
+        rows = [
+            [
+                " + ".join(f"{one['placement'].count(n)} {kind}" for n, kind in enumerate(kinds)),
+                *(f"{one[name]:.4g} ({one[name] / found[0][name]:.3f})" for name in names),
+            ]
+            for one in found
+        ]
+        heads = [OBJECTIVES[name].label for name in names]
+        yield table_of(
+            f"with {context:,} tokens, one thread; beside the network itself", ["", *heads], rows
+        )
+
+
+def _halves_table(kinds: list[str], halves: dict[str, Any]) -> Table:
+    """Half of the layers converted and fine-tuned: the test split."""
+    names = list(halves["own"])
+    rows = [["the network itself", "", *(f"{halves['own'][name]:.4f}" for name in names)]]
+    for chosen_by, placement, found in _by_placement(halves):
+        rows.append(
+            [
+                chosen_by,
+                " ".join(kinds[kind] for kind in placement),
+                *(
+                    f"{np.mean([one[name] for one in found]):.4f} ± "
+                    f"{np.std([one[name] for one in found], ddof=len(found) > 1):.4f}"
+                    for name in names
+                ),
+            ]
+        )
+    return table_of(
+        f"test split after {halves['updates']:,} updates at a rate of "
+        f"{halves['learning_rate']:g}, mean and deviation of the seeds",
+        ["chosen by", "placement", *names],
+        rows,
+    )
+
+
+def _by_placement(
+    halves: dict[str, Any],
+) -> list[tuple[str, Placement, list[dict[str, float]]]]:
+    """Who chose it, the placement, and the scores of its trainings."""
+    found: dict[tuple[str, Placement], list[dict[str, float]]] = {}
+    for row in halves["rows"]:
+        key = row["chosen_by"], tuple(row["placement"])
+        found.setdefault(key, []).append(row["test"])
+    return [(*key, scores) for key, scores in found.items()]
 
 
 def _line(
@@ -298,9 +503,50 @@ def _line(
     return [name, str(max(one["evaluations"] for one in runs)), *cells]
 
 
+def _half_marks(numbers: dict[str, Any]) -> dict[str, float]:
+    """What half of the layers converted costs and saves, beside the checkpoint and uniform ones.
+
+    The best uniform placement is the one to be ahead of, in deviations of the seeds of both.
+    """
+    halves = numbers["halves"]
+    found = _by_placement(halves)
+    (chosen,) = (scores for name, _, scores in found if name == "search")
+    losses = [one["loss"] for one in chosen]
+    others = [[one["loss"] for one in scores] for name, _, scores in found if name == "uniform"]
+    beside = min(others, key=lambda one: float(np.mean(one)))
+    marks = {LOSS_RATIO: float(np.mean(losses)) / halves["own"]["loss"]}
+    if halves["own"].get(RECALL):
+        recall = float(np.mean([one[RECALL] for one in chosen]))
+        marks[RECALL_RATIO] = recall / halves["own"][RECALL]
+    placement = next(one["placement"] for one in halves["rows"] if one["chosen_by"] == "search")
+    own = [0] * len(placement)
+    states = {
+        tuple(one["placement"]): one[CACHE] for one in numbers["costs"] if CACHE in one
+    }  # of the longest context, which comes last
+    if states:
+        marks[STATE_RATIO] = states[tuple(sorted(placement))] / states[tuple(own)]
+    if len(losses) > 1:
+        deviation = math.sqrt(float(np.var(losses, ddof=1) + np.var(beside, ddof=1)) / 2)
+        marks[AHEAD] = (float(np.mean(beside)) - float(np.mean(losses))) / deviation
+    return marks
+
+
 def met(numbers: dict[str, Any]) -> bool:
-    """Whether the search is within a hundredth of the best everywhere, with every seed."""
-    return all(value <= MARK for one in numbers["search"] for value in one["regrets"].values())
+    """Whether the search is within a hundredth of the best everywhere, with every seed.
+
+    Where half of the layers were converted, besides: nearly the checkpoint's loss and recall, about
+    half of its state, and clearly ahead of uniform placement.
+    """
+    within = all(value <= MARK for one in numbers["search"] for value in one["regrets"].values())
+    found = _half_marks(numbers) if numbers.get("halves") else {}
+    return within and all(
+        (
+            found.get(LOSS_RATIO, 0.0) <= MOST_NATS,
+            found.get(RECALL_RATIO, 1.0) >= LEAST_RECALL,
+            found.get(STATE_RATIO, 0.0) <= MOST_STATE,
+            found.get(AHEAD, math.inf) > DEVIATIONS,
+        )
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -315,6 +561,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuned-updates", type=int, default=200, help="of each of them")
     parser.add_argument("--tuned-rate", type=float, default=3e-5, help="at the peak of a cosine")
     parser.add_argument("--tuned-batch", type=int, default=32, help="examples of an update")
+    parser.add_argument("--tuned-threads", type=int, default=1, help="threads of these trainings")
+    parser.add_argument("--bfloat16", action="store_true", help="products of these trainings")
+    parser.add_argument("--halves", type=int, default=0, help="seeds of half-converted networks")
+    parser.add_argument("--half-updates", type=int, default=200, help="of each of them")
+    parser.add_argument(
+        "--contexts", type=int, nargs="*", default=[], help="lengths of texts to take costs at"
+    )
+    parser.add_argument("--recall-window", type=int, help="beyond which tokens are recalled")
     parser.add_argument("--seeds", type=int, default=10, help="of the searches")
     parser.add_argument("--name", default="placement_table", help="of the results' files")
     parser.add_argument("--work", type=Path, default=Path("runs/placement_table"))

@@ -40,12 +40,25 @@ def test_a_table_of_all_placements(
     monkeypatch.setattr("experiments.harness.RESULTS", tmp_path)
     given = ["--checkpoint", str(llama), "--data", str(tmp_path / "data"), "--updates", "2"]
     given += ["--work", str(tmp_path / "work"), "--seeds", "2", "--name", "tiny", "--json"]
-    given += ["--tuned", "2", "--tuned-updates", "1"]
+    given += ["--tuned", "2", "--tuned-updates", "1", "--contexts", "16", "24"]
+    given += ["--halves", "2", "--half-updates", "1", "--recall-window", "2"]
     assert placement_table.STUDY.main(given) in (0, 1)
-    numbers = json.loads((tmp_path / "tiny.json").read_text())["tuned"]
+    whole = json.loads((tmp_path / "tiny.json").read_text())
+    numbers = whole["tuned"]
     assert len(numbers["after"]) == 2 and numbers["tau"] in (-1.0, 1.0)
     assert [sum(one) for one in numbers["placements"]] == [1, 1]
-    assert len((tmp_path / "tiny.jsonl").read_text().splitlines()) == 8
+    found = [json.loads(line) for line in (tmp_path / "tiny.jsonl").read_text().splitlines()]
+    assert len(found) == 8 and "valid_recall_nats" in found[0]
+    own, converted = found[0]["kv_cache_mb_24"], found[-1]["kv_cache_mb_24"]
+    assert own == pytest.approx(1.5 * found[0]["kv_cache_mb_16"]) and converted != own
+    assert {one["prefill_ms_16"] for one in found if sum(one["placement"]) == 1} == {
+        whole["costs"][1]["prefill_ms"]
+    }
+    halves = whole["halves"]
+    assert {(sum(one["placement"]), one["seed"]) for one in halves["rows"]} == {(1, 0), (1, 1)}
+    assert {one["chosen_by"] for one in halves["rows"]} == {"search", "uniform"}
+    assert {"loss", "recall_nats"} <= set(halves["own"])
+    assert list(placement_table.show(whole))
     kept = np.load(tmp_path / "tiny.npz", allow_pickle=False)
     assert kept["placements"].shape == (8, 3) and np.isfinite(kept["qualities"]).all()
     journal = tmp_path / "work" / placement_table.JOURNAL

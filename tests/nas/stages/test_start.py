@@ -33,6 +33,8 @@ from nas.run.folder import RunFolder
 from nas.run.layer_distillation import layers_left, taught, teach
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
+from nas.stages import distil, telling
+from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.feasibility import check_quality
 from nas.stages.pipeline import run_search
@@ -194,6 +196,8 @@ def test_its_distillation_is_told_before_and_what_comes_before_it_named(run: Run
     assert found == {DISTIL_UPDATE: 1.0}
     updates = NUMBERS["distil.updates"] + JUDGED_BATCHES
     assert seconds["distil"] == pytest.approx(updates * told.calibration[DISTIL_UPDATE])
+    shared = distil.plan(telling.asked(Run(run))).seconds(told.calibration, workers=2)
+    assert shared is not None and 0.7 < shared / seconds["distil"] < 0.9
 
 
 def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:
