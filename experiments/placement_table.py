@@ -70,6 +70,7 @@ from supernet.extraction import StandAlone, extract
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.tasks.evaluation import evaluate
+from supernet.threads import cpu_threads
 from supernet.training_settings import TrainingSettings
 
 JOURNAL, TUNED_JOURNAL, HALVES_JOURNAL = "placements.jsonl", "tuned.jsonl", "halves.jsonl"
@@ -125,7 +126,7 @@ def distilled_run(options: Options, space: SearchSpace) -> Run:
         objectives=("quality", "flops"),
         quality=cast(QualityMetric, options.quality),
         settings={
-            "threads": 1,
+            "threads": options.threads,
             "distil.updates": options.updates,
             "valid_examples": options.examples,
         },
@@ -187,7 +188,8 @@ def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[st
     for name in (PREFILL, DECODE) if decoder else (LATENCY,):
         work = base_workload(there).timed_as(OBJECTIVES[name].mode)
         calls = [timed_call(there, network, work, "cpu") for network in networks]
-        timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)
+        with cpu_threads(1):
+            timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)
         for one, timing in zip(found, timings, strict=True):
             one[name] = timing.median_ms
     rows = there.encode(networks)
@@ -215,7 +217,6 @@ def tuning(run: Run, options: Options, updates: int) -> TrainingSettings:
         batch_size=options.tuned_batch,
         learning_rate=options.tuned_rate,
         bfloat16=options.bfloat16 or None,
-        threads=options.tuned_threads,
     )
 
 
@@ -322,7 +323,7 @@ def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -
 
 def measure(options: Options) -> dict[str, Any]:
     """All numbers of the study."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     kinds = options.kinds.split(",")
     options.work.mkdir(parents=True, exist_ok=True)
     space = kinds_space(options.checkpoint, kinds, options.recall_window)
@@ -561,7 +562,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuned-updates", type=int, default=200, help="of each of them")
     parser.add_argument("--tuned-rate", type=float, default=3e-5, help="at the peak of a cosine")
     parser.add_argument("--tuned-batch", type=int, default=32, help="examples of an update")
-    parser.add_argument("--tuned-threads", type=int, default=1, help="threads of these trainings")
+    parser.add_argument("--threads", type=int, default=1, help="of all but what is timed")
     parser.add_argument("--bfloat16", action="store_true", help="products of these trainings")
     parser.add_argument("--halves", type=int, default=0, help="seeds of half-converted networks")
     parser.add_argument("--half-updates", type=int, default=200, help="of each of them")
