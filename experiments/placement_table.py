@@ -88,7 +88,10 @@ STATE_RATIO, AHEAD = "state beside the checkpoint's", "ahead of uniform, in devi
 
 
 def kinds_space(
-    checkpoint: Path, kinds: list[str], recall_window: int | None = None
+    checkpoint: Path,
+    kinds: list[str],
+    recall_window: int | None = None,
+    length: int | None = None,
 ) -> SearchSpace:
     """The checkpoint's networks that differ in their kinds of attention alone.
 
@@ -96,11 +99,15 @@ def kinds_space(
         checkpoint: its folder.
         kinds: its own first.
         recall_window: beyond which tokens count as recalled; None where that is not told.
+        length: tokens of a text of a decoder that are read at once in evaluation; None for as many
+            as are timed.
 
     Raises:
         UsageError: for a kind that the space around the checkpoint does not offer.
     """
     space = space_around(read_checkpoint(checkpoint))
+    if length is not None:
+        space = replace(space, workload={**space.workload, "source": length})
     if recall_window is not None:
         space = replace(space, data={**space.data, SETTING: recall_window})
     top = largest(space)[0]
@@ -326,7 +333,7 @@ def measure(options: Options) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     kinds = options.kinds.split(",")
     options.work.mkdir(parents=True, exist_ok=True)
-    space = kinds_space(options.checkpoint, kinds, options.recall_window)
+    space = kinds_space(options.checkpoint, kinds, options.recall_window, options.length)
     run = distilled_run(options, space)
     found = evaluate_all(run, kinds, options.work / JOURNAL)
     placements = sorted(found)
@@ -568,6 +575,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--half-updates", type=int, default=200, help="of each of them")
     parser.add_argument(
         "--contexts", type=int, nargs="*", default=[], help="lengths of texts to take costs at"
+    )
+    parser.add_argument(
+        "--length", type=int, help="tokens that decoders read at once: as in their training"
     )
     parser.add_argument("--recall-window", type=int, help="beyond which tokens are recalled")
     parser.add_argument("--seeds", type=int, default=10, help="of the searches")
