@@ -62,7 +62,8 @@ class TrainingSettings:
             what decides the weights.
         num_probes: networks in that check.
         bfloat16: train under autocast to bfloat16; null for doing so on cards that have it, where
-            evaluation does in any case.
+            evaluation does in any case. On a processor it pays where that has tiles for such
+            products (AMX).
         loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
             vocabularies need more memory for logits than for all else, and the loss is the same;
             tasks that write tokens only.
