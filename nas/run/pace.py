@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ Clock = Callable[[], float]
 ENOUGH_S, MOST_UPDATES = 0.5, 12  # of training
 EXAMPLES = 16  # that are evaluated
 GAIN = 0.9  # more threads have to be faster by this
+TYPICAL = 100  # batches that tell how large one is in the mean
+UNEVEN = 1.25  # times the smallest batch: from there on their sizes are told apart
 
 
 def measure_pace(space: SearchSpace, data: Path, device: str) -> Pace:
@@ -95,32 +98,56 @@ class Stopwatch:
     Args:
         sampler: that draws.
         clock: seconds that only grow.
+        read: how much has been read of the data; every update has read the same if not given.
     """
 
-    def __init__(self, sampler: ArchitectureSampler, clock: Clock) -> None:
+    def __init__(
+        self, sampler: ArchitectureSampler, clock: Clock, read: Callable[[], int] | None = None
+    ) -> None:
         self._sampler, self._clock = sampler, clock
         self._times: list[float] = []
+        self._reads: list[int] = []
+        self._read = read or (lambda: len(self._times))
 
     def draw(self) -> list[Architecture]:
-        """The networks of the next update.
+        """The networks of the next update, whose batch has been read.
 
         Raises:
             _EnoughError: when no more have to be timed.
         """
         self._times.append(self._clock())
+        self._reads.append(self._read())
         spent = self._times[1:]  # the first update warms up
         if len(spent) > MOST_UPDATES or (len(spent) > 1 and spent[-1] - spent[0] >= ENOUGH_S):
             raise _EnoughError
         return self._sampler.draw()
 
-    @property
-    def update_s(self) -> float:
-        """Seconds of an update: the mean of those that were timed, but for the slowest.
+    def timed(self) -> tuple[list[float], list[int]]:
+        """Seconds and sizes of updates: of those that were timed, but for the slowest for its size.
 
         Other work on the machine comes in spells.
         """
-        spent = sorted(after - before for before, after in pairwise(self._times[1:]))
-        return statistics.fmean(spent[:-1] or spent)
+        spent = [after - before for before, after in pairwise(self._times[1:])]
+        sizes = [after - before for before, after in pairwise(self._reads)]
+        pairs = sorted(zip(spent, sizes, strict=False), key=lambda one: one[0] / one[1])
+        kept = pairs[:-1] or pairs
+        return [seconds for seconds, _ in kept], [size for _, size in kept]
+
+
+def typical_seconds(seconds: Sequence[float], sizes: Sequence[int], every: Iterable[int]) -> float:
+    """Seconds of an update with a batch of mean size.
+
+    A batch holds texts of like lengths, so that one may hold ten times as many tokens as another,
+    and a handful of updates says little of the others. Time grows with the tokens, about.
+
+    Args:
+        seconds: of some updates.
+        sizes: of their batches, in the same order.
+        every: the sizes of many batches, the first of which are looked at where they are uneven.
+    """
+    if max(sizes) <= UNEVEN * min(sizes):
+        return statistics.fmean(seconds)
+    return sum(seconds) / sum(sizes) * statistics.fmean(islice(every, TYPICAL))
 
 
 def update_seconds(
@@ -143,7 +170,17 @@ def update_seconds(
         clock: seconds that only grow.
         **options: further arguments of `Trainer`.
     """
-    watch = Stopwatch(sampler, clock)
+    read = 0
+
+    def batches(*given: Any, **named: Any) -> Iterator[Any]:
+        nonlocal read
+        for batch in task.batches(*given, **named):
+            read += task.inputs(batch).numel()
+            yield batch
+
+    watched = copy.copy(task)
+    watched.batches = batches
+    watch = Stopwatch(sampler, clock, lambda: read)
     endless = replace(
         settings,
         epochs=MOST_UPDATES + 2,
@@ -152,8 +189,11 @@ def update_seconds(
         checkpoint_updates=0,
         stop_loss=0.0,
     )
-    trainer = Trainer(model, watch, [], task, endless, seed=0, device=device, **options)
+    trainer = Trainer(model, watch, [], watched, endless, seed=0, device=device, **options)
     with suppress(_EnoughError):
         for _ in trainer.run():
             pass
-    return watch.update_s
+    seconds, sizes = watch.timed()
+    some = task.batches(settings, seed=0, epoch=0, device="cpu")
+    every = (settings.accumulate * task.inputs(batch).numel() for batch in some)
+    return typical_seconds(seconds, sizes, every)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from latency.timer import MIN_SAMPLE_S, inference, is_long
 from latency.turns import computing
@@ -40,7 +41,7 @@ from nas.run.duration import (
 from nas.run.evaluator import validation_quality
 from nas.run.layer_distillation import inputs_of
 from nas.run.opened import OpenedRun
-from nas.run.pace import MOST_UPDATES, Clock, update_seconds
+from nas.run.pace import MOST_UPDATES, TYPICAL, Clock, typical_seconds, update_seconds
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
@@ -164,11 +165,19 @@ class _Bench:
     def _distillation(self) -> float:
         """Seconds of an update of all kinds in all layers; with random weights it takes as long."""
         assert self._run.checkpoint is not None  # who else has the stage
+        inputs = inputs_of(self._run, self._device)
+        sizes: list[int] = []
+
+        def measured(update: int) -> Tensor:
+            found = inputs(update)
+            sizes.append(found.numel())
+            return found
+
         local = LocalDistillation(
             self._space,
             self._supernet.state_dict(),
             self._run.checkpoint,
-            inputs_of(self._run, self._device),
+            measured,
             updates=MOST_UPDATES + 2,  # what comes behind the last one never comes
             learning_rate=self._budget.distil.learning_rate,
             device=self._device,
@@ -179,7 +188,9 @@ class _Bench:
         spent: list[float] = []
         while len(spent) < MOST_UPDATES and sum(spent) < ENOUGH_S:
             spent.append(self._took(lambda: next(updates)))
-        return float(np.mean(spent))
+        many = inputs_of(self._run, "cpu")
+        every = (many(update).numel() for update in range(TYPICAL))
+        return typical_seconds(spent, sizes[-len(spent) :], every)
 
     @cached_property
     def _own_s(self) -> float:

@@ -34,7 +34,7 @@ from nas.run.duration import (
 )
 from nas.run.events import DurationTold, Event, Note, StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from nas.run.pace import Stopwatch
+from nas.run.pace import Stopwatch, typical_seconds
 from nas.run.stages import REPORT, SEARCH_STAGES
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
@@ -160,7 +160,21 @@ def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     with pytest.raises(Exception, match="^$"):
         for _ in range(9):
             watch.draw()
-    assert watch.update_s == pytest.approx(0.1)
+    seconds, sizes = watch.timed()
+    assert seconds == pytest.approx([0.1, 0.1]) and sizes == [1, 1]
+
+
+def test_batches_of_few_tokens_say_what_those_of_many_take() -> None:
+    """Of two updates that were timed one was short; the mean of all batches holds 50 tokens."""
+    assert typical_seconds([0.1, 0.3], [10, 30], iter([20, 80])) == pytest.approx(0.5)
+    assert typical_seconds([0.1, 0.3], [29, 30], iter(())) == pytest.approx(0.2)
+    reads, times = iter([10, 40, 50, 90, 100]), iter([0.0, 9.0, 9.3, 9.4, 9.9])
+    watch = Stopwatch(SingleNetwork(SMALL), lambda: next(times), lambda: next(reads))
+    with pytest.raises(Exception, match="^$"):
+        for _ in range(9):
+            watch.draw()
+    seconds, sizes = watch.timed()  # .3 s of 30, .1 s of 10, .5 s of 40: the slowest of its size
+    assert dict(zip(sizes, seconds, strict=True)) == pytest.approx({30: 0.3, 10: 0.1})
 
 
 def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Path) -> None:
