@@ -74,7 +74,7 @@ from supernet.threads import cpu_threads
 from supernet.training_settings import TrainingSettings
 
 JOURNAL, TUNED_JOURNAL, HALVES_JOURNAL = "placements.jsonl", "tuned.jsonl", "halves.jsonl"
-COSTS_FILE = "costs.json"
+COSTS_FILE = "costs-{}.json"
 COSTS = CACHE, PREFILL, DECODE, LATENCY = "kv_cache_mb", "prefill_ms", "decode_ms", "latency_ms"
 TIMED_ROUNDS = 5
 MARK = 0.01
@@ -208,11 +208,13 @@ def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[st
 
 def costs(run: Run, kinds: list[str], options: Options) -> list[dict[str, Any]]:
     """`costs_at` all lengths, now or earlier."""
-    file = options.work / COSTS_FILE
-    if not file.exists():
-        found = [one for length in options.contexts for one in costs_at(run.space, kinds, length)]
-        write_atomically(file, json.dumps(found))
-    return cast(list[dict[str, Any]], json.loads(file.read_text(encoding="utf-8")))
+    found: list[dict[str, Any]] = []
+    for length in options.contexts:
+        file = options.work / COSTS_FILE.format(length)
+        if not file.exists():
+            write_atomically(file, json.dumps(costs_at(run.space, kinds, length)))
+        found += json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def tuning(run: Run, options: Options, updates: int) -> TrainingSettings:
@@ -248,7 +250,7 @@ def halves(run: Run, kinds: list[str], table: PlacementTable, options: Options) 
     for chosen_by, placements in named.items():
         for placement in placements:
             for seed in range(options.halves):
-                key = str((placement, seed))
+                key = str((placement, seed, _learnt(options, options.half_updates)))
                 if key not in done:
                     spec = run.spec.model_copy(update={"seed": seed})
                     network = extract(supernet, placed(run.space, kinds, placement))
@@ -286,11 +288,14 @@ def tested(run: Run, network: StandAlone, split: Any) -> dict[str, float]:
 def tune(run: Run, kinds: list[str], placements: list[Placement], options: Options) -> list[float]:
     """The qualities of placements after a short training of each from the checkpoint's targets."""
     journal = options.work / TUNED_JOURNAL
-    done = {tuple(line["placement"]): line["quality"] for line in done_jobs(journal).values()}
+    done = done_jobs(journal)
     supernet = trained_supernet(run.spec, run.first_weights())
     settings = tuning(run, options, options.tuned_updates)
+    found = []
     for placement in placements:
-        if placement in done:
+        key = str((placement, _learnt(options, options.tuned_updates)))
+        if key in done:
+            found.append(done[key]["quality"])
             continue
         network = extract(supernet, placed(run.space, kinds, placement))
         trainer = trainer_of(network, run.spec, run.quick_task, settings, None, run.teacher)
@@ -303,11 +308,16 @@ def tune(run: Run, kinds: list[str], placements: list[Placement], options: Optio
             run.spec.quality,
             run.spec.device,
         )
-        line = {"key": str(placement), "placement": placement, "quality": values[QUALITY]}
+        line = {"key": key, "placement": placement, "quality": values[QUALITY]}
         append_lines(journal, [json.dumps(line)])
-        done[placement] = values[QUALITY]
-        note(f"{len(done)} of {len(placements)} placements tuned")
-    return [done[placement] for placement in placements]
+        found.append(values[QUALITY])
+        note(f"{len(found)} of {len(placements)} placements tuned")
+    return found
+
+
+def _learnt(options: Options, updates: int) -> tuple[int, float, int]:
+    """What a short training is known by, beside its network."""
+    return updates, options.tuned_rate, options.tuned_batch
 
 
 def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -> dict[str, Any]:
