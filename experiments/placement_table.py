@@ -442,8 +442,8 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
     )
     if of := numbers.get("tuned"):
         yield table_of(
-            f"after {of['updates']} updates of {of['batch_size']} examples at a rate of "
-            f"{of['learning_rate']:g}: Kendall's τ with before is {of['tau']:.2f}",
+            f"after {of['updates']} updates at a rate of {of['learning_rate']:g}: Kendall's τ with "
+            f"before is {of['tau']:.2f}",
             ["placement", "before", "after"],
             [
                 [" ".join(kinds[kind] for kind in one), f"{before:.4g}", f"{after:.4g}"]
