@@ -101,7 +101,7 @@ def scored(run: Run, weights: Weights, networks: dict[str, Architecture]) -> dic
 
 def measure(options: Options) -> dict[str, Any]:
     """All numbers of the study."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     checkpoint = read_checkpoint(options.checkpoint)
     options.work.mkdir(parents=True, exist_ok=True)
     run = distilled_run(options, space_around(checkpoint))
@@ -158,6 +158,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quality", default="loss", choices=get_args(QualityMetric))
     parser.add_argument("--updates", type=int, default=50, help="of the local distillation")
     parser.add_argument("--examples", type=int, default=500, help="validation examples")
+    parser.add_argument("--threads", type=int, default=1, help="of everything")
     parser.add_argument("--name", default="first_corrections", help="of the results' file")
     parser.add_argument("--work", type=Path, default=Path("runs/first_corrections"))
 

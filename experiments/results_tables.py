@@ -34,6 +34,7 @@ from experiments import (
     rank_fidelity,
     retrained_twins,
     search_efficiency,
+    small_llama,
     timing_noise,
 )
 
@@ -53,6 +54,7 @@ TABLES: Mapping[str, Callable[[Any], Iterable[object]]] = {
         first_corrections.STUDY,
         gpu_suite.STUDY,
         placement_table.STUDY,
+        small_llama.STUDY,
     )
 } | {limits_hold.STUDY.name: limits_hold.tables}
 

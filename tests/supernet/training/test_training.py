@@ -205,7 +205,7 @@ def test_weights_that_are_learnt_are_kept_unless_training_makes_them_better(
     good = trainer(SHORT, folder=CheckpointFolder(tmp_path / "good", "d"))
     finished(good)
     learnt = good.final_weights()
-    for name, rate, kept in (("worse", 0.3, True), ("fine", 1e-4, False)):
+    for name, rate, kept in (("worse", 3.0, True), ("fine", 1e-4, False)):
         folder = CheckpointFolder(tmp_path / name, "d")
         again = trainer(replace(SHORT, learning_rate=rate), folder=folder, learnt=True)
         again.model.load_state_dict(learnt)
