@@ -20,6 +20,7 @@ from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.ranking.ensemble import Ensemble
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from search_spaces.architecture import Architecture
 from search_spaces.operators import distinct, largest, neighbours, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
 
@@ -279,6 +280,20 @@ def all_placements(num_layers: int, num_kinds: int) -> Iterator[Placement]:
     """Every placement, fewest conversions first."""
     every = itertools.product(range(num_kinds), repeat=num_layers)
     return iter(sorted(every, key=lambda one: (sum(kind != 0 for kind in one), one)))
+
+
+def num_layers(space: SearchSpace) -> int:
+    """Layers of a space, each with a kind of attention."""
+    return sum(slot.gene.endswith("attention") for slot in space.slots)
+
+
+def placed(space: SearchSpace, kinds: list[str], placement: Placement) -> Architecture:
+    """The largest network of a space with these kinds of attention."""
+    row, left = largest(space), iter(placement)
+    for column, slot in enumerate(space.slots):
+        if slot.gene.endswith("attention"):
+            row[0, column] = slot.choices.index(kinds[next(left)])
+    return space.decode(row)[0]
 
 
 def kinds_of(space: SearchSpace, rows: Genotypes) -> Kinds:

@@ -7,10 +7,9 @@ then every placement of the kinds is evaluated with these weights. So the best p
 number of converted layers is known, and for each way of choosing how much it is short of that, as
 a share of the distance between the best and the worst. A table that is cut short goes on.
 
-With `--contexts` it is told what placements cost at such lengths. Layers of a checkpoint have equal
-sizes, so that those with as many layers of each kind cost the same, and one of them is timed. With
-`--halves` the placement that the search names for half of the layers is fine-tuned beside uniform
-ones, with several seeds, and judged on the test split.
+With `--contexts` it is told what placements cost at such lengths (`experiments.placement_costs`).
+With `--halves` the placement that the search names for half of the layers is fine-tuned beside
+uniform ones, with several seeds, and judged on the test split.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from rich.table import Table
 from scipy.stats import kendalltau
 
 from experiments.harness import RESULTS, Options, Study, done_jobs, note, table_of
+from experiments.placement_costs import CACHE, cost_tables, costs_at, priced
 from experiments.placement_selectors import (
     SELECTORS,
     Choice,
@@ -40,13 +40,13 @@ from experiments.placement_selectors import (
     additive_fits,
     all_placements,
     mean_regrets,
+    num_layers,
+    placed,
     ranked,
 )
 from experiments.shared_prefixes import shared_prefixes
-from latency.timer import time_calls
 from nas.console.commands.search import Here
-from nas.objectives import OBJECTIVES, QUALITY, QualityMetric, base_workload, counted
-from nas.profiling.timed_work import timed_call
+from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.run.evaluator import trained_supernet, validation_quality
@@ -57,30 +57,25 @@ from nas.run.stage_runner import run_stage
 from nas.run.stages import search_stages
 from nas.stages.base import Run
 from nas.stages.pipeline import work_of
-from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.files import append_lines, write_atomically
 from search_spaces.loading import dump_space
 from search_spaces.operators import largest
 from search_spaces.recall import SETTING
 from search_spaces.space import SearchSpace
-from search_spaces.tasks import TASKS
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone, extract
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.pretrained.space import space_around
 from supernet.tasks.evaluation import evaluate
-from supernet.threads import cpu_threads
 from supernet.training_settings import TrainingSettings
 
 JOURNAL, TUNED_JOURNAL, HALVES_JOURNAL = "placements.jsonl", "tuned.jsonl", "halves.jsonl"
 COSTS_FILE = "costs-{}.json"
-COSTS = CACHE, PREFILL, DECODE, LATENCY = "kv_cache_mb", "prefill_ms", "decode_ms", "latency_ms"
-TIMED_ROUNDS = 5
 MARK = 0.01
 FOLD = 25
-# Of a network with half of its layers converted, beside the checkpoint; of its decoder's state.
 RECALL = "recall_accuracy"
+# Of a network with half of its layers converted, beside the checkpoint; of its decoder's state.
 MOST_NATS, LEAST_RECALL, MOST_STATE = 1.02, 0.95, 0.55
 DEVIATIONS = 2.0
 LOSS_RATIO, RECALL_RATIO = "loss beside the checkpoint's", "recalled tokens beside the checkpoint's"
@@ -153,8 +148,7 @@ def evaluate_all(run: Run, kinds: list[str], journal: Path) -> dict[Placement, d
     supernet.load_state_dict(run.first_weights())
     run.__dict__["supernet"] = supernet.to(run.spec.device).eval()
     done = {tuple(line["placement"]): line["values"] for line in done_jobs(journal).values()}
-    layers = sum(slot.gene.endswith("attention") for slot in run.space.slots)
-    every = sorted(all_placements(layers, len(kinds)))
+    every = sorted(all_placements(num_layers(run.space), len(kinds)))
     with shared_prefixes(list(getattr(supernet, run.space.stacks[0]).blocks)):
         for number, placement in enumerate(every):
             if placement in done:
@@ -166,44 +160,6 @@ def evaluate_all(run: Run, kinds: list[str], journal: Path) -> dict[Placement, d
             if number % FOLD == 0:
                 note(f"{number} of {len(every)} placements")
     return done
-
-
-def placed(space: SearchSpace, kinds: list[str], placement: Placement) -> Architecture:
-    """The largest network of a space with these kinds of attention."""
-    row, left = largest(space), iter(placement)
-    for column, slot in enumerate(space.slots):
-        if slot.gene.endswith("attention"):
-            row[0, column] = slot.choices.index(kinds[next(left)])
-    return space.decode(row)[0]
-
-
-def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[str, Any]]:
-    """What placements cost with texts of so many tokens, by how many layers there are of each kind.
-
-    Of decoders the state behind the texts, the times to read them and to write one token more; of
-    encoders the time of one text. All are timed beside each other.
-    """
-    layers = sum(slot.gene.endswith("attention") for slot in space.slots)
-    every = [tuple(sorted(one)) for one in all_placements(layers, len(kinds))]
-    chosen = list(dict.fromkeys(every))
-    decoder = TASKS[space.task].continues
-    longest = max(space.model.max_length, context + 1) if decoder else space.model.max_length
-    workload = {"batch": 1, "source": context, **({"context": context} if decoder else {})}
-    there = replace(space, model=replace(space.model, max_length=longest), workload=workload)
-    networks = [placed(there, kinds, one) for one in chosen]
-    found: list[dict[str, Any]] = [{"placement": one, "context": context} for one in chosen]
-    for name in (PREFILL, DECODE) if decoder else (LATENCY,):
-        work = base_workload(there).timed_as(OBJECTIVES[name].mode)
-        calls = [timed_call(there, network, work, "cpu") for network in networks]
-        with cpu_threads(1):
-            timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)
-        for one, timing in zip(found, timings, strict=True):
-            one[name] = timing.median_ms
-    rows = there.encode(networks)
-    for name, values in counted(there, rows, (CACHE,) if decoder else ()).items():
-        for one, value in zip(found, values.tolist(), strict=True):
-            one[name] = value
-    return found
 
 
 def costs(run: Run, kinds: list[str], options: Options) -> list[dict[str, Any]]:
@@ -229,6 +185,13 @@ def tuning(run: Run, options: Options, updates: int) -> TrainingSettings:
     )
 
 
+def fine_tune(run: Run, network: StandAlone, settings: TrainingSettings, seed: int) -> None:
+    """Train a network; the seed decides the order of the texts."""
+    spec = run.spec.model_copy(update={"seed": seed})
+    for _ in trainer_of(network, spec, run.quick_task, settings, None, run.teacher).run():
+        pass
+
+
 def halves(run: Run, kinds: list[str], table: PlacementTable, options: Options) -> dict[str, Any]:
     """What the search and uniform placement name for half of the layers, fine-tuned and tested.
 
@@ -252,11 +215,8 @@ def halves(run: Run, kinds: list[str], table: PlacementTable, options: Options) 
             for seed in range(options.halves):
                 key = str((placement, seed, _learnt(options, options.half_updates)))
                 if key not in done:
-                    spec = run.spec.model_copy(update={"seed": seed})
                     network = extract(supernet, placed(run.space, kinds, placement))
-                    trainer = trainer_of(network, spec, run.quick_task, settings, None, run.teacher)
-                    for _ in trainer.run():
-                        pass
+                    fine_tune(run, network, settings, seed)
                     scores = tested(run, network, test)
                     done[key] = {"key": key, "placement": placement, "seed": seed, "test": scores}
                     append_lines(journal, [json.dumps(done[key])])
@@ -298,9 +258,7 @@ def tune(run: Run, kinds: list[str], placements: list[Placement], options: Optio
             found.append(done[key]["quality"])
             continue
         network = extract(supernet, placed(run.space, kinds, placement))
-        trainer = trainer_of(network, run.spec, run.quick_task, settings, None, run.teacher)
-        for _ in trainer.run():
-            pass
+        fine_tune(run, network, settings, run.spec.seed)
         values = validation_quality(
             run.quick_task,
             network.network.eval(),
@@ -356,7 +314,7 @@ def measure(options: Options) -> dict[str, Any]:
     )
     prices = costs(run, kinds, options)
     lines = [
-        {"placement": placement, **found[placement], **_priced(prices, placement)}
+        {"placement": placement, **found[placement], **priced(prices, placement)}
         for placement in placements
     ]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
@@ -385,18 +343,6 @@ def measure(options: Options) -> dict[str, Any]:
         "halves": halves(run, kinds, table, options) if options.halves else None,
         "r2": additive_fit(table),
         "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
-    }
-
-
-def _priced(prices: list[dict[str, Any]], placement: Placement) -> dict[str, float]:
-    """What a placement costs at all lengths: name and length → value."""
-    alike = list(sorted(placement))
-    return {
-        f"{name}_{one['context']}": one[name]
-        for one in prices
-        if one["placement"] == alike
-        for name in COSTS
-        if name in one
     }
 
 
@@ -453,30 +399,12 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
             ],
         )
     if numbers.get("costs"):
-        yield from _cost_tables(kinds, numbers["costs"])
+        yield from cost_tables(kinds, numbers["costs"])
     if numbers.get("halves"):
         yield _halves_table(kinds, numbers["halves"])
         yield "; ".join(f"{what}: {value:.4g}" for what, value in _half_marks(numbers).items())
     fits = ", ".join(f"{n}: {value:.2f}" for n, value in numbers["r2_by_count"].items())
     yield f"R² of a sum of scores by layer: {numbers['r2']:.3f} over all; by count {fits or 'none'}"
-
-
-def _cost_tables(kinds: list[str], costs: list[dict[str, Any]]) -> Iterator[Table]:
-    """What placements cost, a table for each length."""
-    for context in dict.fromkeys(one["context"] for one in costs):
-        found = [one for one in costs if one["context"] == context]
-        names = [name for name in COSTS if name in found[0]]
-        rows = [
-            [
-                " + ".join(f"{one['placement'].count(n)} {kind}" for n, kind in enumerate(kinds)),
-                *(f"{one[name]:.4g} ({one[name] / found[0][name]:.3f})" for name in names),
-            ]
-            for one in found
-        ]
-        heads = [OBJECTIVES[name].label for name in names]
-        yield table_of(
-            f"with {context:,} tokens, one thread; beside the network itself", ["", *heads], rows
-        )
 
 
 def _halves_table(kinds: list[str], halves: dict[str, Any]) -> Table:

@@ -19,19 +19,21 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.table import Table
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments.harness import Options, Study, note, table_of
 from search_spaces.errors import UsageError
 from supernet.data.repeated_bigrams import repeats_beyond
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import LlamaForCausalLM
 
 SPLITS = ("train", "valid")
 CHECKS = 5  # of a training
@@ -54,6 +56,8 @@ def lines_of(text: Path) -> list[str]:
 
 def tokenizer_of(lines: list[str], vocab_size: int) -> Tokenizer:
     """Byte pairs of the lines."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # of `export`
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -157,6 +161,8 @@ def train(model: LlamaForCausalLM, tokens_N: Tensor, options: Options) -> Iterat
 
 def new_model(options: Options) -> LlamaForCausalLM:
     """The network with its first weights: six million parameters with the usual options."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # of `export`
+
     torch.manual_seed(options.seed)
     config = LlamaConfig(
         vocab_size=options.vocab_size,

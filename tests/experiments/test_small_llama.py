@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import small_llama
 from supernet.pretrained.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.export
-small_llama = pytest.importorskip("experiments.small_llama", exc_type=ImportError)
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_small_checkpoint_is_trained_and_read(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
     for split in ("train", "valid"):
         lines = [f"def {split}_{n}(value):\n\n    return value + {n}" for n in range(40)]
         (tmp_path / f"{split}.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -32,7 +33,7 @@ def test_a_small_checkpoint_is_trained_and_read(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(tmp_path / "llama")
     assert checkpoint.family == "llama"
     own = checkpoint.network().network.eval()
-    read = small_llama.LlamaForCausalLM.from_pretrained(tmp_path / "llama")
+    read = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "llama")
     tokens_BN = torch.arange(12).view(1, 12)
     with torch.inference_mode():
         wanted = read(tokens_BN).logits
