@@ -57,7 +57,6 @@ DATABASE_TOOLS = ("psql", "socat")
 OTHERS = ("host-1", "host-2")
 CUT_S = (5.0, 120.0)
 LOOK_EVERY_S = 0.1
-END_S = 30.0
 LOST = re.compile(r"lost:|was lost|no longer|has left")
 LEFT = re.compile(r"^(\S+) has left the Ray cluster")
 

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-from torch import nn
 
 from latency.timing import HostShare, Timing
 from latency.workload import Dtype
@@ -45,7 +44,7 @@ def time_calls(
     inference mode, with the garbage collector at rest.
 
     Args:
-        calls: what to time; modules in them must be in eval mode (`timed_module`).
+        calls: what to time; modules in them must be in eval mode.
         device: ``cpu``, ``cuda`` or ``cuda:N``; a CUDA device is synchronised around samples.
         dtype: ``bfloat16`` runs the calls under autocast.
         warmup: untimed calls of each, before anything is timed.
@@ -148,22 +147,6 @@ def host_share(
             times.append((1000 * (returned - start), 1000 * (clock() - start)))
     host_ms, total_ms = (statistics.median(column) for column in zip(*times, strict=True))
     return HostShare(host_ms, total_ms)
-
-
-@contextmanager
-def timed_module(module: nn.Module, *inputs: Any, **options: Any) -> Iterator[Call]:
-    """A call of `module` on the inputs, in eval mode as long as the context is open.
-
-    Afterwards every submodule is in the mode it was in before. Put the module and its inputs
-    on the device first.
-    """
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield lambda: module(*inputs, **options)
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 @contextmanager

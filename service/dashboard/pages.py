@@ -17,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from service.api.dependencies import (
     COOKIE,
-    AnyRole,
     Context,
     InContext,
     check_same_origin,
@@ -153,7 +152,6 @@ async def _form(request: Request) -> dict[str, list[str]]:
 
 
 Form = Annotated[dict[str, list[str]], Depends(_form)]
-Viewer = AnyRole
 
 
 # -- logging in and out ---------------------------------------------------------------------------

@@ -37,8 +37,6 @@ CONFIG_FILE = "config.json"
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 OUTPUT = "lm_head.weight"
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from latency.timer import host_share, time_beside, time_calls, timed_module
+from latency.timer import host_share, time_beside, time_calls
 from latency.timing import HostShare, Timing
 from search_spaces.errors import UsageError
 
@@ -164,25 +164,6 @@ def test_bfloat16_runs_under_autocast(dtype: str, expected: torch.dtype | None) 
         min_sample_s=0,
     )
     assert set(seen) == {expected or torch.float32}
-
-
-@pytest.mark.parametrize("fail", [False, True])
-def test_a_timed_module_is_in_eval_mode_and_comes_back_as_it_was(fail: bool) -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9), nn.Dropout(0.9))
-    module[2].eval()
-    try:
-        with timed_module(module, torch.ones(2, 4)) as call:
-            torch.testing.assert_close(call(), module[0](torch.ones(2, 4)))
-            if fail:
-                raise KeyError
-    except KeyError:
-        pass
-    assert [part.training for part in module.modules()] == [True, True, True, False]
-
-
-def test_a_timed_module_passes_keywords() -> None:
-    with timed_module(nn.Softmax(dim=-1), input=torch.zeros(1, 2)) as call:
-        torch.testing.assert_close(call(), torch.full((1, 2), 0.5))
 
 
 @pytest.mark.gpu

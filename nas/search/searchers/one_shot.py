@@ -18,7 +18,7 @@ from nas.search.searchers.base import Problem, Searcher
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.space import SearchSpace
 
-RANK, PRUNE, EVOLVE = 1, 2, 3
+RANK, PRUNE = 1, 2
 
 
 class OneShot(Searcher):
