@@ -247,7 +247,8 @@ def sound(bench: Bench, device: str) -> NDArray[np.bool_]:
     """Which measurements are not broken, ``(N,)``: near the median of their width and bias."""
     ms, columns = bench.latencies[device], bench.space.columns
     group = bench.rows[:, columns["embed_dim"][0]] * 2 + bench.rows[:, columns["bias"][0]]
-    usual = np.array([np.median(ms[group == one]) for one in group])
+    groups, place = np.unique(group, return_inverse=True)
+    usual = np.array([np.median(ms[group == one]) for one in groups])[place]
     finite: NDArray[np.bool_] = np.isfinite(ms) & (ms > 0)
     return finite & (ms < BROKEN * usual) & (ms > usual / BROKEN)
 
@@ -255,6 +256,7 @@ def sound(bench: Bench, device: str) -> NDArray[np.bool_]:
 # -- searching ----------------------------------------------------------------------------------
 
 
+@cache
 def task_of(bench: Bench, device: str) -> SearchTask:
     """The search on a device."""
     cost = TableLatency(bench, device)
@@ -264,7 +266,7 @@ def task_of(bench: Bench, device: str) -> SearchTask:
 
     worst = np.concatenate([largest(bench.space), smallest(bench.space), bench.rows])
     reference = np.array([bench.perplexity(worst).max(), cost(worst).max()]) * 1.1
-    return SearchTask(Problem(bench.space, scores, reference), bench.perplexity)
+    return SearchTask(Problem(bench.space, scores, reference, limited=False), bench.perplexity)
 
 
 def rank_evolve_timed(task: SearchTask, budget: int, seed: int) -> Genotypes:

@@ -64,7 +64,7 @@ class Oracle:
         largest_flops = float(network_costs(self.space, largest(self.space))[0, 1])
         guessing = QUALITIES[self._run.spec.quality].of_guessing(self._run.task.guessing_loss)
         reference = np.array([guessing, largest_flops])
-        self.problem = Problem(self.space, self._costs, reference)
+        self.problem = Problem(self.space, self._costs, reference, limited=False)
 
     def _costs(self, rows: Genotypes) -> Scores:
         return Scores(network_costs(self.space, rows)[:, 1:], np.zeros(len(rows)))

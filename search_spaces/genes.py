@@ -334,16 +334,18 @@ class GeneSpace(GenotypeSpace):
         """See `GenotypeSpace.active`."""
         mask = np.ones(genotypes.shape, dtype=np.bool_)
         for gene in self.genes:
-            for layer, column in enumerate(self.columns[gene.name]):
-                if gene.per_layer is not None:
-                    (count,) = self.columns[gene.per_layer]
-                    depths = np.array(self.gene(gene.per_layer).choices, dtype=np.int64)
-                    mask[:, column] &= (depths[genotypes[:, count]] > layer) & mask[:, count]
-                for name, wanted in gene.when.items():
-                    places = self.columns[name]
-                    decides = places[layer] if self.gene(name).per_layer else places[0]
-                    good = np.isin(self.gene(name).choices, wanted)
-                    mask[:, column] &= good[genotypes[:, decides]] & mask[:, decides]
+            columns = list(self.columns[gene.name])  # one for each layer, or for the network
+            if gene.per_layer is not None:
+                (count,) = self.columns[gene.per_layer]
+                depths = np.array(self.gene(gene.per_layer).choices, dtype=np.int64)
+                deep = depths[genotypes[:, count], None] > np.arange(len(columns))
+                mask[:, columns] &= deep & mask[:, count, None]
+            for name, wanted in gene.when.items():
+                decider = self.gene(name)
+                number = len(columns) if decider.per_layer else 1
+                decides = list(self.columns[name])[:number]
+                good = np.isin(decider.choices, wanted)
+                mask[:, columns] &= good[genotypes[:, decides]] & mask[:, decides]
         return mask
 
     def completed(self, genotype: Genotypes) -> Genotypes:

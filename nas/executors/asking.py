@@ -1,11 +1,10 @@
-"""Asks an evaluator of others, a few networks at a time, each once."""
+"""Asks an evaluator of others, each network once: in this process a few at a time."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import Any
 
 from nas.executors.attempts import sentence, time_limit
 from nas.executors.base import Failure, Outcome
@@ -53,25 +52,42 @@ def asked(
     size = batch_of(evaluator)
     for start in range(0, len(networks), size):
         part = slice(start, start + size)
-        answers = _answers(evaluator, [n.to_json() for n in networks[part]], timeout_s)
-        yield [
-            answer if isinstance(answer, Failure) else _outcome(answer, known, wanted)
-            for answer, known in zip(answers, costs[part], strict=True)
-        ]
+        yield _in_time(evaluator, networks[part], costs[part], wanted, timeout_s)
 
 
-def _answers(
-    evaluator: Evaluator, networks: Sequence[Mapping[str, Any]], timeout_s: float
-) -> list[Answer | Failure]:
-    """An answer about each; where several take too long, each is asked for alone."""
+def _in_time(
+    evaluator: Evaluator,
+    networks: Sequence[Network],
+    costs: Sequence[Mapping[str, float]],
+    wanted: Sequence[str],
+    timeout_s: float,
+) -> list[Outcome]:
+    """What each is worth; where several take too long, each is asked for alone."""
     try:
-        # What an evaluator prints is no part of what the command does.
-        with time_limit(timeout_s * len(networks)), redirect_stdout(sys.stderr):
-            return [*observe(evaluator, networks)]
+        with time_limit(timeout_s * len(networks)):
+            return told(evaluator, networks, costs, wanted)
     except TimeoutError as error:
         if len(networks) == 1:
             return [Failure("timeout", sentence(error), 1)]
-    return [_answers(evaluator, [network], timeout_s)[0] for network in networks]
+    pairs = zip(networks, costs, strict=True)
+    return [_in_time(evaluator, [n], [known], wanted, timeout_s)[0] for n, known in pairs]
+
+
+def told(
+    evaluator: Evaluator,
+    networks: Sequence[Network],
+    costs: Sequence[Mapping[str, float]],
+    wanted: Sequence[str],
+) -> list[Outcome]:
+    """What networks are worth that are asked for together, however long it takes; see `asked`.
+
+    Raises:
+        TimeoutError: when the evaluator raises it, or whoever limits its time.
+    """
+    with redirect_stdout(sys.stderr):  # what an evaluator prints is no part of what a command does
+        answers = observe(evaluator, [network.to_json() for network in networks])
+    pairs = zip(answers, costs, strict=True)
+    return [_outcome(answer, known, wanted) for answer, known in pairs]
 
 
 def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) -> Outcome:

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import DeviceProfile
     from nas.request.spec import SearchSpec
+    from nas.run.evaluators import Evaluator
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
     from search_spaces.architecture import Architecture
+    from search_spaces.genotypes import Network
     from search_spaces.measurement import Measurement
     from supernet.inheritance.local import LocalReport
     from supernet.training.loop import EpochReport
@@ -149,13 +151,24 @@ class Source(Protocol):
         """Digest of the data that the run began with."""
 
     def weights(self) -> bytes | None:
-        """The supernet's weights, as a checkpoint; None where networks are trained alone."""
+        """The supernet's weights, as a checkpoint; None in a run without one."""
 
     def prepare(self) -> None:
         """Load what evaluating in this process needs: what is wrong with that is no network's."""
 
     def quality(self, network: Architecture) -> dict[str, float]:
         """Evaluate a network in this process; values may be infinite or no numbers."""
+
+
+class ExternalSource(Source, Protocol):
+    """The same of a run whose networks an evaluator of others knows; a `Run` is one."""
+
+    @property
+    def evaluator(self) -> Evaluator | None:
+        """The evaluator, in this process."""
+
+    def offered_costs(self, networks: Sequence[Network]) -> list[dict[str, float]]:
+        """The costs of each network that it tells without evaluating."""
 
 
 class Meter(Protocol):
@@ -204,6 +217,24 @@ class Executor(ABC):
 
         Raises:
             ExecutorError: when there is nothing to evaluate on, or no longer.
+        """
+
+    @abstractmethod
+    def ask(
+        self, source: ExternalSource, networks: Sequence[Network]
+    ) -> Iterator[list[Outcome] | str]:
+        """Ask the run's evaluator for networks, each once.
+
+        Args:
+            source: the run, the same at every call.
+            networks: any number, all different.
+
+        Yields:
+            Outcomes in the order of the networks, those together that became known together; and
+            sentences as `evaluate` does.
+
+        Raises:
+            ExecutorError: when there is nothing to ask on, or no longer.
         """
 
     @abstractmethod

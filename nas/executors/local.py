@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from latency.device import DeviceFingerprint, describe_device
+from nas.executors.asking import asked
 from nas.executors.attempts import (
     EvaluationTimeoutError,
     attempt,
@@ -17,6 +18,7 @@ from nas.executors.base import (
     TRIES,
     Executor,
     ExecutorSettings,
+    ExternalSource,
     Failure,
     Meter,
     Outcome,
@@ -26,6 +28,7 @@ from nas.objectives import base_workload
 from nas.request.spec import SearchSpec
 from nas.run.events import Event, Note
 from search_spaces.architecture import Architecture
+from search_spaces.genotypes import Network
 
 if TYPE_CHECKING:
     from latency.workload import Mode
@@ -60,6 +63,13 @@ class LocalExecutor(Executor):
                 return attempt(source.quality, network, tries)
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
+
+    def ask(self, source: ExternalSource, networks: Sequence[Network]) -> Iterator[list[Outcome]]:
+        """See `Executor.ask`: as many at once as the evaluator takes."""
+        evaluator, wanted = source.evaluator, source.spec.costs
+        assert evaluator is not None
+        costs = source.offered_costs(networks)
+        yield from asked(evaluator, networks, costs, wanted, self.settings.timeout_s)
 
     def train(self, run: OpenedRun) -> Iterator[EpochReport]:
         """See `Executor.train`."""

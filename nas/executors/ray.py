@@ -12,18 +12,27 @@ import ray
 import torch
 
 from latency.turns import waiting
-from nas.executors.base import Executor, ExecutorSettings, Meter, Outcome, Source
+from nas.executors.base import (
+    TRIES,
+    Executor,
+    ExecutorSettings,
+    ExternalSource,
+    Meter,
+    Outcome,
+    Source,
+)
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_device import Device, RayMeter
 from nas.executors.ray_jobs import JobRoom
 from nas.executors.ray_nodes import Nodes
 from nas.executors.ray_pool import Pool
-from nas.executors.ray_worker import EvaluationWorker, WorkOrder
+from nas.executors.ray_worker import AskingWorker, EvaluationWorker, WorkOrder
 from nas.run.evaluator import use_threads
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.genotypes import Network
 from search_spaces.wording import mark
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ class RayExecutor(Executor):
     Args:
         settings: which cluster, and how wide.
         folder: the run.
-        worker: the class whose objects evaluate.
+        worker: the class whose objects evaluate; that of the run's kind if not given.
 
     Attributes:
         cluster: the connection, for others who want to compute there; `release` before that, so
@@ -60,13 +69,15 @@ class RayExecutor(Executor):
         self,
         settings: ExecutorSettings,
         folder: RunFolder,
-        worker: type[EvaluationWorker] = EvaluationWorker,
+        worker: type[EvaluationWorker] | None = None,
     ) -> None:
         super().__init__(settings)
-        self._worker = worker
         self._folder, self._spec = folder, folder.spec
+        asks = self._spec.evaluator is not None
+        self._worker: type[Any] = worker or (AskingWorker if asks else EvaluationWorker)
+        self._tries = 1 if asks else TRIES
         use_threads(self._spec)
-        threads = torch.get_num_threads() if self._spec.device == "cpu" else 1
+        threads = torch.get_num_threads() if self._spec.device == "cpu" and not asks else 1
         self.cpus_per_worker = settings.cpus_per_worker or threads
         self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
         self._board = Board(folder.path)
@@ -80,6 +91,16 @@ class RayExecutor(Executor):
 
     def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome | str]:
         """See `Executor.evaluate`."""
+        yield from self._outcomes(source, networks)
+
+    def ask(
+        self, source: ExternalSource, networks: Sequence[Network]
+    ) -> Iterator[list[Outcome] | str]:
+        """See `Executor.ask`: each worker asks an evaluator of its own for one after the other."""
+        for item in self._outcomes(source, networks):
+            yield item if isinstance(item, str) else [item]
+
+    def _outcomes(self, source: Source, networks: Sequence[Network]) -> Iterator[Outcome | str]:
         if not networks:
             return
         self._device.release()
@@ -107,12 +128,12 @@ class RayExecutor(Executor):
             actor: Any = worker.remote()
             return actor, actor.prepare.remote(order, self._weights)
 
-        return Pool(start, self._board, self.settings.timeout_s, self._nodes)
+        return Pool(start, self._board, self.settings.timeout_s, self._nodes, self._tries)
 
     def _order(self, data_digest: str = "") -> WorkOrder:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         spec = self._spec.model_dump(mode="json")
-        return WorkOrder(spec, data_digest, torch.get_num_threads(), environment)
+        return WorkOrder(spec, data_digest, torch.get_num_threads(), environment, os.getcwd())
 
     @property
     def width(self) -> int:

@@ -23,12 +23,12 @@ from ray.exceptions import (
 )
 
 from nas.executors.attempts import final, sentence
-from nas.executors.base import TRIES, Failure, FailureKind, Outcome
+from nas.executors.base import Failure, FailureKind, Outcome
 from nas.executors.board import Board
 from nas.executors.ray_nodes import LOOK_EVERY_S, Nodes
 from nas.executors.ray_worker import Answer, Place
-from search_spaces.architecture import Architecture
 from search_spaces.errors import ExecutorError, NasError
+from search_spaces.genotypes import Network
 
 # Workers lost without an answer in between, for no fault of a network, before a run gives up.
 MOST_LOST = 20
@@ -39,7 +39,7 @@ class _Job:
     """A network that is to be evaluated: its place among those asked for, and tries so far."""
 
     index: int
-    network: Architecture
+    network: Network
     tries: int = 0
 
 
@@ -70,19 +70,25 @@ class Pool:
         board: is told what workers do.
         timeout_s: of an evaluation.
         nodes: where workers can be.
+        tries: of a network, before it counts as failed.
     """
 
     def __init__(
-        self, start: Callable[[], tuple[Any, Any]], board: Board, timeout_s: float, nodes: Nodes
+        self,
+        start: Callable[[], tuple[Any, Any]],
+        board: Board,
+        timeout_s: float,
+        nodes: Nodes,
+        tries: int,
     ) -> None:
         self._start, self._board, self._timeout_s = start, board, timeout_s
-        self._nodes = nodes
+        self._nodes, self._tries = nodes, tries
         self._slots: list[_Slot] = []
         self._lost = 0
         self._said: list[str] = []
 
     def run(
-        self, networks: Sequence[Architecture], size: int
+        self, networks: Sequence[Network], size: int
     ) -> Generator[tuple[int, Outcome] | str, None, None]:
         """Evaluate networks on up to `size` workers.
 
@@ -168,7 +174,7 @@ class Pool:
                 continue
             job = slot.job
             outcome = self._outcome(slot)
-            if outcome is None or (not final(outcome) and job.tries < TRIES):
+            if outcome is None or (not final(outcome) and job.tries < self._tries):
                 todo.appendleft(job)
             else:
                 yield job, outcome
@@ -252,7 +258,7 @@ class Pool:
             job = slot.job
             assert job is not None
             outcome = self._lost_with(slot, "timeout", f"it took longer than {self._timeout_s:g} s")
-            if job.tries < TRIES:
+            if job.tries < self._tries:
                 todo.appendleft(job)
             else:
                 yield job, outcome

@@ -1,7 +1,7 @@
-"""What runs in the workers of a Ray cluster: one class evaluates networks, one times them.
+"""What runs in the workers of a Ray cluster: classes that evaluate networks, and one that times.
 
-Workers know the run by what they are sent; they neither read nor write its folder. The data they
-open themselves, once, at the path that the request names.
+Workers know the run by what they are sent; they neither read nor write its folder. The data, or the
+evaluator that knows the networks, they open themselves, once, as the request names it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from latency.device import DeviceFingerprint, describe_device
 from latency.timings import TimingHeader
 from latency.turns import computing
 from latency.workload import Mode
-from nas.executors.attempts import attempt
-from nas.executors.base import Outcome
+from nas.executors.asking import told
+from nas.executors.attempts import attempt, sentence
+from nas.executors.base import Failure, Outcome
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import DeviceProfile
@@ -30,7 +31,11 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.evaluator import Evaluator, open_evaluator
+from nas.run.evaluators.offered import OfferedCosts
+from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
+from search_spaces.genes import GeneSpace
 from search_spaces.measurement import Measurement
 
 
@@ -43,12 +48,14 @@ class WorkOrder:
         data_digest: of the data that the run began with.
         threads: of torch, as in the process that works on the run.
         environment: variables that are set before anything is loaded.
+        folder: where the command was given.
     """
 
     spec: Mapping[str, Any]
     data_digest: str
     threads: int
     environment: Mapping[str, str]
+    folder: str
 
     def open(self) -> SearchSpec:
         """Set this process up; the request."""
@@ -107,6 +114,55 @@ class EvaluationWorker:
         """What a network is worth; see `Evaluator`."""
         assert self._evaluator is not None
         return self._evaluator.quality(network)
+
+
+class AskingWorker:
+    """Holds the evaluator that knows the networks, and asks it for one after the other.
+
+    It works in the folder where the command was given, as in one process.
+    """
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+
+    def prepare(self, order: WorkOrder, weights: None) -> Place:
+        """Open the evaluator.
+
+        Raises:
+            DataError: when this machine has no such folder, or the evaluator is another one here.
+            NasError: when it is not there, or is none.
+        """
+        del weights
+        started = time.perf_counter()
+        spec = order.open()
+        assert spec.evaluator is not None and isinstance(spec.domain, GeneSpace)
+        try:
+            os.chdir(order.folder)
+        except OSError as error:
+            raise DataError(
+                f"{platform.node()} has no folder {order.folder}, where the evaluator works "
+                f"({error.strerror}): start the search in a folder that all machines see"
+            ) from error
+        self._space, self._wanted = spec.domain, spec.costs
+        self._evaluator = EvaluatorName.read(spec.evaluator).open(self._space, self._wanted)
+        if str(getattr(self._evaluator, "digest", None)) != order.data_digest:
+            raise DataError(
+                f"the evaluator {spec.evaluator} on {platform.node()} is not that of the machine "
+                "that works on the run: its digest is another one; copy it there"
+            )
+        self._offered = OfferedCosts(self._evaluator, self._space, self._wanted)
+        return _place(time.perf_counter() - started)
+
+    def evaluate(self, network: Mapping[str, Any], tries: int) -> Answer:
+        """Ask for a network, given in its JSON form."""
+        started = time.perf_counter()
+        one = self._space.network(network)
+        try:
+            (known,) = self._offered.each([one])
+            (outcome,) = told(self._evaluator, [one], [known], self._wanted)
+        except TimeoutError as error:  # the evaluator's own
+            outcome = Failure("timeout", sentence(error), tries)
+        return Answer(outcome, time.perf_counter() - started, self._lines.take())
 
 
 class DeviceWorker:

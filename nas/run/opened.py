@@ -142,7 +142,9 @@ class OpenedRun:
 
     def weights(self) -> bytes | None:
         """The trained supernet's weights, as a checkpoint; None in a run without a supernet."""
-        return None if self.spec.trains_alone else dumped({"weights": self._trained_weights()})
+        if self.spec.trains_alone or self.spec.evaluator is not None:
+            return None
+        return dumped({"weights": self._trained_weights()})
 
     def _trained_weights(self) -> dict[str, Any]:
         weights: dict[str, Any] = load(self.folder.path / SUPERNET_FILE)["weights"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.timings import read_timings
-from nas.executors.asking import asked, batch_of
+from nas.executors.asking import batch_of
 from nas.executors.attempts import time_limit
 from nas.executors.base import Executor, Meter, Outcome
 from nas.executors.local import LocalExecutor
@@ -325,15 +325,18 @@ class Run(OpenedRun):
 
     def evaluate(self, stage: str, networks: Sequence[Network]) -> Iterator[list[Outcome] | Note]:
         """The same, with those outcomes together that became known together."""
-        if self.evaluator is None or self.offered is None:
-            own = [network for network in networks if isinstance(network, Architecture)]
-            for item in self.executor.evaluate(self, own):
-                yield Note(stage, item) if isinstance(item, str) else [item]
+        if self.evaluator is not None:
+            for told in self.executor.ask(self, networks):
+                yield Note(stage, told) if isinstance(told, str) else told
             return
-        known = self.offered.of(self.domain.encode(networks))
-        costs = [{name: float(known[name][i]) for name in known} for i in range(len(networks))]
-        seconds = self.executor.settings.timeout_s
-        yield from asked(self.evaluator, networks, costs, self.spec.costs, seconds)
+        own = [network for network in networks if isinstance(network, Architecture)]
+        for item in self.executor.evaluate(self, own):
+            yield Note(stage, item) if isinstance(item, str) else [item]
+
+    def offered_costs(self, networks: Sequence[Network]) -> list[dict[str, float]]:
+        """Of each network the costs that an evaluator of others tells without evaluating."""
+        assert self.offered is not None
+        return self.offered.each(networks)
 
 
 class QualityRange(NamedTuple):

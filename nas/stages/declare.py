@@ -18,7 +18,6 @@ from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, dump_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space
-from search_spaces.wording import mark
 from supernet.training.card_memory import card_bytes
 
 
@@ -52,11 +51,7 @@ def work(run: Run) -> Iterator[Event]:
 
 def _declare_external(run: Run, offered: OfferedCosts) -> Iterator[Event]:
     """The same for networks that an evaluator of others knows."""
-    if run.executor.settings.kind != "local":
-        raise UsageError(
-            f"{mark('executor')} {run.executor.settings.kind} is for networks that are trained "
-            "here; an evaluator is asked in this process, and may share its work out itself"
-        )
+    run.executor.check(run.spec)
     assert isinstance(run.domain, GeneSpace)
     write_atomically(run.folder.path / SPACE_FILE, dump_genes(run.domain))
     run.folder.write_json(DATA_FILE, run.external_data(offered))

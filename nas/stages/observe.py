@@ -146,7 +146,7 @@ def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:
     objectives = [OBJECTIVES[name] for name in spec.objectives]
     reference = minimised(run.reference, objectives)
     reference[0] -= run.origin
-    problem = Problem(run.domain, costs, reference)
+    problem = Problem(run.domain, costs, reference, limited=bool(spec.limits))
     match spec.searcher:
         case "rank-evolve":
             settings = RankEvolveSettings(

@@ -18,6 +18,7 @@ from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stages import Stage, search_stages
 from search_spaces.errors import UsageError
+from search_spaces.wording import mark
 
 if TYPE_CHECKING:
     from nas.run.stage_runner import Work
@@ -48,7 +49,8 @@ def run_search(
         What happens; the same events are appended to ``events.jsonl``.
 
     Raises:
-        UsageError: when there is nothing to time anew.
+        UsageError: when there is nothing to time anew, and for an evaluator at hand that other
+            processes would have to ask.
         NasError: when a stage fails; the run can be resumed.
     """
     from nas.run.stage_runner import run_stage
@@ -57,7 +59,13 @@ def run_search(
     from nas.stages.retrain import search_ids
     from nas.stages.telling import CHECKED, tell
 
-    with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
+    where = settings or ExecutorSettings()
+    if evaluator is not None and where.kind != "local":
+        raise UsageError(
+            f"{mark('executor')} {where.kind} asks an evaluator that has a name, such as "
+            "package.module:Name; one that is at hand is asked in this process"
+        )
+    with folder.locked(), open_executor(where, folder) as executor:
         run = Run(folder, executor, evaluator)
         if retime:
             yield from _forget_times(run)

@@ -331,10 +331,10 @@ def test_evaluators_say_their_batch_rightly(tmp_path: Path) -> None:
         searched(tmp_path / "run", evaluator)
 
 
-def test_other_executors_are_refused(tmp_path: Path) -> None:
+def test_an_evaluator_at_hand_is_asked_in_this_process(tmp_path: Path) -> None:
     searched(tmp_path / "run", Good())
     folder = RunFolder.create(tmp_path / "other", RunFolder.open(tmp_path / "run").spec)
-    with pytest.raises(UsageError, match="--executor ray is for networks that are trained here"):
+    with pytest.raises(UsageError, match="--executor ray asks an evaluator that has a name"):
         list(run_search(folder, ExecutorSettings("ray"), evaluator=Good()))
 
 

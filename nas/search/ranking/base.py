@@ -97,6 +97,7 @@ class Ranker(ABC):
         self._num_features = 0
         self._calibration: Calibration | None = None
         self._importances: dict[str, float] = {}
+        self._learnt: tuple[Floats, list[str]] | None = None  # until importances are asked for
 
     def fit(
         self, features: ArrayLike, losses: ArrayLike, feature_names: Sequence[str] | None = None
@@ -126,10 +127,7 @@ class Ranker(ABC):
         self._num_features = matrix.shape[1]
         self._fit(matrix, observed)
         self._calibration = Calibration.fit(self._scores(matrix), observed)
-        weight = self._contributions(matrix)
-        total = float(weight.sum())
-        shares = weight / total if total > 0 else weight
-        self._importances = dict(zip(names, shares.tolist(), strict=True))
+        self._learnt = matrix.copy(), names
         return self
 
     def scores(self, features: ArrayLike) -> Floats:
@@ -190,8 +188,19 @@ class Ranker(ABC):
         The mean absolute contribution over the observed networks (for trees: SHAP values). All 0
         when the scores do not vary.
         """
-        ordered = sorted(self._importances.items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(self._shares().items(), key=lambda item: (-item[1], item[0]))
         return dict(ordered)
+
+    def _shares(self) -> dict[str, float]:
+        """Feature → importance; a search fits many rankers that nobody asks for it."""
+        if self._learnt is not None:
+            matrix, names = self._learnt
+            weight = self._contributions(matrix)
+            total = float(weight.sum())
+            shares = weight / total if total > 0 else weight
+            self._importances = dict(zip(names, shares.tolist(), strict=True))
+            self._learnt = None
+        return self._importances
 
     def to_json(self) -> dict[str, Any]:
         """Everything that was learnt, as plain JSON; `ranker_from_json` reads it."""
@@ -205,7 +214,7 @@ class Ranker(ABC):
                 "losses": list(self._calibration.losses),
                 "slopes": list(self._calibration.slopes),
             },
-            "importances": self._importances,
+            "importances": self._shares(),
             "state": self._state(),
         }
 

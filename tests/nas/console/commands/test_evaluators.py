@@ -63,7 +63,18 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("example", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        1,
+        pytest.param(0, marks=SLOW),
+        pytest.param(2, marks=SLOW),
+        pytest.param(3, marks=[SLOW, pytest.mark.ray]),
+    ],
+)
 def test_the_examples_of_the_guide_run(example: int, here: Path) -> None:
     (space,) = blocks("toml")
     (here / "mine.toml").write_text(space, "utf-8")
