@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import StringIO
@@ -63,6 +64,7 @@ SILENCE_S = 60.0  # a stream says at least that often that it is still there
 CHECK_S = 300.0  # for a checkpoint to be read by the service
 PIECE = 2**20  # bytes
 CALIBRATED_S = 150.0  # the first answer for a space takes its time
+CHECKED_S = 330.0  # the server takes sums of a large checkpoint
 AGAIN_S = 1.0
 TRIES = 30
 
@@ -141,7 +143,8 @@ class Client:
             **fields: of `JobRequest`, as the options of ``nas submit``; ``space`` may be a TOML
                 file of one's own, and ``baseline`` the file of an architecture.
         """
-        return JobOut(**self.ask("POST", "/jobs", json=_asked(request, fields)))
+        asked, key = _asked(request, fields), {"Idempotency-Key": str(uuid.uuid4())}
+        return JobOut(**self.ask("POST", "/jobs", json=asked, headers=key, timeout=CHECKED_S))
 
     def duration(self, request: JobRequest | None = None, **fields: Any) -> DurationOut:
         """How long a search would take on the machine of the service; arguments as of `submit`."""
@@ -320,7 +323,8 @@ class Client:
 
     def checkpoints(self) -> list[CheckpointOut]:
         """The checkpoints that a search may begin with."""
-        return [CheckpointOut(**one) for one in self.ask("GET", "/checkpoints")]
+        found = self.ask("GET", "/checkpoints", timeout=CHECKED_S)
+        return [CheckpointOut(**one) for one in found]
 
     def delete_checkpoint(self, name: str, owner: str | None = None) -> None:
         """Delete a checkpoint that was uploaded; of another owner, as an administrator."""
@@ -387,6 +391,8 @@ class Client:
         headers = {"Last-Event-ID": str(last)}
         path = f"{self.path(job)}/events"
         with self._http.stream("GET", path, headers=headers, timeout=SILENCE_S) as answer:
+            if answer.is_server_error:  # it is started anew, or has no thread for one more
+                raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
             if answer.is_error:
                 answer.read()
                 raise _refusal(answer)

@@ -53,6 +53,7 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             columns=tuple(sorted(order.get("columns", {}).items())),
             group_by=order.get("group_by"),
             skip_bad=order.get("skip_bad", False),
+            pictures_by_path=False,
         )
         prepared = prepare(request, _Teller())
     except NasError as error:

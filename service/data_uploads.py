@@ -259,10 +259,11 @@ class DataUploads(Uploads):
         folder, identity = self._aside(upload), upload.id
         try:
             with self._places:
-                found = _prepared(folder, upload, lambda note: self._notes.update({identity: note}))
+                found = _prepared(folder, upload, lambda note: self._look(upload, note))
                 if found is None:
                     return
                 with self._alone(upload.owner):
+                    self._check_prepared(upload)
                     target = folder.with_name(upload.name)
                     if target.exists():
                         raise self._taken(upload.name)
@@ -274,6 +275,18 @@ class DataUploads(Uploads):
         finally:
             self._notes.pop(identity, None)
             lock.release()
+
+    def _look(self, upload: Upload, note: str) -> None:
+        self._notes.update({upload.id: note})
+        self._check_prepared(upload)
+
+    def _check_prepared(self, upload: Upload) -> None:
+        """See that there is room for what is made of a file, which may be much more than it."""
+        size = 0
+        for file in (self._aside(upload) / PREPARED).rglob("*"):
+            with suppress(FileNotFoundError):  # it has just got its own name
+                size += file.stat().st_size
+        self._check_room(upload, size)
 
     def dismiss(self, owner: str, identity: str) -> None:
         """Give an upload up, or forget one that could not be used.

@@ -193,7 +193,7 @@ class Uploads:
         with self._alone(owner):
             drop_unfinished(self._root, owner, self.idle_s)
             self._check_free(owner, name)
-            self._check_room(upload)
+            self._check_room(upload, upload.bytes)
             folder = self._coming(upload)
             folder.mkdir(mode=0o700)
             write_json(folder / FACTS_FILE, asdict(upload))
@@ -248,17 +248,23 @@ class Uploads:
             "name",
         )
 
-    def _check_room(self, upload: Upload) -> None:
+    def _check_room(self, upload: Upload, size: int) -> None:
+        """See that there is room for `size` bytes of an upload.
+
+        Raises:
+            UploadError: when its owner has no more, or the disk.
+        """
         kept = sum(one.bytes for one in self._of(upload.owner))
-        coming = sum(one.bytes for one in self._unfinished(upload.owner))
-        if kept + coming + upload.bytes > self._owner_bytes:
+        others = [one for one in self._unfinished(upload.owner) if one.id != upload.id]
+        coming = sum(one.bytes for one in others)
+        if kept + coming + size > self._owner_bytes:
             raise UploadError(
                 507,
-                f"the {self.what} has {upload.bytes:,} bytes; those of {upload.owner} take "
+                f"the {self.what} has {size:,} bytes; those of {upload.owner} take "
                 f"{kept:,}, uploads that are not finished {coming:,}, and {self._owner_bytes:,} "
                 "are the most: delete one, or ask an administrator for a larger quota",
             )
-        if shutil.disk_usage(self._root).free < upload.bytes + LEFT_FREE:
+        if shutil.disk_usage(self._root).free < size + LEFT_FREE:
             raise UploadError(507, f"the server's disk has no room for this {self.what}")
 
     def receive(self, owner: str, identity: str, name: str) -> Part:

@@ -92,6 +92,8 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address)
     if ip.is_multicast or ip.is_reserved or not ip.is_global:
         return False
+    if isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local:
+        return False
     inside = ip.sixtofour if isinstance(ip, ipaddress.IPv6Address) else None
     return inside is None or is_public(str(inside))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from service.settings import Settings, is_loopback
 RawHeader = tuple[bytes, bytes]
 
 LONGEST_PATH = 200  # in the log
+FEED = re.compile(r"(/feeds/[^/]*/).*", re.DOTALL)  # its key comes behind
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -160,7 +162,8 @@ def _log(scope: Scope, identity: str, status: int | None, seconds: float) -> Non
         extra={
             "request": identity,
             "method": scope["method"],
-            "path": scope["path"][:LONGEST_PATH],  # never the query, which may hold a token
+            # Never the query, which may hold a token, nor the key of a feed.
+            "path": FEED.sub(r"\1…", scope["path"])[:LONGEST_PATH],
             "status": status,
             "ms": round(1000 * seconds, 1),
             "token": getattr(token, "id", None),

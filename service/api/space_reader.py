@@ -77,6 +77,7 @@ AMOUNTS: Any = {
     "verified": True,
 }
 MOST_CALIBRATIONS = 64  # that are kept, of a space with its data each
+MOST_IDLE = 2  # processes that wait for something to do, with torch in their memory
 TOO_MUCH = 75  # exit code
 READY = b"ready\n"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
@@ -254,11 +255,12 @@ class SpaceReader:
             process.end()
 
     def _give_back(self, process: _Process, *, spent: bool) -> None:
-        if spent:
-            process.end()
-            return
         with self._guard:
-            self._idle.append(process)
+            kept = not spent and len(self._idle) < MOST_IDLE
+            if kept:
+                self._idle.append(process)
+        if not kept:
+            process.end()
 
 
 @contextmanager

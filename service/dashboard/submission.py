@@ -140,31 +140,35 @@ def new(request: Request, token: Submitter, context: InContext) -> Response:
 
 
 @router.post("/new")
-def submit(request: Request, token: Submitter, context: InContext, form: Form) -> Response:
+async def submit(request: Request, token: Submitter, context: InContext, form: Form) -> Response:
     """Submit what the form holds; what is wrong with it is said above it."""
-    chosen = _chosen(form, token, context)
+    run = context.thread_pools.spaces.run
+    chosen = await run(lambda: _chosen(form, token, context))
     try:
-        made, _ = jobs.begin_search(_asked(chosen), token, context)
+        made, _ = await run(lambda: jobs.begin_search(_asked(chosen), token, context))
     except ValidationError as error:
-        return _form_page(request, token, context, chosen, first_problem(error, mark))
+        problem = first_problem(error, mark)
     except UsageError as error:
-        return _form_page(request, token, context, chosen, error.marked)
+        problem = error.marked
     except ProblemError as error:
         if error.status not in (403, 422):
             raise
-        return _form_page(request, token, context, chosen, error.detail)
-    return RedirectResponse(f"/jobs/{made.id}", status_code=303)
+        problem = error.detail
+    else:
+        return RedirectResponse(f"/jobs/{made.id}", status_code=303)
+    return await run(lambda: _form_page(request, token, context, chosen, problem))
 
 
 @router.post("/new/check")
-def check(token: Submitter, context: InContext, form: Form) -> Response:
+async def check(token: Submitter, context: InContext, form: Form) -> Response:
     """As JSON, what would be said if the form were submitted now, and how many networks remain."""
+    run = context.thread_pools.spaces.run
     problem = field = None
     remaining = 0
     try:
-        chosen = _chosen(form, token, context)
-        remaining = _remaining(chosen, context)
-        context.spaces.search(_asked(chosen), token)
+        chosen = await run(lambda: _chosen(form, token, context))
+        remaining = await run(lambda: _remaining(chosen, context))
+        await run(lambda: context.spaces.search(_asked(chosen), token))
     except ValidationError as error:
         problem = first_problem(error, mark)
         field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None

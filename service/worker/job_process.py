@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -84,11 +85,13 @@ def _recorded(folder: RunFolder, event: Event) -> Iterator[Event]:
 
 
 def end_with_parent() -> None:
-    """End this process when the pipe on its stdin closes."""
+    """End this process when the pipe on its stdin closes, with all that it has started."""
 
     def wait() -> None:
         while os.read(0, 1024):
             pass
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # a program of an evaluator would go on for hours
         os._exit(FAILED)
 
     threading.Thread(target=wait, daemon=True).start()

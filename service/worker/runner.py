@@ -97,6 +97,7 @@ class _Process:
         except subprocess.TimeoutExpired:
             return None
         self._close()
+        self._end_children()
         if code == 0:
             return Outcome(ok=True)
         return Outcome(ok=False, busy=code == BUSY, error=self._error(code))
@@ -107,10 +108,15 @@ class _Process:
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._end_children()
             self._process.wait()
         self._close()
+        self._end_children()
+
+    def _end_children(self) -> None:
+        """End what the process has started and left behind, such as a program of an evaluator."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _close(self) -> None:
         if self._process.stdin is not None:

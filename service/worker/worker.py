@@ -57,8 +57,7 @@ class Worker:
         while not stopping.is_set():
             try:
                 worked = self.work_once(stopping)
-                if not worked:
-                    self._keep_house()
+                self._keep_house()
             except DatabaseAwayError as error:
                 log.warning("waiting for the database", extra={"error": str(error)[:200]})
                 worked = False

@@ -170,7 +170,8 @@ def test_the_error_of_a_job_is_told_in_the_words_of_whoever_looks(
 
 
 def test_every_field_has_a_name_on_pages_and_for_programs() -> None:
-    prepared = {one.name for one in fields(PrepareRequest)}
+    # The service alone says where a table comes from.
+    prepared = {one.name for one in fields(PrepareRequest)} - {"pictures_by_path"}
     assert prepared - DataOptions.model_fields.keys() - {"source"} == COMMAND_ALONE
     assert LABELS.keys() & prepared == prepared - COMMAND_ALONE - {"task"}
     for name, field in JobRequest.model_fields.items():
@@ -248,6 +249,7 @@ def made(folder: Path) -> dict[str, list[str | None]]:
         "nas/executors/retraining/stage.py: parts_text(report.parts)": [parts_text(4)],
         "nas/executors/retraining/stage.py: shortage": [_shortage(run)],
         "nas/stages/base.py: item": of_nodes,
+        "nas/stages/base.py: told": of_nodes,
         "nas/executors/ray_train.py: item.sentence": of_nodes,
         "nas/executors/ray_jobs.py: sentence": of_nodes,
         "nas/stages/telling.py: warning": [Duration((longer,), busy="others worked").warning],

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from service.api.feed import atom
+from service.api.middleware import FEED
 from service.auth import Role
 from tests.support import service_api_cases
 from tests.support.dashboard_cases import browser
@@ -68,6 +69,11 @@ def test_an_address_opens_nothing_else_and_ends_with_its_token(server: Server) -
     assert secret not in address and entries(httpx.get(address)) == {}
     server.store.tokens.revoke(identity)
     problem(httpx.get(address), 404)
+
+
+def test_the_key_in_an_address_is_not_logged() -> None:
+    shown = FEED.sub(r"\1…", "/api/v1/feeds/1a2b/key-of-alice")
+    assert shown == "/api/v1/feeds/1a2b/…" and FEED.sub(r"\1…", "/jobs/feeds") == "/jobs/feeds"
 
 
 @pytest.mark.parametrize("text", ["<b>&", "a\x1b\x00b", "\u202e\ufffe", "😀"])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +23,7 @@ from service.api.files import find_artifact, list_artifacts
 from service.jobs.states import Kind
 from service.settings import Settings, read_settings
 from service.worker import job_process
-from service.worker.runner import _orders
+from service.worker.runner import _orders, _Process
 from tests.support.pipeline_cases import finished_once, logged, tiny
 
 LOCAL = {"executor": "local", "ray_address": None}
@@ -28,6 +32,49 @@ LOCAL = {"executor": "local", "ray_address": None}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return finished_once(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.mark.parametrize("how", ["ended", "stopped", "left alone"])
+def test_what_a_job_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
+    """As a program of an evaluator, which listens to nothing."""
+    script = (
+        "import os, subprocess, sys\n"
+        "from service.worker.job_process import end_with_parent\n"
+        "end_with_parent()\n"
+        "child = subprocess.Popen(['sh', '-c', 'trap \"\" TERM; echo $$ > pid; exec sleep 1000'])\n"
+        "while not os.path.exists('pid') or not open('pid').read(): pass\n"
+        + ("" if how == "ended" else "child.wait()\n")
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    child = _Process(process, tmp_path / "log", ())
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert how == "ended" or process.poll() is None
+    if how == "ended":
+        assert child.wait(60.0) is not None
+    elif how == "stopped":
+        child.stop(0.0)
+    else:
+        child._close()
+        process.wait(60.0)
+    identity = int((tmp_path / "pid").read_text())
+    ended = time.monotonic() + 30
+    while alive(identity) and time.monotonic() < ended:
+        pass
+    assert not alive(identity)
+
+
+def alive(process: int) -> bool:
+    """Whether a process works; one that nobody has looked after does not."""
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text("utf-8")
+    except OSError:
+        return False
 
 
 def trained(run: RunFolder) -> str:
