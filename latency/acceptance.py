@@ -426,7 +426,7 @@ def settle(
         conditions: see there.
     """
     sessions: list[tuple[SessionTimes, list[int]]] = []
-    waited_s, tries = 0.0, 0
+    waited_s, tries, given_back = 0.0, 0, 0
     while tries < conditions.most_with_unit:
         so_far = _judged(sessions, count, conditions)
         open_calls = [i for i, one in enumerate(so_far.calls) if one.doubt]
@@ -438,9 +438,11 @@ def settle(
             conditions.pause(UNIT_SPACING_S)
         left = conditions.patience_s - waited_s
         if sessions and so_far.reference.readings[-1].disturbed and left > 0:
-            # What disturbed it may last. As long as there is patience it costs no try.
+            # What disturbed it may last. As long as there is patience it costs no try, unless
+            # sessions are disturbed again and again on a machine that is quiet before each.
             waited_s += conditions.wait(left, conditions.threads, conditions.cores)
-            tries -= 1
+            if given_back < conditions.most:
+                tries, given_back = tries - 1, given_back + 1
         sessions.append((time_some(open_calls), open_calls))
         tries += 1
     return replace(_judged(sessions, count, conditions), waited_s=waited_s)

@@ -19,7 +19,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorSettings
+from nas.executors.asking import check_named
+from nas.executors.base import EVALUATION_TIMEOUT_S, ExecutorKind, ExecutorSettings
 from nas.request.fields import first_problem
 from nas.request.resolve import external_spec
 from nas.request.spec import SearchRequest
@@ -41,6 +42,9 @@ def search(
     objectives: Sequence[str],
     *,
     out: str | Path | None = None,
+    executor: ExecutorKind = "local",
+    ray_address: str | None = None,
+    workers: int | None = None,
     evaluation_timeout_s: float = EVALUATION_TIMEOUT_S,
     **asked: Any,
 ) -> Front:
@@ -54,6 +58,10 @@ def search(
             `nas.run.evaluators.opening`.
         objectives: ``quality`` and costs that the evaluator tells.
         out: the run folder; ``runs/SPACE-DIGEST`` if not given.
+        executor: ``local`` to ask in this process, ``ray`` to ask side by side, for which the
+            evaluator is given by its name.
+        ray_address: see `nas.executors.base.ExecutorSettings`.
+        workers: of Ray, at most.
         evaluation_timeout_s: seconds after which an evaluation is given up.
         asked: other fields of `nas.request.spec.SearchRequest`, such as ``limits``, ``preset``,
             ``searcher``, ``seed`` and ``settings``.
@@ -73,10 +81,12 @@ def search(
         name, known = f"{type(evaluator).__module__}:{type(evaluator).__qualname__}", evaluator
     values: Mapping[str, Any] = {**asked, "objectives": tuple(objectives), "evaluator": name}
     spec = external_spec(_request(values), genes, name)
+    where = ExecutorSettings(executor, ray_address, workers=workers, timeout_s=evaluation_timeout_s)
+    check_named(known, where)
     path = RUNS / f"{genes.name}-{spec.digest[:8]}" if out is None else Path(out)
     folder = RunFolder.create(path, spec)
     use_threads(spec.budget.threads)
-    for _ in run_search(folder, ExecutorSettings(timeout_s=evaluation_timeout_s), evaluator=known):
+    for _ in run_search(folder, where, evaluator=known):
         pass
     return read_front(folder)
 

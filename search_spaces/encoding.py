@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.space import KV_GENES, LAYER_GENES, MEMORY_GENE, SearchSpace, Slot
 
+MOST_MULTIPLIED = 64  # columns of genes of one's own that are multiplied with each other
+ItemT = TypeVar("ItemT")
 Vector = NDArray[np.float64]
 Column = tuple[str, Vector]
 
@@ -57,7 +60,8 @@ def feature_names(space: GenotypeSpace) -> list[str]:
     ``dropout``, ``norm=rms``                      a gene of one's own; 0 where it is not there
     ``ratio.2``, ``norm.2=rms``                    in layer 2
     ``sum.ratio``, ``count.norm=rms``              over the layers that are there
-    ``embed_dim*sum.ratio`` …                      products of two sizes, counts and sums
+    ``embed_dim*sum.ratio`` …                      products of two sizes, counts and sums, where
+                                                   these are at most `MOST_MULTIPLIED`
     ============================================  ==============================================
     """
     return list(_names(space))
@@ -114,9 +118,10 @@ def _terms(
     names: Sequence[str], sizes: Sequence[str], sums: Sequence[str], squares: Sequence[str]
 ) -> Iterator[tuple[int, ...]]:
     place = {name: number for number, name in enumerate(names)}
-    pairs = [*combinations(sizes, 2), *((name, name) for name in squares)]
-    factors = [(), *((name,) for name in sizes), *pairs]
-    for factor in [*factors[1:], *((name, *factor) for name in sums for factor in factors)]:
+    pairs = [*combinations(_few(sizes), 2), *((name, name) for name in _few(squares))]
+    factors = [(), *((name,) for name in _few(sizes)), *pairs]
+    alone = [(name,) for name in sizes] + pairs
+    for factor in [*alone, *((name, *factor) for name in sums for factor in factors)]:
         yield tuple(place[name] for name in factor)
 
 
@@ -296,10 +301,15 @@ def _gene_columns(
             whole.append((f"{'count' if choice else 'sum'}.{name}", values_NL.sum(axis=1)))
     products = [
         (f"{one}*{other}", values * others)
-        for (one, values), (other, others) in combinations(whole, 2)
+        for (one, values), (other, others) in combinations(_few(whole), 2)
         if one.partition("=")[0] != other.partition("=")[0]
     ]
     return whole, products, layers
+
+
+def _few(columns: Sequence[ItemT]) -> Sequence[ItemT]:
+    """The columns whose products are columns too: of very many there would be too many."""
+    return columns if len(columns) <= MOST_MULTIPLIED else []
 
 
 def _gene_values(

@@ -342,8 +342,7 @@ class GeneSpace(GenotypeSpace):
                 mask[:, columns] &= deep & mask[:, count, None]
             for name, wanted in gene.when.items():
                 decider = self.gene(name)
-                number = len(columns) if decider.per_layer else 1
-                decides = list(self.columns[name])[:number]
+                decides = list(self.columns[name])  # of the same layers, or of the network
                 good = np.isin(decider.choices, wanted)
                 mask[:, columns] &= good[genotypes[:, decides]] & mask[:, decides]
         return mask
@@ -504,13 +503,13 @@ def dump_genes(space: GeneSpace) -> str:
     Raises:
         UsageError: for a gene without an order whose choices are not texts, which TOML cannot tell.
     """
-    lines = ["[space]", f"name = {json.dumps(space.name)}"]
+    lines = ["[space]", f"name = {_toml(space.name)}"]
     if space.description:
-        lines.append(f"description = {json.dumps(space.description)}")
+        lines.append(f"description = {_toml(space.description)}")
     for gene in space.genes:
         lines += ["", f"[genes.{_key(gene.name)}]", f"{_kind(gene)} = {_list(gene.choices)}"]
         if gene.per_layer is not None:
-            lines.append(f"per_layer = {json.dumps(gene.per_layer)}")
+            lines.append(f"per_layer = {_toml(gene.per_layer)}")
         if gene.when:
             parts = [f"{_key(name)} = {_list(gene.when[name])}" for name in gene.when]
             lines.append(f"when = {{ {', '.join(parts)} }}")
@@ -518,11 +517,16 @@ def dump_genes(space: GeneSpace) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _list(values: Sequence[Value]) -> str:
-    return json.dumps(list(values))
+    return _toml(list(values))
+
+
+def _toml(value: str | list[Value]) -> str:
+    """A text or list as JSON that TOML reads: it knows no halves of characters, and no DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _kind(gene: Gene) -> str:

@@ -198,7 +198,7 @@ _PLACE: Mapping[str, tuple[Any, Any]] = {
     ),
     "cpus_per_worker": _place(
         *(int, None, "--cpus-per-worker", "N"),
-        "as many as the run has threads; 1 beside a GPU",
+        "as many as the run has threads; 1 beside a GPU or with --evaluator",
         "CPUs reserved for each worker of --executor ray.",
     ),
     "workers": _place(
@@ -214,7 +214,8 @@ _SEARCHING: Mapping[str, tuple[Any, Any]] = {
     ),
     "evaluation_timeout": _place(
         *(float, EVALUATION_TIMEOUT_S, "--evaluation-timeout", "SECONDS", True),
-        "Give the evaluation of a network up after that long; tried twice, it counts as failed.",
+        "Give the evaluation of a network up after that long; it counts as failed, without "
+        "--evaluator when it was tried twice.",
     ),
 }
 # Where one network is trained, and where a search is worked on.

@@ -7,15 +7,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 
 from nas.executors.attempts import sentence, time_limit
-from nas.executors.base import Failure, Outcome
+from nas.executors.base import ExecutorSettings, Failure, Outcome
 from nas.objectives import QUALITY
-from nas.run.evaluators import Answer, Evaluator, observe
+from nas.run.evaluators import Answer, Evaluator, Question, observe
 from search_spaces.errors import UsageError
-from search_spaces.genotypes import Network
+from search_spaces.wording import mark
 
 # Two tellings of the same cost may differ by so much of it: by rounding.
 SAME = 1e-6
 STD = f"{QUALITY}_std"
+
+
+def check_named(evaluator: Evaluator | None, where: ExecutorSettings) -> None:
+    """Refuse an evaluator at hand where other processes would have to ask it.
+
+    Raises:
+        UsageError: saying so.
+    """
+    if evaluator is not None and where.kind != "local":
+        raise UsageError(
+            f"{mark('executor')} {where.kind} asks an evaluator that has a name, such as "
+            "package.module:Name; one that is at hand is asked in this process"
+        )
 
 
 def batch_of(evaluator: Evaluator) -> int:
@@ -31,18 +44,13 @@ def batch_of(evaluator: Evaluator) -> int:
 
 
 def asked(
-    evaluator: Evaluator,
-    networks: Sequence[Network],
-    costs: Sequence[Mapping[str, float]],
-    wanted: Sequence[str],
-    timeout_s: float,
+    evaluator: Evaluator, questions: Sequence[Question], wanted: Sequence[str], timeout_s: float
 ) -> Iterator[list[Outcome]]:
     """What networks are worth, in their order.
 
     Args:
         evaluator: who tells.
-        networks: to ask for.
-        costs: of each network, those that are known already.
+        questions: what to ask.
         wanted: names of the costs that have to be known of each.
         timeout_s: for each network.
 
@@ -50,34 +58,25 @@ def asked(
         The outcomes of the networks that were asked for together.
     """
     size = batch_of(evaluator)
-    for start in range(0, len(networks), size):
-        part = slice(start, start + size)
-        yield _in_time(evaluator, networks[part], costs[part], wanted, timeout_s)
+    for start in range(0, len(questions), size):
+        yield _in_time(evaluator, questions[start : start + size], wanted, timeout_s)
 
 
 def _in_time(
-    evaluator: Evaluator,
-    networks: Sequence[Network],
-    costs: Sequence[Mapping[str, float]],
-    wanted: Sequence[str],
-    timeout_s: float,
+    evaluator: Evaluator, questions: Sequence[Question], wanted: Sequence[str], timeout_s: float
 ) -> list[Outcome]:
     """What each is worth; where several take too long, each is asked for alone."""
     try:
-        with time_limit(timeout_s * len(networks)):
-            return told(evaluator, networks, costs, wanted)
+        with time_limit(timeout_s * len(questions)):
+            return told(evaluator, questions, wanted)
     except TimeoutError as error:
-        if len(networks) == 1:
+        if len(questions) == 1:
             return [Failure("timeout", sentence(error), 1)]
-    pairs = zip(networks, costs, strict=True)
-    return [_in_time(evaluator, [n], [known], wanted, timeout_s)[0] for n, known in pairs]
+    return [_in_time(evaluator, [one], wanted, timeout_s)[0] for one in questions]
 
 
 def told(
-    evaluator: Evaluator,
-    networks: Sequence[Network],
-    costs: Sequence[Mapping[str, float]],
-    wanted: Sequence[str],
+    evaluator: Evaluator, questions: Sequence[Question], wanted: Sequence[str]
 ) -> list[Outcome]:
     """What networks are worth that are asked for together, however long it takes; see `asked`.
 
@@ -85,9 +84,9 @@ def told(
         TimeoutError: when the evaluator raises it, or whoever limits its time.
     """
     with redirect_stdout(sys.stderr):  # what an evaluator prints is no part of what a command does
-        answers = observe(evaluator, [network.to_json() for network in networks])
-    pairs = zip(answers, costs, strict=True)
-    return [_outcome(answer, known, wanted) for answer, known in pairs]
+        answers = observe(evaluator, [one.network for one in questions])
+    pairs = zip(answers, questions, strict=True)
+    return [_outcome(answer, one.costs, wanted) for answer, one in pairs]
 
 
 def _outcome(answer: Answer, known: Mapping[str, float], wanted: Sequence[str]) -> Outcome:

@@ -6,16 +6,16 @@ for, and each is computed with the run's own number of threads. So a run may be 
 executor and resumed by another.
 
 A network that cannot be evaluated is no reason to end a search. It is tried `TRIES` times and then
-comes back as a `Failure`, which says why.
+comes back as a `Failure`, which says why. What an evaluator of others says of it counts at once.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, get_args
 
 from search_spaces.errors import UsageError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nas.objectives.latency_limits import ConfirmedLatency, Timed
     from nas.profiling.device_profile import DeviceProfile
     from nas.request.spec import SearchSpec
-    from nas.run.evaluators import Evaluator
+    from nas.run.evaluators import Evaluator, Question
     from nas.run.events import Event, Note
     from nas.run.opened import OpenedRun
     from search_spaces.architecture import Architecture
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from supernet.inheritance.local import LocalReport
     from supernet.training.loop import EpochReport
 
+ToldT = TypeVar("ToldT")
 ExecutorKind = Literal["local", "ray"]
 FailureKind = Literal["error", "memory", "timeout", "worker died", "not finite"]
 
@@ -58,7 +59,8 @@ class ExecutorSettings:
         ray_address: ``auto`` for the cluster this machine belongs to, ``HOST:PORT`` of a cluster's
             head, or None for a Ray of its own on this machine, which ends with the run.
         cpus_per_worker: CPUs that are reserved for a worker; None for as many as the run has
-            threads, or 1 for a worker with a GPU. Threads are those of the run in any case.
+            threads, or 1 for a worker with a GPU or an evaluator. Threads are those of the run in
+            any case, but of an evaluator as many as its worker's CPUs.
         workers: most workers at once; None for as many as the cluster has room for.
         timeout_s: seconds after which an evaluation is given up.
         train_workers: processes that train the supernet together; None for as many as `workers`.
@@ -139,6 +141,10 @@ class Failure:
 Outcome = Mapping[str, float] | Failure
 
 
+# The place of a network among those asked for, and its outcome.
+Answered = tuple[int, Outcome]
+
+
 class Source(Protocol):
     """What an executor has to know of a run to evaluate its networks; an `OpenedRun` is one."""
 
@@ -167,8 +173,8 @@ class ExternalSource(Source, Protocol):
     def evaluator(self) -> Evaluator | None:
         """The evaluator, in this process."""
 
-    def offered_costs(self, networks: Sequence[Network]) -> list[dict[str, float]]:
-        """The costs of each network that it tells without evaluating."""
+    def questions(self, networks: Sequence[Network]) -> list[Question]:
+        """What it is asked of networks, with the costs that it tells without evaluating."""
 
 
 class Meter(Protocol):
@@ -222,15 +228,15 @@ class Executor(ABC):
     @abstractmethod
     def ask(
         self, source: ExternalSource, networks: Sequence[Network]
-    ) -> Iterator[list[Outcome] | str]:
-        """Ask the run's evaluator for networks, each once.
+    ) -> Iterator[list[Answered] | str]:
+        """Ask the run's evaluator for networks.
 
         Args:
             source: the run, the same at every call.
             networks: any number, all different.
 
         Yields:
-            Outcomes in the order of the networks, those together that became known together; and
+            Outcomes as soon as they are known, those together that became known together; and
             sentences as `evaluate` does.
 
         Raises:
@@ -340,6 +346,23 @@ class Executor(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def in_order(items: Iterable[Answered | ToldT]) -> Iterator[Outcome | ToldT]:
+    """Outcomes in the order of their places, each as soon as those before it are known.
+
+    What is no outcome is given on when it comes.
+    """
+    known: dict[int, Outcome] = {}
+    place = 0
+    for item in items:
+        if not isinstance(item, tuple):
+            yield item
+            continue
+        known[item[0]] = item[1]
+        while place in known:
+            yield known.pop(place)
+            place += 1
 
 
 def judged(values: Mapping[str, float]) -> Outcome:

@@ -16,6 +16,7 @@ from nas.executors.attempts import (
 )
 from nas.executors.base import (
     TRIES,
+    Answered,
     Executor,
     ExecutorSettings,
     ExternalSource,
@@ -64,12 +65,15 @@ class LocalExecutor(Executor):
         except EvaluationTimeoutError as error:  # it came when the attempt had just ended
             return Failure("timeout", sentence(error), tries)
 
-    def ask(self, source: ExternalSource, networks: Sequence[Network]) -> Iterator[list[Outcome]]:
+    def ask(self, source: ExternalSource, networks: Sequence[Network]) -> Iterator[list[Answered]]:
         """See `Executor.ask`: as many at once as the evaluator takes."""
         evaluator, wanted = source.evaluator, source.spec.costs
         assert evaluator is not None
-        costs = source.offered_costs(networks)
-        yield from asked(evaluator, networks, costs, wanted, self.settings.timeout_s)
+        place = 0
+        questions = source.questions(networks)
+        for outcomes in asked(evaluator, questions, wanted, self.settings.timeout_s):
+            yield list(enumerate(outcomes, place))
+            place += len(outcomes)
 
     def train(self, run: OpenedRun) -> Iterator[EpochReport]:
         """See `Executor.train`."""

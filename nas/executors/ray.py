@@ -6,27 +6,31 @@ import itertools
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 import torch
 
 from latency.turns import waiting
+from nas.executors.attempts import final
 from nas.executors.base import (
-    TRIES,
+    Answered,
     Executor,
     ExecutorSettings,
     ExternalSource,
+    Failure,
     Meter,
     Outcome,
     Source,
+    in_order,
 )
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
 from nas.executors.ray_device import Device, RayMeter
 from nas.executors.ray_jobs import JobRoom
 from nas.executors.ray_nodes import Nodes
-from nas.executors.ray_pool import Pool
+from nas.executors.ray_pool import Asked, Pool
 from nas.executors.ray_worker import AskingWorker, EvaluationWorker, WorkOrder
 from nas.run.evaluator import use_threads
 from nas.run.folder import RunFolder
@@ -49,6 +53,8 @@ ItemT = TypeVar("ItemT")
 
 # Where measurements and locks are kept, if the user names a place.
 PASSED_ON = ("NAS_CACHE_DIR", "NAS_LOCK_DIR")
+# So much longer than it may take an evaluator is waited for before its worker is ended.
+GRACE_S = 2.0
 
 
 class RayExecutor(Executor):
@@ -73,11 +79,11 @@ class RayExecutor(Executor):
     ) -> None:
         super().__init__(settings)
         self._folder, self._spec = folder, folder.spec
-        asks = self._spec.evaluator is not None
-        self._worker: type[Any] = worker or (AskingWorker if asks else EvaluationWorker)
-        self._tries = 1 if asks else TRIES
+        self._asks = self._spec.evaluator is not None
+        self._worker: type[Any] = worker or (AskingWorker if self._asks else EvaluationWorker)
         use_threads(self._spec)
-        threads = torch.get_num_threads() if self._spec.device == "cpu" and not asks else 1
+        alone = self._asks or self._spec.device != "cpu"
+        threads = 1 if alone else torch.get_num_threads()
         self.cpus_per_worker = settings.cpus_per_worker or threads
         self.cluster = RayCluster(settings, self.cpus_per_worker * (settings.workers or 1))
         self._board = Board(folder.path)
@@ -91,49 +97,43 @@ class RayExecutor(Executor):
 
     def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome | str]:
         """See `Executor.evaluate`."""
-        yield from self._outcomes(source, networks)
+        yield from in_order(self._answers(source, networks))
 
     def ask(
         self, source: ExternalSource, networks: Sequence[Network]
-    ) -> Iterator[list[Outcome] | str]:
+    ) -> Iterator[list[Answered] | str]:
         """See `Executor.ask`: each worker asks an evaluator of its own for one after the other."""
-        for item in self._outcomes(source, networks):
+        for item in self._answers(source, source.questions(networks)):
             yield item if isinstance(item, str) else [item]
 
-    def _outcomes(self, source: Source, networks: Sequence[Network]) -> Iterator[Outcome | str]:
+    def _answers(self, source: Source, networks: Sequence[Asked]) -> Iterator[Answered | str]:
         if not networks:
             return
         self._device.release()
         self.cluster.connect()
         pool = self._pool = self._pool or self._new_pool(source)
-        done: dict[int, Outcome] = {}
-        next_one = 0
-        for item in _others_work(pool.run(networks, self.width)):
-            if isinstance(item, str):
-                yield item
-                continue
-            done[item[0]] = item[1]
-            while next_one in done:
-                yield done.pop(next_one)
-                next_one += 1
+        yield from _others_work(pool.run(networks, self.width))
 
     def _new_pool(self, source: Source) -> Pool:
         worker = ray.remote(self._worker).options(
             num_cpus=self.cpus_per_worker, num_gpus=self._gpus, max_restarts=0
         )
+        given = (os.getcwd(), self.settings.timeout_s) if self._asks else ()
         order = ray.put(self._order(source.data_digest))
         self._weights = ray.put(source.weights())
 
         def start() -> tuple[Any, Any]:
-            actor: Any = worker.remote()
+            actor: Any = worker.remote(*given)
             return actor, actor.prepare.remote(order, self._weights)
 
-        return Pool(start, self._board, self.settings.timeout_s, self._nodes, self._tries)
+        pool = partial(Pool, start, self._board, self.settings.timeout_s, self._nodes)
+        return pool(answered, GRACE_S) if self._asks else pool(final)
 
     def _order(self, data_digest: str = "") -> WorkOrder:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         spec = self._spec.model_dump(mode="json")
-        return WorkOrder(spec, data_digest, torch.get_num_threads(), environment, os.getcwd())
+        threads = self.cpus_per_worker if self._asks else torch.get_num_threads()
+        return WorkOrder(spec, data_digest, threads, environment)
 
     @property
     def width(self) -> int:
@@ -243,6 +243,14 @@ class RayExecutor(Executor):
         finally:
             self.cluster.close()
             self._board.clear()
+
+
+def answered(outcome: Outcome) -> bool:
+    """Whether an evaluator has told something, be it why it cannot: it is not asked again.
+
+    A process that ended, or for which memory did not suffice, may have done so for others' sake.
+    """
+    return not (isinstance(outcome, Failure) and outcome.kind in ("worker died", "memory"))
 
 
 def _others_work(items: Generator[ItemT, None, None]) -> Iterator[ItemT]:

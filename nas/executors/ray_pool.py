@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import (
@@ -22,16 +22,26 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from nas.executors.attempts import final, sentence
-from nas.executors.base import Failure, FailureKind, Outcome
+from nas.executors.attempts import sentence
+from nas.executors.base import TRIES, Answered, Failure, FailureKind, Outcome
 from nas.executors.board import Board
 from nas.executors.ray_nodes import LOOK_EVERY_S, Nodes
 from nas.executors.ray_worker import Answer, Place
 from search_spaces.errors import ExecutorError, NasError
-from search_spaces.genotypes import Network
 
 # Workers lost without an answer in between, for no fault of a network, before a run gives up.
 MOST_LOST = 20
+
+
+class Asked(Protocol):
+    """A network, or what is asked about one."""
+
+    @property
+    def id(self) -> str:
+        """Of the network."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a worker is sent."""
 
 
 @dataclass(eq=False)
@@ -39,7 +49,7 @@ class _Job:
     """A network that is to be evaluated: its place among those asked for, and tries so far."""
 
     index: int
-    network: Network
+    network: Asked
     tries: int = 0
 
 
@@ -51,12 +61,14 @@ class _Slot:
         job: what it works on; None while it starts, or has nothing to do.
         call: the answer that is waited for; None when it has nothing to do.
         since: monotonic seconds when that call was made.
+        there: a call that is answered as soon as there is a process.
     """
 
     name: str
     actor: Any
     call: Any
     since: float
+    there: Any
     job: _Job | None = None
     node: str = ""
     host: str = ""
@@ -70,7 +82,8 @@ class Pool:
         board: is told what workers do.
         timeout_s: of an evaluation.
         nodes: where workers can be.
-        tries: of a network, before it counts as failed.
+        final: whether trying again would be of no use.
+        grace_s: so much longer than `timeout_s` a worker is waited for that limits its time itself.
     """
 
     def __init__(
@@ -79,17 +92,16 @@ class Pool:
         board: Board,
         timeout_s: float,
         nodes: Nodes,
-        tries: int,
+        final: Callable[[Outcome], bool],
+        grace_s: float = 0.0,
     ) -> None:
         self._start, self._board, self._timeout_s = start, board, timeout_s
-        self._nodes, self._tries = nodes, tries
+        self._nodes, self._final, self._grace_s = nodes, final, grace_s
         self._slots: list[_Slot] = []
         self._lost = 0
         self._said: list[str] = []
 
-    def run(
-        self, networks: Sequence[Network], size: int
-    ) -> Generator[tuple[int, Outcome] | str, None, None]:
+    def run(self, networks: Sequence[Asked], size: int) -> Generator[Answered | str, None, None]:
         """Evaluate networks on up to `size` workers.
 
         Yields:
@@ -132,7 +144,7 @@ class Pool:
     def _new(self, name: str) -> _Slot:
         actor, call = self._start()
         self._board.change(name, doing="starting", network=None, host="", pid=0)
-        return _Slot(name, actor, call, time.monotonic())
+        return _Slot(name, actor, call, time.monotonic(), actor.__ray_ready__.remote())
 
     def _drop(self, slots: Sequence[_Slot]) -> None:
         dropped = list(slots)
@@ -174,16 +186,24 @@ class Pool:
                 continue
             job = slot.job
             outcome = self._outcome(slot)
-            if outcome is None or (not final(outcome) and job.tries < self._tries):
+            if outcome is None or self._again(job, outcome):
                 todo.appendleft(job)
             else:
                 yield job, outcome
         yield from self._overdue(todo)
-        starting = all(slot.job is None and slot.call is not None for slot in self._slots)
-        self._said += self._nodes.told(waits=starting)
+        starting = [slot.there for slot in self._slots if slot.job is None and slot.call]
+        waits = len(starting) == len(self._slots) and not ray.wait(starting, timeout=0)[0]
+        self._said += self._nodes.told(waits)
+
+    def _again(self, job: _Job, outcome: Outcome) -> bool:
+        return not self._final(outcome) and job.tries < TRIES
+
+    @property
+    def _longest_s(self) -> float:
+        return self._timeout_s + self._grace_s
 
     def _patience(self) -> float:
-        ends = [slot.since + self._timeout_s for slot in self._slots if slot.job is not None]
+        ends = [slot.since + self._longest_s for slot in self._slots if slot.job is not None]
         return max(0.0, min(LOOK_EVERY_S, min(ends, default=1e9) - time.monotonic()))
 
     def _started(self, slot: _Slot) -> None:
@@ -253,12 +273,12 @@ class Pool:
         """End workers that take too long."""
         now = time.monotonic()
         for slot in [one for one in self._slots if one.job is not None]:
-            if now - slot.since < self._timeout_s:
+            if now - slot.since < self._longest_s:
                 continue
             job = slot.job
             assert job is not None
             outcome = self._lost_with(slot, "timeout", f"it took longer than {self._timeout_s:g} s")
-            if job.tries < self._tries:
+            if self._again(job, outcome):
                 todo.appendleft(job)
             else:
                 yield job, outcome

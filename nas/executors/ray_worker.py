@@ -22,7 +22,7 @@ from latency.timings import TimingHeader
 from latency.turns import computing
 from latency.workload import Mode
 from nas.executors.asking import told
-from nas.executors.attempts import attempt, sentence
+from nas.executors.attempts import attempt, sentence, time_limit
 from nas.executors.base import Failure, Outcome
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
@@ -31,7 +31,7 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.evaluator import Evaluator, open_evaluator
-from nas.run.evaluators.offered import OfferedCosts
+from nas.run.evaluators import Question
 from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
@@ -48,14 +48,12 @@ class WorkOrder:
         data_digest: of the data that the run began with.
         threads: of torch, as in the process that works on the run.
         environment: variables that are set before anything is loaded.
-        folder: where the command was given.
     """
 
     spec: Mapping[str, Any]
     data_digest: str
     threads: int
     environment: Mapping[str, str]
-    folder: str
 
     def open(self) -> SearchSpec:
         """Set this process up; the request."""
@@ -119,10 +117,17 @@ class EvaluationWorker:
 class AskingWorker:
     """Holds the evaluator that knows the networks, and asks it for one after the other.
 
-    It works in the folder where the command was given, as in one process.
+    It works in the folder where the command was given, as in one process. What takes too long is
+    stopped here, so that a command which an evaluator has started ends as well; only a call that
+    does not listen is ended from outside, with the worker.
+
+    Args:
+        folder: where the command was given.
+        timeout_s: of opening the evaluator, and of an evaluation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str, timeout_s: float) -> None:
+        self._folder, self._timeout_s = folder, timeout_s
         self._lines = _Lines()
 
     def prepare(self, order: WorkOrder, weights: None) -> Place:
@@ -135,32 +140,33 @@ class AskingWorker:
         del weights
         started = time.perf_counter()
         spec = order.open()
-        assert spec.evaluator is not None and isinstance(spec.domain, GeneSpace)
+        name, space = spec.evaluator, spec.domain
+        assert name is not None and isinstance(space, GeneSpace)
         try:
-            os.chdir(order.folder)
+            os.chdir(self._folder)
         except OSError as error:
             raise DataError(
-                f"{platform.node()} has no folder {order.folder}, where the evaluator works "
-                f"({error.strerror}): start the search in a folder that all machines see"
+                f"{platform.node()} has no folder {self._folder}, where the evaluator works "
+                f"({error.strerror}): work on the run in a folder that all machines see"
             ) from error
-        self._space, self._wanted = spec.domain, spec.costs
-        self._evaluator = EvaluatorName.read(spec.evaluator).open(self._space, self._wanted)
+        self._wanted = spec.costs
+        with time_limit(self._timeout_s):
+            self._evaluator = EvaluatorName.read(name).open(space, self._wanted)
         if str(getattr(self._evaluator, "digest", None)) != order.data_digest:
             raise DataError(
-                f"the evaluator {spec.evaluator} on {platform.node()} is not that of the machine "
+                f"the evaluator {name} on {platform.node()} is not that of the machine "
                 "that works on the run: its digest is another one; copy it there"
             )
-        self._offered = OfferedCosts(self._evaluator, self._space, self._wanted)
         return _place(time.perf_counter() - started)
 
-    def evaluate(self, network: Mapping[str, Any], tries: int) -> Answer:
-        """Ask for a network, given in its JSON form."""
+    def evaluate(self, question: Mapping[str, Any], tries: int) -> Answer:
+        """Ask for a network, see `Question`."""
         started = time.perf_counter()
-        one = self._space.network(network)
+        one = Question("", **question)
         try:
-            (known,) = self._offered.each([one])
-            (outcome,) = told(self._evaluator, [one], [known], self._wanted)
-        except TimeoutError as error:  # the evaluator's own
+            with time_limit(self._timeout_s):
+                (outcome,) = told(self._evaluator, [one], self._wanted)
+        except TimeoutError as error:
             outcome = Failure("timeout", sentence(error), tries)
         return Answer(outcome, time.perf_counter() - started, self._lines.take())
 

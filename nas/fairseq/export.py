@@ -29,7 +29,6 @@ class FairseqExport(ExportFormat):
     name = "fairseq"
     tolerance = 1e-5
     reference_file = "check.pt"
-    requires = ()  # fairseq reads checkpoints of torch
 
     def problem(self, blueprint: Blueprint) -> str | None:
         """See `ExportFormat.problem`."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.objectives import MORE_IS_BETTER, OBJECTIVES, SCORES, Quality, QualityMetric
+from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITY, SCORES, Quality, QualityMetric
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.wording import mark
@@ -103,9 +103,9 @@ class Pick:
         """
         for condition in self.conditions:
             one = OBJECTIVES.get(condition.name)
-            if one is not None and (one.timed or one.rate_of) and one.name not in asked:
+            if one is not None and one.name not in (QUALITY, *asked) and not one.whole:
                 raise UsageError(
-                    f"{mark('pick')} asks for {condition}, and this search times nothing for that: "
+                    f"{mark('pick')} asks for {condition}, which this search does not measure: "
                     f"add {one.name} to {mark('objectives')}"
                 )
             if condition.name == "valid_loss" and quality == "loss":

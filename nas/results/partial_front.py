@@ -82,6 +82,8 @@ def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tupl
     points = points_of(entries, found.objectives)
     origin = min(0.0, points[:, 0].min()) if found.front is None else found.front.origin
     points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
+    flat = corner == 0  # nothing is known yet between a value and the worst of it
+    corner[flat], points[:, flat] = 1.0, 1.0
     points = points / corner
     ones, last, best, volume = np.ones(points.shape[1]), 0, points[:0], 0.0
     most = 1.0 if found.front is None else found.front.hypervolume

@@ -175,7 +175,7 @@ def is_locked(path: Path) -> bool:
     if not (path / LOCK_FILE).exists():
         return False
     try:
-        with locked(path):
+        with locked(path, wait_s=0):
             return False
     except RunConflictError:
         return True

@@ -10,7 +10,9 @@ from nas.request.spec import Start
 from nas.run.prepared_texts import prepared_texts_dir, texts_lock
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
-from supernet.data.manifest import FILE_NAME
+from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE
+from supernet.data.manifest import FILE_NAME, read_manifest
+from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
 from supernet.data.prepare.splits import is_text
 from supernet.data.text_files import Report
@@ -54,6 +56,28 @@ def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
     found = TextFolder.read(path, read_checkpoint(begun.start.folder))
     with file_lock(texts_lock(found.name)):
         return found.prepare(prepared_texts_dir(), report)
+
+
+def check_tokenizer(data: Path, start: Start) -> None:
+    """See that texts were prepared with the tokenizer of the checkpoint that a search begins with.
+
+    Data without a manifest, and checkpoints without a tokenizer, have nothing to compare.
+
+    Raises:
+        DataError: when they were prepared with another, whose tokens mean other things.
+    """
+    folder = Path(start.folder)
+    if not (data / FILE_NAME).is_file() or not (folder / TOKENIZER_FILE).is_file():
+        return
+    manifest = read_manifest(data)
+    if manifest.tokenizer is None:
+        return
+    read = {one.sha256 for one in manifest.inputs if one.role == "tokenizer"}
+    if input_file(read_folder(folder)).sha256 not in read:
+        raise DataError(
+            f"{data} was prepared with another tokenizer than that of the checkpoint in {folder}: "
+            f"prepare it anew with nas data prepare --tokenizer {folder}"
+        )
 
 
 def open_checkpoint(start: Start) -> Checkpoint:

@@ -38,6 +38,9 @@ from search_spaces.files import append_lines, read_lines, write_atomically
 from search_spaces.json_text import UNREADABLE, finite_number, parse_json
 from search_spaces.wording import RESUME, mark
 
+# So long whoever takes a run waits for one who may only be looking whether it is held.
+LOOKING_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
@@ -255,6 +258,11 @@ class RunFolder:
         lines = (json.dumps(value, allow_nan=False) for value in values)
         append_lines(self.path / name, lines)
 
+    def write_journal(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a journal, in full or not at all."""
+        lines = (json.dumps(value, allow_nan=False) + "\n" for value in values)
+        write_atomically(self.path / name, "".join(lines))
+
     def read_journal(self, name: str) -> list[Any]:
         """All whole lines of a journal.
 
@@ -302,15 +310,19 @@ class RunFolder:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait_s: float = LOOKING_S) -> Iterator[None]:
     """Hold a run's folder for this process, whatever is in it.
+
+    Args:
+        path: of the run.
+        wait_s: seconds to wait for another process, which may only be looking whether it is held.
 
     Raises:
         RunConflictError: when another process works on it.
     """
     lock = FileLock(path / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait_s)
     except Timeout as error:
         raise RunConflictError(
             f"another process is working on {path}; wait for it, or follow it with nas show {path}"

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from latency.timings import read_timings
 from nas.executors.asking import batch_of
 from nas.executors.attempts import time_limit
-from nas.executors.base import Executor, Meter, Outcome
+from nas.executors.base import Answered, Executor, Meter, Outcome, in_order
 from nas.executors.local import LocalExecutor
 from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.results.failures import FAILED, failed
-from nas.run.evaluators import Evaluator
+from nas.run.evaluators import Evaluator, Question
 from nas.run.evaluators.offered import OfferedCosts
 from nas.run.evaluators.opening import EvaluatorName
 from nas.run.events import Note
@@ -88,10 +88,10 @@ class Run(OpenedRun):
         which was let through is kept by a network that is observed.
         """
         rows = sample_distinct(self.domain, self.rng(OBSERVE), self.spec.budget.observations)
-        return distinct(np.concatenate([self._ends, rows]))[: len(rows)]
+        return distinct(np.concatenate([self.ends, rows]))[: len(rows)]
 
     @property
-    def _ends(self) -> Genotypes:
+    def ends(self) -> Genotypes:
         """The checkpoint itself first, where there is one."""
         ends = [self.checkpoint_rows, largest(self.domain), smallest(self.domain)]
         if self.spec.limits and self.spec.evaluator is None:
@@ -124,7 +124,7 @@ class Run(OpenedRun):
         if self.checkpoint is not None:
             beside = neighbours(self.space, rows[0], "attention")
             drawn = self.rng(BESIDE).permutation(len(beside))[: first // 2]
-            rows = distinct(np.concatenate([self._ends, beside[drawn], rows]))
+            rows = distinct(np.concatenate([self.ends, beside[drawn], rows]))
         return rows[:first]
 
     @cached_property
@@ -320,23 +320,41 @@ class Run(OpenedRun):
 
     def outcomes(self, stage: str, networks: Sequence[Network]) -> Iterator[Outcome | Note]:
         """What networks are worth, in their order, see `Executor`; and notes on what was lost."""
-        for item in self.evaluate(stage, networks):
-            yield from [item] if isinstance(item, Note) else item
+        answers = self.evaluate(stage, networks)
+        yield from in_order(
+            one for item in answers for one in ([item] if isinstance(item, Note) else item)
+        )
 
-    def evaluate(self, stage: str, networks: Sequence[Network]) -> Iterator[list[Outcome] | Note]:
-        """The same, with those outcomes together that became known together."""
+    def evaluate(self, stage: str, networks: Sequence[Network]) -> Iterator[list[Answered] | Note]:
+        """The same as it becomes known, with the places of those that became known together.
+
+        Those of networks of this project come in their order.
+        """
         if self.evaluator is not None:
             for told in self.executor.ask(self, networks):
                 yield Note(stage, told) if isinstance(told, str) else told
             return
         own = [network for network in networks if isinstance(network, Architecture)]
+        place = 0
         for item in self.executor.evaluate(self, own):
-            yield Note(stage, item) if isinstance(item, str) else [item]
+            if isinstance(item, str):
+                yield Note(stage, item)
+                continue
+            yield [(place, item)]
+            place += 1
 
-    def offered_costs(self, networks: Sequence[Network]) -> list[dict[str, float]]:
-        """Of each network the costs that an evaluator of others tells without evaluating."""
+    def questions(self, networks: Sequence[Network]) -> list[Question]:
+        """What an evaluator of others is asked."""
         assert self.offered is not None
-        return self.offered.each(networks)
+        known = self.offered.of(self.domain.encode(networks))
+        return [
+            Question(
+                network.id,
+                network.to_json(),
+                {name: float(values[place]) for name, values in known.items()},
+            )
+            for place, network in enumerate(networks)
+        ]
 
 
 class QualityRange(NamedTuple):

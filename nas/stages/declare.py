@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from nas.run.checkpoint import check_tokenizer
 from nas.run.duration import Asked, Plan
 from nas.run.evaluator import check_data
 from nas.run.evaluators.offered import OfferedCosts
@@ -30,6 +32,8 @@ def work(run: Run) -> Iterator[Event]:
     run.executor.check(run.spec)
     feasibility.check_request(run.spec, run.executor, run.device_profile)
     task = run.task
+    if run.spec.start is not None and run.spec.data is not None:
+        check_tokenizer(Path(run.spec.data), run.spec.start)
     check_data(run.quick_task, run.spec.quality)
     budget, alone = run.spec.budget, run.spec.trains_alone
     for training in (budget.retrain,) if alone else (budget.supernet, budget.retrain):

@@ -19,15 +19,16 @@ CHECKPOINT_SHARE = 0.56
 
 def work(run: Run) -> Iterator[Event]:
     """Distil all layers over the training split, each from its own output, wherever it is done."""
-    for report in run.executor.distil(run):
-        if isinstance(report, Note):
-            yield report
-            continue
-        message = f"error {report.error:.3f}"
-        yield Progress("distil", report.update, report.updates, message, {"error": report.error})
-    weights, errors = taught(run)
-    save(run.folder.path / DISTILLED_FILE, {"weights": weights})
-    run.folder.write_json(DISTILLED_ERRORS_FILE, errors)
+    if not run.folder.has(DISTILLED_ERRORS_FILE):  # else it was killed behind its last step
+        for report in run.executor.distil(run):
+            if isinstance(report, Note):
+                yield report
+                continue
+            message, values = f"error {report.error:.3f}", {"error": report.error}
+            yield Progress("distil", report.update, report.updates, message, values)
+        weights, errors = taught(run)
+        save(run.folder.path / DISTILLED_FILE, {"weights": weights})
+        run.folder.write_json(DISTILLED_ERRORS_FILE, errors)
     shutil.rmtree(run.folder.path / DISTIL_CHECKPOINTS, ignore_errors=True)
 
 

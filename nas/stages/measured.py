@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nas.executors.base import Failure, Outcome
 from nas.objectives import OBJECTIVES, exact
 from nas.objectives.latency_limits import ConfirmedLatency
-from nas.results.failures import failed
+from nas.results.failures import FAILED, failed
 from nas.run.layout import HOLDING_FILE, VERIFICATION_FILE
 from nas.search.front import FrontEntry, confirmed_by_id, in_sessions
 from nas.stages.base import KnownCost, Run
@@ -61,6 +62,11 @@ def _with_costs(entry: FrontEntry, known: Mapping[str, Mapping[str, KnownCost]])
     return replace(
         entry, measured={**values, **entry.measured}, doubtful={**entry.doubtful, **doubts}
     )
+
+
+def recorded(line: Mapping[str, Any]) -> Outcome:
+    """What came of a network, out of its line in the journal."""
+    return Failure.from_json(line[FAILED]) if failed(line) else observed_values(line)
 
 
 def observed_values(line: Mapping[str, Any]) -> dict[str, float]:

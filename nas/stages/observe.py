@@ -56,13 +56,15 @@ def work(run: Run) -> Iterator[Event]:
     """
     known = run.observations()
     total, shown = run.spec.budget.observations, 0
+    asked: list[str] = []
     if run.spec.evaluator is not None:  # what is of no use follows from the first networks
-        for event in _observed(run, run.domain.decode(run.first_rows), known):
+        first = run.domain.decode(run.first_rows)
+        asked = [network.id for network in first]
+        for event in _observed(run, first, known):
             yield event
             yield Progress("observe", min(len(known), total), total)
     costs = _Costs(run.unobserved_costs)
     searcher = build_searcher(run, costs.score)
-    asked: list[str] = []
     while len(rows := searcher.ask()):
         networks = run.domain.decode(rows)
         for event in _observed(run, networks, known):
@@ -76,9 +78,7 @@ def work(run: Run) -> Iterator[Event]:
         if searcher.done >= shown + NETWORKS_PER_FRONT:
             shown = searcher.done
             yield _front(run, searcher)
-    external = run.spec.evaluator is not None  # whose answers stay where failures went
-    if sorted(asked) != sorted(known) if external else asked != list(known):
-        raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
+    _put_in_order(run, list(dict.fromkeys(asked)), known)
     abort_stage(
         run.folder,
         "observe",
@@ -86,6 +86,24 @@ def work(run: Run) -> Iterator[Event]:
         too_few_observations(known.values(), MIN_OBSERVATIONS),
     )
     yield Progress("observe", total, total, f"{searcher.done} networks")
+
+
+def _put_in_order(run: Run, asked: Sequence[str], known: Mapping[str, dict[str, Any]]) -> None:
+    """See that the journal holds what was asked for, in that order.
+
+    What an evaluator of others has told may have cost hours: each answer is kept as it comes, and
+    so are those that are asked for no more, because others failed then and did not later.
+
+    Raises:
+        DamagedRunError: when networks of this project are there that nobody asked for, or in
+            another order.
+    """
+    if asked == list(known):
+        return
+    if run.spec.evaluator is None:
+        raise DamagedRunError(f"{OBSERVATIONS_FILE} holds networks that nobody asked for")
+    order = dict.fromkeys((*asked, *known))
+    run.folder.write_journal(OBSERVATIONS_FILE, [known[one] for one in order])
 
 
 class _Costs:
@@ -106,14 +124,13 @@ class _Costs:
 def _observed(
     run: Run, networks: Sequence[Network], known: dict[str, dict[str, Any]]
 ) -> Iterator[Event]:
-    """Evaluate and journal, in order, those networks that are not known yet."""
+    """Evaluate and journal those networks that are not known yet."""
     missing = [network for network in networks if network.id not in known]
-    left = iter(missing)
-    for outcomes in run.evaluate("observe", missing):
-        if isinstance(outcomes, Note):
-            yield outcomes
+    for answers in run.evaluate("observe", missing):
+        if isinstance(answers, Note):
+            yield answers
             continue
-        pairs = [(next(left), outcome) for outcome in outcomes]
+        pairs = [(missing[place], outcome) for place, outcome in answers]
         lines = [
             {"id": network.id, "architecture": network.to_json(), **values_of(outcome)}
             for network, outcome in pairs
@@ -146,7 +163,7 @@ def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:
     objectives = [OBJECTIVES[name] for name in spec.objectives]
     reference = minimised(run.reference, objectives)
     reference[0] -= run.origin
-    problem = Problem(run.domain, costs, reference, limited=bool(spec.limits))
+    problem = Problem(run.domain, costs, reference)
     match spec.searcher:
         case "rank-evolve":
             settings = RankEvolveSettings(
@@ -168,7 +185,8 @@ def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:
         case sampler:
             from nas.search.searchers.optuna_study import OptunaSearcher
 
-            start = None if spec.evaluator is None else run.first_rows
+            start = run.ends if spec.limits else None  # among them what keeps the limits
+            start = start if spec.evaluator is None else run.first_rows
             return OptunaSearcher(problem, sampler, budget.observations, spec.seed, start=start)
 
 

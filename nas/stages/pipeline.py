@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from nas.executors.asking import check_named
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.objectives import OBJECTIVES, TIMED
@@ -17,8 +18,7 @@ from nas.run.evaluators import Evaluator
 from nas.run.events import Event, Note
 from nas.run.folder import RunFolder
 from nas.run.stages import Stage, search_stages
-from search_spaces.errors import UsageError
-from search_spaces.wording import mark
+from search_spaces.errors import NasError, UsageError
 
 if TYPE_CHECKING:
     from nas.run.stage_runner import Work
@@ -60,11 +60,7 @@ def run_search(
     from nas.stages.telling import CHECKED, tell
 
     where = settings or ExecutorSettings()
-    if evaluator is not None and where.kind != "local":
-        raise UsageError(
-            f"{mark('executor')} {where.kind} asks an evaluator that has a name, such as "
-            "package.module:Name; one that is at hand is asked in this process"
-        )
+    check_named(evaluator, where)
     with folder.locked(), open_executor(where, folder) as executor:
         run = Run(folder, executor, evaluator)
         if retime:
@@ -73,9 +69,15 @@ def run_search(
             yield from run_stage(run, stage, work_of(stage))
             if tells and stage.name == CHECKED:
                 yield from tell(run)
-        if run.spec.evaluator is None:
-            yield from executor.retrain(run, search_ids(run))
+        failure: NasError | None = None
+        try:
+            if run.spec.evaluator is None:
+                yield from executor.retrain(run, search_ids(run))
+        except NasError as error:  # a training that diverged; of all else the report tells
+            failure = error
         yield from report(run)
+        if failure is not None:
+            raise failure
 
 
 def work_of(stage: Stage) -> Work[Run]:

@@ -9,7 +9,7 @@ from nas.run.duration import FIT, Asked, Part, Plan
 from nas.run.events import Event, Progress
 from nas.run.layout import IMPORTANCES_FILE, RANKER_FILE, REPORT_CARD_FILE
 from nas.run.opened import RANK
-from nas.search.ranking import choose_ranker
+from nas.search.ranking import choose_ranker, fitted_rows
 from nas.stages.base import Run
 from search_spaces.encoding import encode_features, feature_names
 
@@ -20,7 +20,9 @@ FITS = 14
 
 def work(run: Run) -> Iterator[Event]:
     """Fit the ranker and write its report card."""
-    rows, qualities = run.observed_rows, run.qualities()
+    qualities = run.qualities()
+    chosen = fitted_rows(qualities)
+    rows, qualities = run.observed_rows[chosen], qualities[chosen]
     features = encode_features(run.domain, rows)
     ranker, card = choose_ranker(
         features,

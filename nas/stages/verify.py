@@ -29,9 +29,9 @@ from nas.stages.measured import (
     exact_costs,
     journal_entry,
     measured_entries,
-    observed_values,
     predicted_values,
     read_confirmed,
+    recorded,
     with_confirmed,
 )
 from nas.stages.measured_cost import measured_cost, measuring
@@ -147,7 +147,7 @@ def _confirm_front(run: Run) -> Iterator[Event]:
             return
         unsure = unsure_of[clock]
         yield Progress("verify", 0, len(unsure), "on the front, timed again")
-        meter = run.meter(OBJECTIVES[clock])
+        meter = run_meter(run, OBJECTIVES[clock])
         timed = meter.in_sessions([entry.architecture for entry in unsure])
         yield from disturbances("verify", timed)
         # One line for all: which are timed next follows from whole rounds only.
@@ -399,7 +399,7 @@ def _verified(
             "predicted": predicted[index],
         }
         before = known.get(network.id)
-        outcome: Outcome | Note = next(outcomes) if before is None else observed_values(before)
+        outcome: Outcome | Note = next(outcomes) if before is None else recorded(before)
         while isinstance(outcome, Note):
             yield None, outcome
             outcome = next(outcomes)

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import DataError
 from supernet.data.tokenizer import PAD
 
 if TYPE_CHECKING:
@@ -185,12 +185,8 @@ def unbounded(content: bytes) -> bytes:
 
 
 def _pipeline(content: bytes, name: str) -> Pipeline:
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        raise UsageError(
-            "tokenizers of checkpoints are read with tokenizers: pip install 'nas-service[export]'"
-        ) from None
+    from tokenizers import Tokenizer
+
     try:
         pipeline = Tokenizer.from_str(content.decode())
     except Exception as error:  # the package raises no narrower class

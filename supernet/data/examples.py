@@ -26,7 +26,7 @@ from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
-from supernet.data.sources import PREPARED, SOURCES, Arrays, Request, Source
+from supernet.data.sources import PREPARED, SOURCES, Arrays, Request, Scale, Source
 
 PAD = 0
 
@@ -88,7 +88,9 @@ class SearchData:
     tokenizer: CheckpointTokenizer | None = None
 
 
-def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed: int) -> SearchData:
+def load_search_data(
+    dataset: str, path: str | None, model: ModelSettings, seed: int, scale: Scale | None = None
+) -> SearchData:
     """Load the training and validation splits of a data set, and nothing of its test split.
 
     Args:
@@ -97,6 +99,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
             any data set; or the file, for a data set that needs one; otherwise None.
         model: the settings of the networks, which the data must fit.
         seed: of the draw of `listops`, at least 0; the others do not depend on it.
+        scale: what images are normalised by; by the training split if not given.
 
     Raises:
         UnknownNameError: for a data set that is not there.
@@ -105,7 +108,7 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
             model's input.
     """
     source, request = _prepare(dataset, path, model, seed)
-    arrays = source.open(request).search_arrays()
+    arrays = source.open(request).search_arrays(scale)
     train, valid = _split(arrays.train, model), _split(arrays.valid, model)
     return SearchData(
         name=request.dataset,
@@ -120,13 +123,15 @@ def load_search_data(dataset: str, path: str | None, model: ModelSettings, seed:
     )
 
 
-def load_test_split(dataset: str, path: str | None, model: ModelSettings, seed: int) -> Split:
+def load_test_split(
+    dataset: str, path: str | None, model: ModelSettings, seed: int, scale: Scale | None = None
+) -> Split:
     """Load the test split, normalised as the training split is: for retraining's last step only.
 
     Arguments and errors are those of `load_search_data`.
     """
     source, request = _prepare(dataset, path, model, seed)
-    return _split(source.open(request).test_arrays(), model)
+    return _split(source.open(request).test_arrays(scale), model)
 
 
 def digest_of(*splits: Split) -> str:

@@ -50,6 +50,14 @@ class Normaliser:
             rows.append((values - weighted / total) / deviation)
         return cls(np.stack(rows).astype(np.float32))
 
+    @classmethod
+    def of(cls, mean: Sequence[float], std: Sequence[float]) -> Self:
+        """With the mean and the deviation of each channel, of values from 0 to 1."""
+        values = np.arange(256) / 255
+        return cls(
+            np.stack([(values - m) / s for m, s in zip(mean, std, strict=True)]).astype("f4")
+        )
+
     def apply(self, pixels: Pixels) -> NDArray[np.float32]:
         """Images ``(N, H, W, C)`` → normalised ``(N, C, H, W)``."""
         count, height, width, channels = pixels.shape

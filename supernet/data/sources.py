@@ -58,6 +58,34 @@ NUMBERS: Reading = {"kind": "numbers"}
 LISTOPS_SYMBOLS: Reading = {"kind": "symbols", "symbols": list(listops.SYMBOLS)}
 
 
+class Scale(NamedTuple):
+    """What images are normalised by: of each channel, of values from 0 to 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Scale | None:
+        """``mean`` and ``std`` of a space's [data] table; None where they are not given.
+
+        Raises:
+            DataError: for what is none.
+        """
+        if "mean" not in table and "std" not in table:
+            return None
+        mean, std = (table.get(name) for name in ("mean", "std"))
+        given = [
+            isinstance(one, list) and all(isinstance(x, int | float) for x in one)
+            for one in (mean, std)
+        ]
+        if not all(given) or len(mean) != len(std) or not all(x > 0 for x in std):  # type: ignore[arg-type, union-attr]
+            raise DataError(
+                f"[data] of the space takes mean and std together, a number for each channel, std "
+                f"above 0; given {mean!r} and {std!r}"
+            )
+        return cls(tuple(map(float, mean)), tuple(map(float, std)))  # type: ignore[arg-type]
+
+
 class SearchArrays(NamedTuple):
     """The two splits of a search; `reading` and what follows as in `SearchData`."""
 
@@ -87,14 +115,14 @@ class Examples:
     reading: Reading | None = None
     tokenizer: CheckpointTokenizer | None = None
 
-    def search_arrays(self) -> SearchArrays:
-        """What a search may see, ready for networks."""
+    def search_arrays(self, scale: Scale | None = None) -> SearchArrays:
+        """What a search may see, ready for networks; images by `scale`, or the training split."""
         train, valid = self.search()
         if self.reading is not None:
             return SearchArrays(
                 train, valid, self.label_names, self.reading, tokenizer=self.tokenizer
             )
-        normaliser = Normaliser.fit(train.inputs)
+        normaliser = _normaliser(train, scale)
         black, white = normaliser.background, normaliser.white
         reading = {"kind": "images", "black": list(black), "white": list(white)}
         train, valid = (
@@ -102,12 +130,24 @@ class Examples:
         )
         return SearchArrays(train, valid, self.label_names, reading, black)
 
-    def test_arrays(self) -> Arrays:
-        """The test split, ready for networks."""
+    def test_arrays(self, scale: Scale | None = None) -> Arrays:
+        """The test split, ready for networks, as `search_arrays` makes the others."""
         if self.reading is not None:
             return self.test()
-        normaliser, test = Normaliser.fit(self.search()[0].inputs), self.test()
+        normaliser, test = _normaliser(self.search()[0], scale), self.test()
         return Arrays(normaliser.apply(test.inputs), test.labels)
+
+
+def _normaliser(train: Arrays, scale: Scale | None) -> Normaliser:
+    if scale is None:
+        return Normaliser.fit(train.inputs)
+    channels = train.inputs.shape[-1]
+    if len(scale.mean) != channels:
+        raise DataError(
+            f"the space gives mean and std of {len(scale.mean)} channels, and the images have "
+            f"{channels}"
+        )
+    return Normaliser.of(scale.mean, scale.std)
 
 
 @dataclass(frozen=True, slots=True)

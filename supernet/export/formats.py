@@ -10,7 +10,6 @@ or an entry point; nothing heavy is imported before its use.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -62,14 +61,12 @@ class ExportFormat(ABC):
         name: as on the command line.
         tolerance: largest difference of a logit from the run's model.
         reference_file: where the reference is kept; its ending says how.
-        requires: packages, besides torch, without which it can neither be written nor verified.
         uses_checkpoint: whether it looks at the checkpoint that a search began with.
     """
 
     name: ClassVar[str]
     tolerance: ClassVar[float] = 1e-4
     reference_file: ClassVar[str] = "check.safetensors"
-    requires: ClassVar[tuple[str, ...]] = ("safetensors",)
     uses_checkpoint: ClassVar[bool] = False
 
     def problem(self, blueprint: Blueprint) -> str | None:
@@ -132,17 +129,10 @@ def open_format(name: str) -> ExportFormat:
     try:
         found: ExportFormat = getattr(importlib.import_module(module), attribute)()
     except ModuleNotFoundError as error:
-        raise _missing(name, str(error.name)) from error
-    for package in found.requires:
-        if importlib.util.find_spec(package) is None:
-            raise _missing(name, package)
+        raise UsageError(
+            f"the format {name} needs the package {error.name}: pip install 'nas-service[export]'"
+        ) from error
     return found
-
-
-def _missing(name: str, package: str) -> UsageError:
-    return UsageError(
-        f"the format {name} needs the package {package}: pip install 'nas-service[export]'"
-    )
 
 
 @dataclass(frozen=True, slots=True)

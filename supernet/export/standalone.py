@@ -102,7 +102,6 @@ class TorchExport(SafetensorsExport):
     weights_file = "weights.pt"
     reference_file = "check.pt"
     packages = "torch"
-    requires = ()
 
 
 @torch.inference_mode()

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
+from search_spaces.turns import give_way
 from supernet.building import build_supernet
 from supernet.depth import ORDER
 from supernet.extraction import StandAlone
@@ -102,6 +103,7 @@ def layer_order(teacher: StandAlone, batches: Sequence[Tensor], space: SearchSpa
         without = {one: rest for one, rest in rests.items() if offers(space, rest)}
         losses = {}
         for one, rest in without.items():
+            give_way()
             stack.order_layers([*rest, one, *dropped])
             smaller = with_layers(teacher.architecture, rest)
             states = [final_states(teacher, batch, smaller) for batch in batches]

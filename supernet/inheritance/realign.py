@@ -45,48 +45,69 @@ def realign(
     """
     last = len(stack_of(teacher).blocks)
     ends = [after - 1 for _, after in pairwise([*numbers, last])]
-    places = [((n, 0), (end, 1)) for n, end in zip(numbers, ends, strict=True)]
-    wanted = [
-        _sums_of(teacher, batch, {one for pair in places for one in pair}) for batch in batches
-    ]
     real = [real_positions(network, batch) for batch in batches]
-    calls = [_calls_of(network, batch) for batch in batches]
-    states = [call[0][0] for call in calls]
-    parts = layer_parts(network)
+    states, calls = _begun(network, batches)
+    truths, true_calls = _begun(teacher, batches)
+    parts, begin = layer_parts(network), 0
     for number, block in enumerate(stack_of(network).blocks):
+        # The teacher goes along, up to where this layer ends: all of its sums would take too much.
+        passed = slice(begin, ends[number] + 1)
+        places = (numbers[number] - begin, 0), (ends[number] - begin, 1)
+        wanted = []
+        for row, x_BND in enumerate(truths):
+            give_way()
+            blocks = stack_of(teacher).blocks[passed]
+            with _summed(blocks) as sums:
+                for other, rest in zip(blocks, true_calls[row][passed], strict=True):
+                    x_BND = _state(other(x_BND, *rest))
+            truths[row] = x_BND
+            wanted.append([sums[place] for place in places])
+        begin = ends[number] + 1
         own = parts[number].projections
         outputs = None if own is None else own.output, parts[number].ffn.outer
-        for half, (linear, place) in enumerate(zip(outputs, places[number], strict=True)):
+        for half, linear in enumerate(outputs):
             if linear is None:
                 continue
             moments = Moments.of(linear)
             for row, x_BND in enumerate(states):
                 give_way()
                 with _summed([block]) as sums, _seen(linear) as seen:
-                    block(x_BND, *calls[row][number][1:])
+                    block(x_BND, *calls[row][number])
                 given, said = seen[0]
-                moments.add(given, wanted[row][place] - sums[0, half] + said, real[row])
+                moments.add(given, wanted[row][half] - sums[0, half] + said, real[row])
             weight, bias = moments.refit(linear.weight, linear.bias, linear.in_features)
             linear.weight.copy_(weight)
             if linear.bias is not None and bias is not None:
                 linear.bias.copy_(bias)
-        after = [block(x, *calls[row][number][1:]) for row, x in enumerate(states)]
-        states = [one[0] if isinstance(one, tuple) else one for one in after]
+        states = [_state(block(x, *calls[row][number])) for row, x in enumerate(states)]
 
 
-def _sums_of(teacher: StandAlone, batch: Tensor, places: set[tuple[int, int]]) -> Sums:
-    with _summed(stack_of(teacher).blocks) as sums:
-        final_states(teacher, batch, teacher.architecture)
-    return {place: sums[place] for place in places}
+def _state(output: Any) -> Tensor:
+    """What a block gives to the next."""
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
+def _begun(
+    network: StandAlone, batches: Sequence[Tensor]
+) -> tuple[list[Tensor], list[list[tuple[Any, ...]]]]:
+    """Of each batch what the first block of a network reads, and what all are given besides."""
+    states, calls = [], []
+    for batch in batches:
+        given = _calls_of(network, batch)
+        states.append(given[0][0])
+        calls.append([one[1:] for one in given])
+    return states, calls
 
 
 def _calls_of(network: StandAlone, batch: Tensor) -> list[tuple[Any, ...]]:
-    """What each block of a network is called with."""
+    """What each block of a network is called with; of all but the first without the states."""
     calls: list[tuple[Any, ...]] = []
-    blocks = stack_of(network).blocks
-    hooks = [
-        one.register_forward_pre_hook(lambda block, given: calls.append(given)) for one in blocks
-    ]
+
+    def keep(block: nn.Module, given: tuple[Any, ...]) -> None:
+        calls.append((None, *given[1:]) if calls else given)
+
+    hooks = [one.register_forward_pre_hook(keep) for one in stack_of(network).blocks]
     try:
         final_states(network, batch, network.architecture)
     finally:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.space import SearchSpace
+from search_spaces.turns import give_way
 from supernet.blocks import Projections
 from supernet.extraction import StandAlone
 from supernet.inheritance.parts import (
@@ -123,6 +124,7 @@ class Moments:
         weight_LD = weight_DF.T.double()
         left_G, removed = torch.arange(groups, device=weight_DF.device), list[Tensor]()
         while len(left_G) > least:
+            give_way()
             costs_G = _elimination_costs(inverse_LL, weight_LD, len(left_G))
             gone = costs_G.topk(min(step, len(left_G) - least), largest=False).indices.flip(0)
             removed.insert(0, left_G[gone])
@@ -304,6 +306,7 @@ def _moments(
     hooks = [output.linear.register_forward_hook(hook(output.name)) for output in outputs]
     try:
         for batch in batches:
+            give_way()
             real = real_positions(teacher, batch)
             final_states(teacher, batch, teacher.architecture)
     finally:

@@ -14,6 +14,8 @@ from supernet.pretrained.json_files import read_json, read_object
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 LENGTH_FILE = "sentence_bert_config.json"
+TOKENIZER_SETTINGS = "tokenizer_config.json"
+UNBOUNDED = 10**9  # transformers writes a larger number where a tokenizer cuts nothing
 POOLINGS: Mapping[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
 OLD_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
@@ -70,7 +72,8 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     return SentenceModules(
         pooling=_pooling(pooling_file, bool(prompt)),
         unit_length=len(kinds) == 3,
-        max_tokens=_length(folder / LENGTH_FILE, lengths.get("max_seq_length")),
+        max_tokens=_length(folder / LENGTH_FILE, lengths.get("max_seq_length"))
+        or _tokenizers_length(folder / TOKENIZER_SETTINGS),
         lower_case=bool(lengths.get("do_lower_case", False)),
         prompt=prompt,
         files=(MODULES_FILE, *present, str(pooling_file.relative_to(folder))),
@@ -105,6 +108,12 @@ def _pooling(file: Path, prompted: bool) -> Literal["mean", "first"]:
             "here: give a checkpoint without a prompt"
         )
     return POOLINGS[modes[0]]
+
+
+def _tokenizers_length(file: Path) -> int | None:
+    """Where texts are cut by the tokenizer, as newer folders have it; None where they are not."""
+    value = _optional(file).get("model_max_length")
+    return value if isinstance(value, int) and 0 < value < UNBOUNDED else None
 
 
 def _length(file: Path, value: object) -> int | None:

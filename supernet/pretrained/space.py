@@ -21,11 +21,13 @@ from search_spaces.architecture import (
     variant_of,
 )
 from search_spaces.loading import dump_space, parse_space
-from search_spaces.settings import ImageInput, ModelSettings
+from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import MAX_SIZE
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.families.base import differing
+from supernet.pretrained.folder_files import IMAGE_FILES
+from supernet.pretrained.json_files import read_object
 
 DEPTHS = (1 / 2, 2 / 3, 5 / 6, 1)
 FFN_SHARES = (1 / 2, 3 / 4, 1)
@@ -38,6 +40,7 @@ TIMED_TOKENS = 1_024
 EMBEDDED_TOKENS = 128  # of a text that is searched for or found: a passage
 EMBEDDED_TEXTS = 64  # of a batch: they are short
 SEGMENT_LENGTH = 512
+LOGITS = 2**26  # numbers that are held of them at a time, about a dozen times over
 VALID_EXAMPLES = 2_000
 VALID_TEXTS = (
     1_000  # each with all others: enough to tell networks apart, and embedding is expensive
@@ -123,11 +126,27 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         model=settings,
         slots=tuple(_slots(checkpoint)),
         description=f"Around a checkpoint of the family {checkpoint.family}.",
+        data=_data(checkpoint),
         workload=_workload(checkpoint),
         presets=_presets(checkpoint),
     )
     assert space.contains(checkpoint.architecture)
     return space
+
+
+def _data(checkpoint: Checkpoint) -> dict[str, Any]:
+    """How pictures are normalised for a checkpoint that reads them.
+
+    Raises:
+        DataError: for a damaged file.
+    """
+    file = checkpoint.folder / IMAGE_FILES[0]
+    if not isinstance(checkpoint.settings.input, ImageInput) or not file.is_file():
+        return {}
+    values = read_object(file)
+    mean, std = values.get("image_mean"), values.get("image_std")
+    given = isinstance(mean, list) and isinstance(std, list)
+    return {"mean": mean, "std": std} if given and values.get("do_normalize", True) else {}
 
 
 def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
@@ -246,6 +265,10 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
         "dropout": 0.0,
         "check_every": 1,
     }
+    shape = checkpoint.settings.input
+    if checkpoint.task == "language_modelling" and isinstance(shape, TokenInput):
+        chunk = max(64, LOGITS // shape.vocab_size)
+        shared |= {"loss_chunk": chunk} if chunk < shared["max_tokens"] else {}
     # The largest keeps what it knows only where it trains along (experiments/LOG.md, 2026-11-23).
     supernet = {"sampling": "sandwich", "num_random": 1, "learning_rate": 1e-4, "num_probes": 8}
     presets = {}

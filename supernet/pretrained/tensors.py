@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import DataError
 from supernet.pretrained.folder_files import INDEX_FILE
 from supernet.pretrained.json_files import read_object
 
@@ -99,14 +99,9 @@ def opened(file: Path) -> Any:
 
     Raises:
         DataError: when it is cut off, damaged, or of another kind.
-        UsageError: when safetensors is not installed.
     """
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "checkpoints are read with safetensors: pip install 'nas-service[export]'"
-        ) from error
+    from safetensors import SafetensorError, safe_open
+
     if (kind := foreign_kind(file)) is not None:
         raise DataError(
             f"{file} is {kind}, not a safetensors file; it was not opened, for a pickle can run "

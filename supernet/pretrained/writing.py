@@ -38,6 +38,8 @@ from supernet.pretrained.families.base import (
     network_task,
     sizes_of,
 )
+from supernet.pretrained.json_files import read_object
+from supernet.pretrained.sentences import LENGTH_FILE, TOKENIZER_SETTINGS
 from supernet.pretrained.tensors import WEIGHTS_FILE, read_tensors
 
 OWN = re.compile(r"projections\.[^.]+")
@@ -122,8 +124,19 @@ def write_checkpoint(
             tensors |= _carried(found, origin, sizes)
             copy_files(origin, origin.tokenizer_files, place)
             copy_pooling(origin, sizes.embed_dim, place)
+            if settings.max_length < origin.settings.max_length:
+                _shorten(place, settings.max_length)
         _save(place / WEIGHTS_FILE, tensors)
         _check(place, network)
+
+
+def _shorten(place: Path, most: int) -> None:
+    """Let nothing that was copied ask for longer texts than the network has positions for."""
+    lengths = ((LENGTH_FILE, "max_seq_length"), (TOKENIZER_SETTINGS, "model_max_length"))
+    for file, key in ((place / name, key) for name, key in lengths):
+        values = read_object(file) if file.is_file() else {}
+        if isinstance(values.get(key), int) and values[key] > most:
+            write_json(file, {**values, key: most})
 
 
 def their_tensors(family: Family, network: StandAlone) -> dict[str, Tensor]:

@@ -199,7 +199,9 @@ class Task(ABC, Generic[BatchT, SplitT]):
 
     @abstractmethod
     def first_valid(self, count: int) -> Task[BatchT, SplitT]:
-        """The same task with the first `count` validation examples only; all when there are less.
+        """The same task with `count` validation examples only, always the same ones.
+
+        They are the first, unless a task says otherwise; all when there are less.
 
         Args:
             count: images, pairs or lines, at least 1.

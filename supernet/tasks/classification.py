@@ -22,6 +22,7 @@ from supernet.data.examples import (
     load_test_split,
     num_batches,
 )
+from supernet.data.sources import Scale, holdout
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Predictions, Task
@@ -61,8 +62,8 @@ class ClassificationTask(Task[Batch, Split]):
         cls, space: SearchSpace, dataset: str, path: str | None, seed: int
     ) -> ClassificationTask:
         """See `Task.open`."""
-        data = load_search_data(dataset, path, space.model, seed)
-        return cls(data, lambda: load_test_split(dataset, path, space.model, seed))
+        asked = dataset, path, space.model, seed, Scale.read(space.data)
+        return cls(load_search_data(*asked), lambda: load_test_split(*asked))
 
     def describe(self) -> Mapping[str, int]:
         """Examples and classes."""
@@ -70,10 +71,12 @@ class ClassificationTask(Task[Batch, Split]):
         return sizes | {"num_classes": self.num_outcomes}
 
     def first_valid(self, count: int) -> ClassificationTask:
-        """See `Task.first_valid`."""
-        task = copy.copy(self)
+        """See `Task.first_valid`; each class in its share, since data may lie class by class."""
         split = self.valid
-        task.valid = replace(split, inputs=split.inputs[:count], labels=split.labels[:count])
+        if count >= len(split):
+            return self
+        task, chosen = copy.copy(self), torch.from_numpy(holdout(split.labels.numpy(), count)[1])
+        task.valid = replace(split, inputs=split.inputs[chosen], labels=split.labels[chosen])
         return task
 
     def check(self, settings: TrainingSettings) -> None:

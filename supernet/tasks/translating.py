@@ -139,9 +139,26 @@ def translate_lines(
         UsageError, DivergedError: as `translate_rows` does.
         DataError: when a tokenizer has more tokens than the network.
     """
+    rows = source_tokenizer.encode(lines)
+    tokenizers = source_tokenizer, target_tokenizer
+    return translate_tokens(
+        model, rows, *tokenizers, settings, max_tokens=max_tokens, device=device
+    )
+
+
+def translate_tokens(
+    model: StepwiseTranslator,
+    rows: Rows,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    settings: BeamSettings,
+    *,
+    max_tokens: int,
+    device: str,
+) -> list[str]:
+    """As `translate_lines`, of lines that are tokens already, without marks."""
     _check_tokenizers(model, source_tokenizer, target_tokenizer)
     model = replace(model, num_words=target_tokenizer.vocab_size)
-    rows = source_tokenizer.encode(lines)
     texts = translate_rows(model, rows, settings, max_tokens=max_tokens, device=device)
     return target_tokenizer.decode(texts)
 

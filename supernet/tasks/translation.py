@@ -24,7 +24,7 @@ from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
-from supernet.tasks.translating import StepwiseTranslator, translate_lines
+from supernet.tasks.translating import StepwiseTranslator, translate_tokens
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
@@ -189,12 +189,14 @@ def split_bleu(
 ) -> Bleu:
     """BLEU of a network's translations of a split, which has to have its text.
 
+    Sources are cut where the data were, as in training; references are whole.
+
     Arguments and errors as for `score`.
     """
     assert isinstance(model, TranslationModel)
-    lines = translate_lines(
+    lines = translate_tokens(
         StepwiseTranslator(model, architecture),
-        split.source_lines,
+        [split.source[number].tolist() for number in range(len(split))],
         task.source_tokenizer,
         task.target_tokenizer,
         beam or BeamSettings(),

@@ -335,3 +335,11 @@ def test_patience_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("NAS_TIMING_PATIENCE_S", wrong)
         with pytest.raises(UsageError, match="NAS_TIMING_PATIENCE_S takes a number of seconds"):
             patience_s()
+
+
+def test_where_only_the_sessions_are_disturbed_patience_ends_too() -> None:
+    """As in a container that gets fewer processors than there are: it is quiet before each."""
+    machine = Machine(state=lambda n: BURNT)
+    machine.wait = lambda most_s, threads, cores: 0.5  # type: ignore[method-assign]
+    settled = machine.settled()
+    assert settled.sessions == 12 and settled.waited_s < 60.0

@@ -331,11 +331,36 @@ def test_evaluators_say_their_batch_rightly(tmp_path: Path) -> None:
         searched(tmp_path / "run", evaluator)
 
 
+def test_what_was_told_before_a_rig_broke_is_kept_when_it_is_mended(tmp_path: Path) -> None:
+    """The mended one is asked for other networks than the broken one was."""
+
+    class Flaky(Good):
+        broken = True
+
+        def answer(self, network: dict[str, Any]) -> Any:
+            if self.broken and len(self.asked) > 6 and len(self.asked) != 12:
+                raise OSError("the rig is off")
+            return super().answer(network)
+
+    evaluator = Flaky()
+    with pytest.raises(EvaluationError, match="the rig is off"):
+        searched(tmp_path / "run", evaluator)
+    told = [network for n, network in enumerate(evaluator.asked) if n < 6 or n == 11]
+    evaluator.broken, evaluator.asked = False, []
+    searched(tmp_path / "run", evaluator)
+    assert not asked_twice([*told, *evaluator.asked])
+    lines = RunFolder.open(tmp_path / "run").read_journal("observations.jsonl")
+    known = [line["architecture"] for line in lines]
+    assert all(network in known for network in told) and len(known) >= 20
+
+
 def test_an_evaluator_at_hand_is_asked_in_this_process(tmp_path: Path) -> None:
     searched(tmp_path / "run", Good())
     folder = RunFolder.create(tmp_path / "other", RunFolder.open(tmp_path / "run").spec)
     with pytest.raises(UsageError, match="--executor ray asks an evaluator that has a name"):
         list(run_search(folder, ExecutorSettings("ray"), evaluator=Good()))
+    with pytest.raises(UsageError, match="--executor ray asks an evaluator that has a name"):
+        searched(tmp_path / "third", Good(), executor="ray")
 
 
 # -- what is left ---------------------------------------------------------------------------------

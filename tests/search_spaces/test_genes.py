@@ -314,3 +314,17 @@ def test_a_restricted_space_has_the_same_columns() -> None:
     for wrong in ({"odd name.0": ["x"]}, {"eps": []}, {"layers": [2]}):
         with pytest.raises(UsageError):
             space.restrict(wrong)
+
+
+def test_any_text_is_a_name_in_toml() -> None:
+    kinds = Gene("kind \U0001f600", ("a\x7f", "\u00e9\U0001f680"), ordered=False)
+    space = GeneSpace("s\U0001f600", (kinds, Gene("width", (1, 2))), description='"\n\t\x7f')
+    assert parse_genes(dump_genes(space), "mine.toml") == space
+
+
+def test_of_very_many_categories_no_products_are_made() -> None:
+    genes = [Gene(f"g{n}", tuple("abcdefgh"), ordered=False) for n in range(30)]
+    space = GeneSpace("many", (*genes, Gene("width", (1, 2, 4))))
+    rows = sample(space, np.random.default_rng(0), 5)
+    assert encode_features(space, rows).shape == (5, 30 * 7 + 1)
+    assert set(cost_terms(space)) == {*((n,) for n in range(30 * 7 + 1)), (210, 210)}

@@ -21,7 +21,7 @@ ARCH: Any = typer.Option(
     "--arch",
     metavar="ID",
     help="The network; the first letters of its id are enough.",
-    show_default="the only one that is trained from scratch",
+    show_default="the winner, or the only one that is trained",
 )
 FORM: Any = typer.Option(
     ...,

@@ -23,7 +23,7 @@ from nas.run.training_memory import parts_text, shortage_text
 from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
-from search_spaces.errors import DivergedError, UsageError
+from search_spaces.errors import DivergedError, NasError, UsageError
 from search_spaces.wording import TUNE, mark
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
@@ -70,13 +70,20 @@ def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
 
     Raises:
         UsageError: when there is nothing but a network to be tuned.
+        NasError: the first that ended one of them; the others are finished before.
     """
+    failure: NasError | None = None
     for network_id in ids:
         stage = retrain_stage(network_id)
         if len(ids) > 1 and _waits_for_tuner(run, network_id):
             yield Note(stage.name, _tuning_words(run, network_id))
             continue
-        yield from run_stage(run, stage, retrain_work(run, network_id))
+        try:
+            yield from run_stage(run, stage, retrain_work(run, network_id))
+        except NasError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:

@@ -42,6 +42,25 @@ class Answer:
         return cls(None, failure=reason[:MOST_WORDS])
 
 
+@dataclass(frozen=True)
+class Question:
+    """A network that an evaluator is asked for.
+
+    Attributes:
+        id: of the network.
+        network: in its JSON form.
+        costs: those that are known already.
+    """
+
+    id: str
+    network: Mapping[str, Any]
+    costs: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """What a worker is sent."""
+        return {"network": self.network, "costs": self.costs}
+
+
 class Evaluator(Protocol):
     """Tells what networks are worth.
 

@@ -56,6 +56,8 @@ class CommandEvaluator:
             )
         except subprocess.TimeoutExpired:
             return Answer.failed(f"the command took longer than {self._timeout_s:g} s")
+        except TimeoutError:  # of whoever limits the time; it is an OSError, too
+            raise
         except OSError as error:
             return Answer.failed(f"{self._command[0]} cannot be started: {error.strerror}")
         if done.returncode:

@@ -10,7 +10,7 @@ N: networks; S: positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nas.run.evaluators import Evaluator, finite
 from search_spaces.errors import EvaluationError
-from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 
 Floats = NDArray[np.float64]
 
@@ -74,14 +74,6 @@ class OfferedCosts:
             self._known.update(zip(new, columns, strict=True))
         values = np.array([self._known[key] for key in keys]).reshape(-1, len(self.names))
         return dict(zip(self.names, values.T, strict=True))
-
-    def each(self, networks: Sequence[Network]) -> list[dict[str, float]]:
-        """The costs of each network; see `of`."""
-        known = self.of(self._space.encode(networks))
-        return [
-            {name: float(values[index]) for name, values in known.items()}
-            for index in range(len(networks))
-        ]
 
     def _asked(self, rows: Genotypes) -> dict[str, list[float]]:
         networks = [dict(network) for network in self._space.decode(rows)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nas.search.ranking.base import Ranker
+from nas.search.ranking.base import Ranker, fitted_rows
 from nas.search.ranking.ensemble import MEMBERS, Ensemble
 from nas.search.ranking.gaussian import GaussianProcess
 from nas.search.ranking.pairwise import PairwiseLinear, PairwiseTrees
@@ -24,6 +24,7 @@ __all__ = [
     "Ranker",
     "ReportCard",
     "choose_ranker",
+    "fitted_rows",
     "ranker_from_json",
 ]
 

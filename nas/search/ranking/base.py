@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 MAX_BINS = 8
 ROWS_PER_BIN = 5
+MOST_FITTED = 2_000
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,24 @@ class Ranker(ABC):
     @abstractmethod
     def _from_state(cls, state: Mapping[str, Any]) -> Self:
         """A ranker that scores as the one that gave the state."""
+
+
+def fitted_rows(losses: Floats, most: int = MOST_FITTED) -> NDArray[np.intp]:
+    """Numbers of the networks that rankers are fitted to, ascending: all, where they are not many.
+
+    Fitting compares all with all. Of very many networks the best are taken, to one half, and others
+    spread over the order in which they were observed.
+
+    Args:
+        losses: ``(N,)``.
+        most: of the numbers.
+    """
+    if len(losses) <= most:
+        return np.arange(len(losses))
+    best = np.argsort(losses, kind="stable")[: most // 2]
+    others = np.setdiff1d(np.arange(len(losses)), best)
+    spread = np.linspace(0, len(others) - 1, most - len(best)).round().astype(np.intp)
+    return np.sort(np.concatenate([best, others[spread]]))
 
 
 def worse_pairs(losses: Floats) -> NDArray[np.bool_]:

@@ -34,8 +34,7 @@ class Problem:
         costs: of rows ``(N, S)``: the objectives besides quality, ``(N, M - 1)``, known or
             predicted without an observation, and by how much limits are missed.
         reference: ``(M,)``, a network that would be of no use.
-        limited: whether networks can miss limits; where it is known that none does, a searcher of
-            others need not be told of limits.
+        limited: whether networks can miss limits, or fail.
     """
 
     space: GenotypeSpace

@@ -12,7 +12,7 @@ import numpy as np
 from nas.search.evolution import EvolutionSettings, Scores, archive, evolve
 from nas.search.pareto import spread_order
 from nas.search.pruning.prune import prune
-from nas.search.ranking import choose_ranker
+from nas.search.ranking import choose_ranker, fitted_rows
 from nas.search.ranking.report_card import Factory
 from nas.search.searchers.base import Problem, Searcher
 from search_spaces.genotypes import Genotypes, GenotypeSpace
@@ -58,12 +58,11 @@ class OneShot(Searcher):
 
     def _best(self) -> Genotypes:
         problem, seed = self.problem, self._seed
-        known, qualities = self.good_rows, self.good_qualities
+        fitted = fitted_rows(self.good_qualities)
+        known, qualities = self.good_rows[fitted], self.good_qualities[fitted]
         features = problem.features(known)
         rng = np.random.default_rng([seed, RANK])
-        ranker, card = choose_ranker(
-            features, self.good_qualities, {}, rng, candidates=self._rankers
-        )
+        ranker, card = choose_ranker(features, qualities, {}, rng, candidates=self._rankers)
 
         def score(rows: Genotypes) -> Scores:
             return problem.points(rows, ranker.predict(problem.features(rows)))

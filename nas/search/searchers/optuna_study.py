@@ -112,21 +112,16 @@ class OptunaSearcher(Searcher):
         self._answer(self._trial, rows, quality)
 
     def _answer(self, trial: optuna.Trial, row: Genotypes, quality: float | None) -> None:
-        """Tell the study. What failed is as bad as the reference, and far beyond every limit.
+        """Tell the study. What failed gets the reference quality, far beyond every limit.
 
-        As a failed trial it would be forgotten, and TPE would ask for it again and again. Where
-        there are no limits the study hears of none: GPSampler would model them.
+        As a failed trial it would be forgotten, and TPE would ask for it again and again.
         """
-        reference = self.problem.reference
-        shown = reference[0] if quality is None else quality
+        shown = self.problem.reference[0] if quality is None else quality
         found = self.problem.points(row, np.array([shown]))
-        values = found.objectives[0]
-        if self.problem.limited:
-            missed = HOPELESS if quality is None else float(found.violations[0])
+        missed = HOPELESS if quality is None else float(found.violations[0])
+        if self.problem.limited or self.name != "gp":  # which would model what no network misses
             trial.set_constraint("limits", missed)
-        elif quality is None:
-            values = np.maximum(values, reference)
-        self._study.tell(trial, values.tolist())
+        self._study.tell(trial, found.objectives[0].tolist())
 
 
 def _sampler(name: SamplerName, seed: int, population: int) -> optuna.samplers.BaseSampler:

@@ -21,6 +21,7 @@ import numpy as np
 from nas.search.evolution import Evaluate, EvolutionSettings, Scores, archive, evolve
 from nas.search.pareto import constrained_ranks
 from nas.search.pruning.prune import prune
+from nas.search.ranking import fitted_rows
 from nas.search.ranking.ensemble import Ensemble
 from nas.search.ranking.report_card import quick_card
 from nas.search.searchers.base import Problem, Searcher
@@ -111,13 +112,15 @@ class RankEvolve(Searcher):
 
     def _stalled(self) -> bool:
         patience, volumes = self.settings.patience, self._volumes
-        if patience == 0 or len(volumes) <= patience:
-            return False
+        if patience == 0 or len(volumes) <= patience or volumes[-1] == 0:
+            return False  # nothing that counts was found yet
         return volumes[-1] - volumes[-1 - patience] <= self.settings.tolerance * volumes[-1]
 
     def _promising(self, count: int) -> Genotypes:
         """New networks: those of the largest expected gain, the likeliest gain, the least known."""
-        ranker = Ensemble().fit(self.problem.features(self.good_rows), self.good_qualities)
+        chosen = fitted_rows(self.good_qualities)
+        features = self.problem.features(self.good_rows[chosen])
+        ranker = Ensemble().fit(features, self.good_qualities[chosen])
         rows = self._candidates(ranker)
         features = self.problem.features(rows)
         mean, deviations = ranker.predict(features), ranker.deviations(features)
@@ -125,7 +128,7 @@ class RankEvolve(Searcher):
         known = self.problem.points(self.good_rows, self.good_qualities)
         front = known.objectives[known.violations == 0]
         spread = TRUSTED_DEVIATIONS * deviations
-        sure = count - self.settings.explore
+        sure = max(1, count - self.settings.explore)
         picked = greedy_gain(expected.objectives, spread, front, sure)
         chance = by_chance(expected.objectives, deviations, front)
         picked = list(dict.fromkeys([*picked, *chance]))[:sure]
@@ -144,8 +147,9 @@ class RankEvolve(Searcher):
         if len(rows) == 0:  # a pruned space that was used up; the whole one may have more
             rows = self._candidates_in(problem.space, score)
         missed = problem.costs(rows).violations
-        # Where nothing keeps the limits yet, what misses them least.
-        nearest: Genotypes = rows[missed <= missed.min(initial=np.inf)]
+        # Where nothing keeps the limits yet, those that miss them least.
+        least = np.sort(missed)[: self.settings.batch]
+        nearest: Genotypes = rows[missed <= (least.max(initial=0) if (least > 0).all() else 0)]
         return nearest
 
     def _candidates_in(self, space: GenotypeSpace, score: Evaluate) -> Genotypes:
@@ -182,7 +186,8 @@ class RankEvolve(Searcher):
         if self.settings.prune and self.done >= self._prune_at:
             self._prune_at = 2 * self.done
             seed = int(np.random.default_rng([self._seed, self.done, PRUNE]).integers(2**31))
-            rows, qualities = self.good_rows, self.good_qualities
+            chosen = fitted_rows(self.good_qualities)
+            rows, qualities = self.good_rows[chosen], self.good_qualities[chosen]
             card = quick_card(self.problem.features(rows), qualities, Ensemble, seed)
             points = self.problem.points(rows, qualities).objectives
             space, keep = self.problem.space, self.settings.keep

@@ -118,10 +118,10 @@ class ImagePlan:
     def _label_names(self) -> tuple[str, ...]:
         names = self.sources["train"].label_names
         for role, source in self.sources.items():
+            # Of numbered classes a split may lack the last; a label is the place among the names.
             numbered = all(name.isdigit() for name in source.label_names)
-            if source.label_names != names and not (
-                numbered and len(source.label_names) <= len(names)
-            ):
+            known = names[: len(source.label_names)] if numbered else names
+            if source.label_names != known:
                 raise DataError(
                     f"the classes of {role} are {', '.join(source.label_names[:5])} …, those of "
                     f"train {', '.join(names[:5])} …; they should be the same"

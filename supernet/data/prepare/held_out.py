@@ -89,29 +89,35 @@ def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArra
     wanted = class_quotas(labels_N, count)
     order = np.argsort(groups_N, kind="stable")
     borders = np.flatnonzero(np.diff(groups_N[order])) + 1
-    members = np.split(order, borders)
-    if len(members) < 2:
+    if not len(borders):
         return np.zeros(0, dtype=np.intp)
-    shuffled = np.random.default_rng(SPLIT_SEED).permutation(len(members)).tolist()
+    starts, ends = np.append(0, borders), np.append(borders, len(order))
+
+    def members(number: int) -> NDArray[np.intp]:
+        return order[starts[number] : ends[number]]
+
+    shuffled = np.random.default_rng(SPLIT_SEED).permutation(len(starts)).tolist()
     left, taken = wanted.copy(), list[NDArray[np.intp]]()
     # First those that fit, then those that bring the classes nearer to their shares.
     for fits in (True, False):
         rest = []
-        for number in shuffled if left.any() else ():
-            inside = np.bincount(labels_N[members[number]], minlength=len(left))
+        for number in shuffled:
+            if not left.any():
+                break
+            inside = np.bincount(labels_N[members(number)], minlength=len(left))
             nearer = np.abs(left - inside).sum() < np.abs(left).sum()
             if nearer and ((inside <= left).all() or not fits):
-                taken.append(members[number])
+                taken.append(members(number))
                 left -= inside
             else:
                 rest.append(number)
         shuffled = rest
     if not taken:  # all groups are larger than the split should be
         sizes = [
-            np.abs(np.bincount(labels_N[one], minlength=len(left)) - wanted).sum()
-            for one in members
+            np.abs(np.bincount(labels_N[members(number)], minlength=len(left)) - wanted).sum()
+            for number in range(len(starts))
         ]
-        taken.append(members[int(np.argmin(sizes))])
+        taken.append(members(int(np.argmin(sizes))))
     return np.sort(np.concatenate(taken))
 
 

@@ -14,7 +14,7 @@ import io
 import itertools
 import pickletools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -250,6 +250,7 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
             return _batches(path)
         inside = {child.name: split_called(child.name) for child in _folders(path)}
         if "train" in inside.values() and all(inside.values()):
+            _check_once(path, inside)
             return {
                 found: _folder(path / name, found, doctor, report)
                 for name, found in inside.items()
@@ -355,6 +356,16 @@ def _names(arrays: dict[str, NDArray[Any]], labels: Labels) -> tuple[str, ...]:
 def is_picture(file: Path) -> bool:
     """Whether a file is a PNG or JPEG image, by its name."""
     return file.suffix.lower() in PICTURE_ENDINGS
+
+
+def _check_once(path: Path, inside: Mapping[str, str | None]) -> None:
+    for one in set(inside.values()):
+        names = [name for name, split in inside.items() if split == one]
+        if len(names) > 1:
+            raise DataError(
+                f"{path} holds {' and '.join(names)}, which are both {one}: put their pictures "
+                "into one folder"
+            )
 
 
 def _folders(path: Path) -> list[Path]:

@@ -63,6 +63,8 @@ class PrepareRequest:
             that holds it, where it has no usual name.
         group_by: column of groups that are held out whole.
         skip_bad: leave out examples that cannot be used.
+        pictures_by_path: whether a table may name pictures by the paths of their files; not where
+            it comes from a stranger.
     """
 
     task: TaskName
@@ -81,6 +83,7 @@ class PrepareRequest:
     columns: tuple[tuple[str, str], ...] = ()
     group_by: str | None = None
     skip_bad: bool = False
+    pictures_by_path: bool = True
 
     @property
     def column_settings(self) -> Settings:

@@ -71,12 +71,14 @@ class Columns:
         given: role → column, where it is told.
         group_by: column of groups that stay in one split.
         by_line: whether each line of a text is a record of its own.
+        by_path: whether a picture may be named by the path of its file.
     """
 
     forms: tuple[tuple[str, ...], ...]
     given: Mapping[str, str] = field(default_factory=dict)
     group_by: str | None = None
     by_line: bool = False
+    by_path: bool = True
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """The columns of the first form that some names have; None when they have none."""
@@ -199,6 +201,11 @@ def _read(paths: Sequence[Path], columns: Columns) -> Iterator[Record]:
     elif is_table(paths[0]):
         yield from _found_by_header(paths[0], columns)
     else:
+        if not columns.by_line and all(len(form) > 1 for form in columns.forms):
+            raise DataError(
+                f"{paths[0]} has no columns, and what is wanted has several: {columns.wanted()}; "
+                "give a table (.csv, .tsv, .jsonl, .parquet, .arrow)"
+            )
         for number, (line, problem) in enumerate(numbered_lines(paths[0]), start=1):
             yield Record(number, (line,), "", problem)
 
@@ -312,7 +319,8 @@ def _record(
     for role, name in zip(_form(columns, found), found, strict=True):
         value = _value(row, name)
         try:
-            values.append(_checked(role, name, value, path, classes))
+            picture_path = path if columns.by_path else None
+            values.append(_checked(role, name, value, picture_path, classes))
         except ValueError as error:
             problem = problem or str(error)
     group = ""
@@ -331,8 +339,15 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     return inside.get(inner) if isinstance(inside, Mapping) else None
 
 
-def _checked(role: str, name: str, value: Any, path: Path, classes: Sequence[str]) -> Any:
+def _checked(role: str, name: str, value: Any, path: Path | None, classes: Sequence[str]) -> Any:
     """A value as it is used.
+
+    Args:
+        role: what it is.
+        name: of its column.
+        value: as it was read.
+        path: of the table that pictures are named by paths from; None where none may be.
+        classes: names of labels that are numbers.
 
     Raises:
         ValueError: saying why it cannot be.
@@ -345,6 +360,8 @@ def _checked(role: str, name: str, value: Any, path: Path, classes: Sequence[str
         return _picture(name, value, path)
     if not isinstance(value, str):
         raise ValueError(f"{name} is {_shown(value)}, and no text")
+    if "\0" in value:
+        raise ValueError(f"{name} holds the character NUL")
     # A lone surrogate, which JSON can write, is no character.
     return value.encode("utf-8", "replace").decode("utf-8")
 
@@ -367,12 +384,14 @@ def _label(name: str, value: Any, classes: Sequence[str]) -> str | int:
     return classes[value]
 
 
-def _picture(name: str, value: Any, path: Path) -> bytes | Path:
+def _picture(name: str, value: Any, path: Path | None) -> bytes | Path:
     if isinstance(value, Mapping):  # of `datasets`: the file itself, or where it is
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes) and value:
         return value
-    if isinstance(value, str) and value.strip():
+    if path is None:
+        raise ValueError(f"{name} is {_shown(value)}; here a picture is the bytes of its file")
+    if isinstance(value, str) and value.strip() and value.isprintable():
         return path.parent / value
     raise ValueError(f"{name} is {_shown(value)}; a picture is a file's bytes or its path")
 
@@ -399,7 +418,7 @@ def _objects(lines: Iterable[tuple[str, str]]) -> Iterator[Row]:
             continue
         try:
             found: Any = problem or json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also a number of thousands of digits
             found = f"not JSON: {error}"
         else:
             if not problem and not isinstance(found, Mapping):

@@ -369,7 +369,8 @@ class _Reading:
 
 def columns_of(request: PrepareRequest, *forms: tuple[str, ...], by_line: bool = False) -> Columns:
     """What to look for in files with named columns, see `Columns`."""
-    return Columns(forms, dict(request.columns), request.group_by, by_line)
+    given = dict(request.columns)
+    return Columns(forms, given, request.group_by, by_line, request.pictures_by_path)
 
 
 def refuse_columns(request: PrepareRequest) -> None:

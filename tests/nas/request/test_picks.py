@@ -98,8 +98,10 @@ def test_why_a_network_was_chosen(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "asked", "quality", "words"),
     [
-        ("latency_ms<=3", {"flops"}, "loss", "times nothing for that: add latency_ms"),
-        ("tokens_per_s>=3", {"latency_ms"}, "loss", "times nothing for that: add tokens_per_s"),
+        ("latency_ms<=3", {"flops"}, "loss", "does not measure: add latency_ms"),
+        ("tokens_per_s>=3", {"latency_ms"}, "loss", "does not measure: add tokens_per_s"),
+        ("peak_memory_mb<=3", {"params"}, "loss", "does not measure: add peak_memory_mb"),
+        ("kv_cache_mb<=3", {"params"}, "loss", "does not measure: add kv_cache_mb"),
         ("valid_bleu>=30", set(), "loss", "--quality bleu"),
         ("valid_loss<=3", set(), "loss", "quality is the validation loss"),
     ],
@@ -109,7 +111,9 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         read_pick(text).check_measured(asked, quality)
-    read_pick(text).check_measured({"latency_ms", "tokens_per_s"}, "bleu")
+    every = {"latency_ms", "tokens_per_s", "peak_memory_mb", "kv_cache_mb"}
+    read_pick(text).check_measured(every, "bleu")
+    read_pick("quality<=1,params<=9").check_measured(set(), quality)
 
 
 @pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])

@@ -119,3 +119,12 @@ def test_time_left_follows_from_the_steps_done(running: Job) -> None:
 )
 def test_events_are_told_in_words(event: dict[str, object], words: str) -> None:
     assert event_text(event) == words
+
+
+def test_a_single_network_of_a_quality_below_nought_has_no_volume_yet(tmp_path: Path) -> None:
+    contents, found = read(finished_run(tmp_path / "run"))
+    entry = found.measured[0]
+    alone = replace(entry, measured={**entry.measured, "quality": -0.5})
+    begun = replace(found, front=None, measured=(alone,))
+    spec = contents.spec.model_copy(update={"limits": {}, "evaluator": "rig:Rig"})
+    assert hypervolume_history(replace(contents, spec=spec), begun) == [(1, 0.0)]

@@ -47,7 +47,7 @@ def test_bleu_is_counted_by_what_it_lacks() -> None:
 def test_perfect_translations_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of("translation")
     lines = list(task.valid.target_lines)
-    monkeypatch.setattr("supernet.tasks.translation.translate_lines", lambda *_, **__: lines)
+    monkeypatch.setattr("supernet.tasks.translation.translate_tokens", lambda *_, **__: lines)
     (one,) = networks_of(SPACES["translation"], 1)
     found = validation_quality(task, supernet_of(SPACES["translation"]), one, "bleu", "cpu")
     assert found["quality"] == 0.0 and found["valid_bleu"] == 100.0

@@ -253,8 +253,8 @@ def test_networks_that_translate_nothing_right_are_no_reason_to_fail(
 ) -> None:
     """All have a BLEU of zero: there is nothing to learn from, and nothing to gain."""
     monkeypatch.setattr(
-        "supernet.tasks.translation.translate_lines",
-        lambda _, lines, *__, **___: ["?"] * len(lines),
+        "supernet.tasks.translation.translate_tokens",
+        lambda _, rows, *__, **___: ["?"] * len(rows),
     )
     run = request(tmp_path / "run", "by BLEU")
     work(run)

@@ -26,6 +26,7 @@ from nas.request.spec import SearchRequest
 from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
+from nas.run.checkpoint import check_tokenizer, starting_point
 from nas.run.duration import DISTIL_UPDATE, read_duration
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
@@ -112,6 +113,22 @@ def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
         resolve(asked(llama, data, space_toml=other), Here())
     with pytest.raises(UsageError, match="cannot inherit"):
         resolve(asked(llama, data, space="digits"), Here())
+
+
+def test_data_of_another_tokenizer_are_refused(llama: Path, data: Path, tmp_path: Path) -> None:
+    begun = starting_point(llama).start
+    check_tokenizer(data, begun)
+    prepared_stream(tmp_path, byte_level(marked=False))
+    with pytest.raises(DataError, match="another tokenizer than that of the checkpoint"):
+        check_tokenizer(tmp_path / "data", begun)
+
+
+def test_a_distillation_that_was_killed_behind_its_last_step_is_done(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Run(RunFolder.open(shutil.copytree(run.path, tmp_path / "run")))
+    monkeypatch.setattr(LocalExecutor, "distil", None)
+    assert list(distil.work(again)) == []
 
 
 def test_a_search_needs_a_space_or_what_one_is_made_from(data: Path) -> None:

@@ -20,7 +20,7 @@ from supernet.data.examples import (
     load_test_split,
 )
 from supernet.data.images import Normaliser
-from supernet.data.sources import holdout
+from supernet.data.sources import Scale, holdout
 
 DIGITS = ModelSettings(ImageInput(8, 2, 1), max_length=16, num_classes=10, head_dim=8)
 CIFAR = ModelSettings(ImageInput(64, 16, 3), max_length=16, num_classes=10, head_dim=8)
@@ -265,3 +265,13 @@ def test_normaliser_agrees_with_the_plain_formula() -> None:
     ours = Normaliser.fit(pixels).apply(pixels)
     assert ours.shape == (5, 2, 3, 3) and np.abs(ours[:, 0] - plain).max() < 1e-6
     assert not ours[:, 1].any()
+
+
+def test_images_are_normalised_by_what_the_space_says() -> None:
+    scale = Scale.read({"mean": [0.5, 0.25], "std": [0.5, 1]})
+    assert scale == Scale((0.5, 0.25), (0.5, 1.0)) and Scale.read({"dataset": "digits"}) is None
+    found = Normaliser.of(*scale)
+    assert found.background == (-1.0, -0.25) and found.white == (1.0, 0.75)
+    for wrong in ({"mean": [0.5]}, {"mean": [0.5], "std": [0.0]}, {"mean": 0.5, "std": 0.5}):
+        with pytest.raises(DataError, match="takes mean and std together"):
+            Scale.read(wrong)

@@ -14,7 +14,6 @@ from nas.results.networks import open_inherited
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
 from supernet.export.contents import ReferenceOutputs, read_reference
-from supernet.export.formats import open_format
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.training.checkpoint import save
 from tests.support.export_cases import arch_of, export_to, know_plain, run_of, seal
@@ -104,18 +103,6 @@ def test_leftovers_of_killed_processes_go(run: RunFolder, tmp_path: Path) -> Non
     (tmp_path / f".out.{os.getppid()}.tmp").mkdir()
     export_to(run, "plain", tmp_path / "out")
     assert names(tmp_path) == [f".out.{os.getppid()}.tmp", "out"]
-
-
-@pytest.mark.parametrize(("form", "needed"), [("safetensors", True), ("torch", False)])
-def test_a_missing_package_is_named(
-    monkeypatch: pytest.MonkeyPatch, form: str, needed: bool
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    if needed:
-        with pytest.raises(UsageError, match=r"safetensors: pip install 'nas-service\[export\]'"):
-            open_format(form)
-    else:
-        assert open_format(form).name == form
 
 
 def test_an_unknown_format_is_refused(run: RunFolder) -> None:

@@ -461,6 +461,17 @@ def test_embeddings_by_a_decoder(folder: Any) -> None:
     assert "known for that is bert" in refused(st_folder(folder("llama")))
 
 
+@pytest.mark.parametrize(("length", "found"), [(24, 24), (10**30, None)])
+def test_newer_folders_of_sentence_transformers_cut_texts_with_their_tokenizer(
+    folder: Any, length: int, found: int | None
+) -> None:
+    place = st_folder(folder("bert"))
+    (place / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
+    (place / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+    sentence = read_checkpoint(place).sentence
+    assert sentence is not None and sentence.max_tokens == found
+
+
 def test_prompts(folder: Any) -> None:
     place = st_folder(folder("bert"))
     file = place / "config_sentence_transformers.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from nas.console.app import app
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest
 from supernet.building import build_supernet
+from supernet.data.sources import Scale
 from supernet.extraction import extract
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.space import kinds_around, shares, space_around, space_text
@@ -134,3 +136,19 @@ def test_the_command_refuses_what_is_no_checkpoint(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["space", "from", str(tmp_path)])
     assert done.exit_code == 2 and not done.stdout
     assert "config.json is missing: give a whole folder of a checkpoint" in done.stderr
+
+
+def test_pictures_are_normalised_as_for_the_checkpoint(hub: Any, tmp_path: Path) -> None:
+    place = write_model(hub, tmp_path / "vit", "vit")
+    assert space_around(read_checkpoint(place)).data == {}
+    values = {"image_mean": [0.5, 0.4], "image_std": [0.5, 0.2], "do_normalize": True}
+    (place / "preprocessor_config.json").write_text(json.dumps(values))
+    found = parse_space(space_text(read_checkpoint(place)), "mine.toml")
+    assert Scale.read(found.data) == Scale((0.5, 0.4), (0.5, 0.2))
+
+
+def test_large_vocabularies_are_scored_in_parts(hub: Any, tmp_path: Path) -> None:
+    small = read_checkpoint(write_model(hub, tmp_path / "small", "llama"))
+    assert "loss_chunk" not in space_around(small).presets["quick"]["supernet"]
+    large = read_checkpoint(write_model(hub, tmp_path / "large", "llama", vocab_size=2**20 + 2))
+    assert space_around(large).presets["quick"]["retrain"]["loss_chunk"] == 64

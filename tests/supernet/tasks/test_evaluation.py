@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -239,3 +241,28 @@ def test_where_every_token_is_a_word_or_an_end_both_perplexities_are_one() -> No
     found = score(task, supernet_of(space), networks_of(space, 1)[0], valid).values
     assert found["perplexity_per_word"] == pytest.approx(found["perplexity"])
     assert found["word_perplexity"] > 1.05 * found["perplexity"]
+
+
+def test_fewer_examples_hold_every_class_in_its_share() -> None:
+    """Also where they lie class by class, as folders of pictures do."""
+    task: Any = task_of("classification")
+    labels = torch.arange(3).repeat_interleave(torch.tensor([60, 30, 10]))
+    inputs = torch.arange(100).float().reshape(100, 1, 1, 1)
+    task = copy.copy(task)
+    task.valid = replace(task.valid, inputs=inputs, labels=labels)
+    some = task.first_valid(20).valid
+    assert torch.bincount(some.labels).tolist() == [12, 6, 2]
+    assert torch.equal(some.labels, labels[some.inputs.flatten().long()])
+    assert torch.equal(task.first_valid(20).valid.inputs, some.inputs)
+    assert task.first_valid(100) is task
+
+
+def test_a_source_that_was_cut_is_translated_as_it_was_cut() -> None:
+    task: Any = task_of("translation")
+    model: Any = supernet_of(SPACES["translation"]).eval()
+    (network,) = networks_of(SPACES["translation"], 1)
+    split = task.valid
+    longer = " ".join([split.source_lines[0]] * 50)
+    cut = replace(split, source_lines=(longer, *split.source_lines[1:]))
+    found = [translation.split_bleu(task, model, network, one, "cpu") for one in (split, cut)]
+    assert found[0] == found[1]

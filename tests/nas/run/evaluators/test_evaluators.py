@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pandas
 import pytest
 
-from nas.run.evaluators import Answer, observe
+from nas.executors.asking import asked
+from nas.executors.base import Failure
+from nas.run.evaluators import Answer, Question, observe
 from nas.run.evaluators.command import CommandEvaluator
 from nas.run.evaluators.python import load_evaluator
 from nas.run.evaluators.table import TableEvaluator
@@ -231,3 +234,12 @@ def test_objects_are_imported(name: str) -> None:
 def test_what_is_no_evaluator_is_named(name: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         load_evaluator(name)
+
+
+def test_a_command_that_is_stopped_from_outside_took_too_long(tmp_path: Path) -> None:
+    evaluator = CommandEvaluator(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 1000"])
+    question = Question("a", {"width": 1}, {})
+    ((outcome,),) = asked(evaluator, [question], [], 0.5)
+    assert isinstance(outcome, Failure) and outcome.kind == "timeout"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -19,7 +19,7 @@ from nas.search.ranking import (
     choose_ranker,
     ranker_from_json,
 )
-from nas.search.ranking.base import Calibration, with_logs, worse_pairs
+from nas.search.ranking.base import Calibration, fitted_rows, with_logs, worse_pairs
 from nas.search.ranking.pairwise import _pairwise_weights
 from nas.search.ranking.report_card import _folds, fidelity, held_out_predictions, quick_card
 from search_spaces.errors import DamagedRunError, UsageError
@@ -408,3 +408,13 @@ def test_a_baseline_of_another_length_is_refused():
     features, losses = make_data(20)
     with pytest.raises(UsageError, match="'flops' has 3 numbers"):
         choose_ranker(features, losses, {"flops": [1, 2, 3]}, np.random.default_rng(0))
+
+
+def test_of_very_many_networks_the_best_and_some_of_all_times_are_fitted():
+    losses = np.random.default_rng(0).permutation(50).astype(np.float64)
+    assert fitted_rows(losses, 50).tolist() == list(range(50))
+    chosen = fitted_rows(losses, 20)
+    assert len(set(chosen.tolist())) == 20 and (np.diff(chosen) > 0).all()
+    assert set(np.argsort(losses)[:10]) <= set(chosen.tolist())
+    rest = [n for n in chosen if losses[n] >= 10]
+    assert min(rest) < 10 and max(rest) > 40

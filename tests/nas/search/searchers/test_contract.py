@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -17,10 +19,12 @@ from nas.search.pareto import non_dominated
 from nas.search.ranking import PairwiseLinear
 from nas.search.ranking.ensemble import Ensemble
 from nas.search.searchers.base import Floats, Problem, Searcher, search
+from nas.search.searchers.gain import greedy_gain
 from nas.search.searchers.one_shot import OneShot
 from nas.search.searchers.optuna_study import (
     MOST_REPEATS,
     OptunaSearcher,
+    SamplerName,
     distributions,
     write_study,
 )
@@ -226,6 +230,30 @@ def test_rank_evolve_looks_at_all_that_is_one_gene_from_the_front_within_limits(
     assert wanted - {row.tobytes() for row in searcher.rows} <= looked_at
 
 
+def test_a_search_goes_on_while_nothing_keeps_the_limits():
+    problem = replace(PROBLEM, costs=lambda rows: Scores(flops(rows), 1 + flops(rows)[:, 0]))
+    searcher = rank_evolve(problem, 2, patience=2, batch=4)
+    asked = []
+    while len(rows := searcher.ask()):
+        asked.append(len(rows))
+        searcher.tell(rows, quality(rows))
+    assert searcher.done == BUDGET and set(asked[1:-1]) == {4}
+
+
+def test_a_search_of_one_network_at_a_time_takes_what_promises_most(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    counts = []
+
+    def watched(points: Any, spread: Any, front: Any, count: int) -> list[int]:
+        counts.append(count)
+        return greedy_gain(points, spread, front, count)
+
+    monkeypatch.setattr("nas.search.searchers.rank_evolve.greedy_gain", watched)
+    run(rank_evolve(PROBLEM, 3, batch=1, patience=0))
+    assert set(counts) == {1}
+
+
 def test_a_problem_counts_only_what_keeps_limits():
     half = Problem(SPACE, lambda rows: Scores(flops(rows), np.ones(len(rows))), PROBLEM.reference)
     assert half.hypervolume(ALL, quality(ALL)) == 0.0
@@ -288,6 +316,18 @@ def test_a_sampler_that_repeats_itself_is_helped_on_at_random() -> None:
         pass
     assert len(distinct(searcher.rows)) == searcher.done == BUDGET
     assert len(searcher._study.trials) == 1 + (BUDGET - 1) * (MOST_REPEATS + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "limited", "told"), [("tpe", False, True), ("gp", False, False), ("gp", True, True)]
+)
+def test_gp_hears_of_limits_only_where_there_are_any(
+    name: SamplerName, limited: bool, told: bool
+) -> None:
+    searcher = OptunaSearcher(replace(PROBLEM, limited=limited), name, 2, seed=1)
+    for _ in search(searcher, quality):
+        pass
+    assert [list(one.constraints) for one in searcher._study.trials] == [["limits"] * told] * 2
 
 
 def test_a_used_up_space_ends_the_search() -> None:

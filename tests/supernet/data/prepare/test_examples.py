@@ -211,6 +211,27 @@ def test_bad_folders_are_refused(tmp_path: Path, case: str) -> None:
     assert not list(tmp_path.glob("*out*"))
 
 
+def test_two_folders_of_one_split_are_told(tmp_path: Path) -> None:
+    for name in ("train_a", "train_b", "test"):
+        write_folder(tmp_path / "pets" / name)
+    with pytest.raises(DataError, match="train_a and train_b, which are both train"):
+        prepared(tmp_path, tmp_path / "pets")
+
+
+def test_a_split_may_lack_the_last_numbered_classes_and_no_others(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    write_folder(tmp_path / "test")
+    for split in ("train", "test"):
+        for number in range(3):
+            (tmp_path / split / f"class{number}").rename(tmp_path / split / str(number))
+    (tmp_path / "test/2").rename(tmp_path / "away")
+    test = prepared(tmp_path / "good", tmp_path / "train", test=(tmp_path / "test",))[2]
+    assert set(test.labels.tolist()) == {0, 1}
+    (tmp_path / "test/1").rename(tmp_path / "test/2")  # it has no pictures of 1
+    with pytest.raises(DataError, match="of test are 0, 2"):
+        prepared(tmp_path / "bad", tmp_path / "train", test=(tmp_path / "test",))
+
+
 # -- texts ----------------------------------------------------------------------------------------
 
 

@@ -470,3 +470,35 @@ TO: dict[str, Any] = {"task": "translation"}
 def numbers_as_labels() -> tuple[str, str]:
     """A file in which the labels are numbers of examples."""
     return "h.csv", "text,label\n" + "".join(f"t,{n}\n" for n in range(60))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"text": "a\\u0000b", "label": 1}', "text holds the character NUL"),
+        ('{"text": "a", "label": ' + "1" * 5000 + "}", "not JSON: Exceeds the limit"),
+        ('{"image": "a\\u0000b.png", "label": 1}', "a picture is a file's bytes or its path"),
+        ('{"image": "\\ud800.png", "label": 1}', "a picture is a file's bytes or its path"),
+    ],
+)
+def test_odd_values_are_told_and_end_nothing(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(line + "\n", "utf-8")
+    columns = Columns((("image", "label"),)) if "image" in line else LABELLED
+    (record,) = read_records((file,), columns)
+    assert words in record.problem
+
+
+def test_a_strangers_table_names_no_files(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"image": "/etc/passwd", "label": 1}\n', "utf-8")
+    (record,) = read_records((file,), Columns((("image", "label"),), by_path=False))
+    assert "here a picture is the bytes of its file" in record.problem
+    assert Path("/etc/passwd") not in record.values
+
+
+def test_lines_where_columns_are_wanted_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "train.en.txt"
+    file.write_text("one\ntwo\n", "utf-8")
+    with pytest.raises(DataError, match="has no columns, and what is wanted has several"):
+        list(read_records((file,), TRANSLATED))
