@@ -6,12 +6,14 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -37,7 +39,8 @@ class DeviceFingerprint:
             processor's, because small networks wait for the host to launch their kernels.
         cores: cores this process may use, or multiprocessors of the graphics card.
         threads: threads torch computes with on the host.
-        torch_version: with its build suffix, for example ``2.13.0+cpu``.
+        torch_version: with its build suffix, for example ``2.13.0+cpu``; of a card with that of
+            the kernels which take its place there: ``2.13.0+cu130, fla-core 0.6.0``.
         platform: operating system and machine type, for example ``Linux-x86_64``.
         runtime: what runs the networks where it is not torch, with its version, for example
             ``onnxruntime 1.31.1``; `threads` are then its threads.
@@ -109,9 +112,19 @@ def describe_device(device: str) -> DeviceFingerprint:
         name=name,
         cores=cores,
         threads=torch.get_num_threads(),
-        torch_version=str(torch.__version__),
+        torch_version=", ".join(
+            (str(torch.__version__), *(_card_kernels() if device != "cpu" else ()))
+        ),
         platform=f"{platform.system()}-{platform.machine()}",
     )
+
+
+def _card_kernels() -> tuple[str, ...]:
+    """The package that brings kernels of linear attention for cards, with its version."""
+    try:
+        return (f"fla-core {version('fla-core')}",)
+    except PackageNotFoundError:
+        return ()
 
 
 def clock_mhz(device: str) -> float | None:
@@ -192,11 +205,22 @@ def _cpu_clock_mhz(cpuinfo: Path = Path("/proc/cpuinfo")) -> float | None:
     return round(sum(found) / len(found), 1) if found else None
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process may use: those it may run on, or fewer by its container's quota.
+
+    Args:
+        cgroup: where the kernel tells the quota of a container, of version 2 or 1.
+    """
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((cgroup / name).read_text("utf-8") for name in names).split()
+        except (OSError, ValueError):
+            continue
+        if quota.isdecimal() and period.isdecimal():  # without a quota it is "max", or -1
+            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    return cores
 
 
 def _cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

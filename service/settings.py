@@ -246,6 +246,12 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
             f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "
             "addresses such as 127.0.0.1 only: leave it out, and make tokens with nas token create"
         )
+    if 2 * settings.heartbeat_s > settings.stale_s:
+        raise UsageError(
+            f"{PREFIX}HEARTBEAT_S is {settings.heartbeat_s:g}, and {PREFIX}STALE_S "
+            f"{settings.stale_s:g}: jobs would be taken from workers that are well; let it be at "
+            "most half of that"
+        )
     _ = settings.searching  # refused here, not by the first job
     return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
 

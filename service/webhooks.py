@@ -32,6 +32,7 @@ from service.jobs.database import DatabaseAwayError
 from service.jobs.outbox import LEASE_S, SECRET, Outbox, Sending
 
 TOTAL_S = 10.0
+CONNECT_S = 3.0  # to one of a name's addresses
 MOST_BYTES = 2048
 SHOWN = 200  # characters of an answer
 AT_ONCE = 4  # deliveries of one process
@@ -76,6 +77,8 @@ def check_url(url: str, *, private: bool) -> str:
         raise UsageError(f"the webhook is no address ({error}); {example}") from None
     if parts.scheme not in ("http", "https") or not parts.host:
         raise UsageError(f"the webhook is {url[:100]!r}; {example}")
+    if parts.port is not None and not 0 < parts.port < 65536:
+        raise UsageError(f"the webhook has the port {parts.port}; ports are 1 to 65535")
     if parts.userinfo or parts.fragment:
         raise UsageError(f"the webhook has a user, a password or a # in its address; {example}")
     try:
@@ -145,7 +148,8 @@ async def _post(sending: Sending, tls: ssl.SSLContext, private: bool) -> Answer:
         "webhook-timestamp": str(now),
         "webhook-signature": signature(sending.secret, sending.id, now, body),
     }
-    async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=TOTAL_S) as client:
+    times = httpx.Timeout(TOTAL_S, connect=CONNECT_S)
+    async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=times) as client:
         unreachable: Exception | None = None
         for address in await _addresses(url, private):
             there = url.copy_with(host=address)
@@ -155,7 +159,7 @@ async def _post(sending: Sending, tls: ssl.SSLContext, private: bool) -> Answer:
                     "POST", there, content=body, headers=headers, extensions=named
                 ) as answer:
                     return Answer(answer.status_code, await _first_words(answer))
-            except httpx.ConnectError as error:
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 unreachable = error
     assert unreachable is not None  # a name without addresses is an OSError
     raise unreachable
@@ -230,6 +234,14 @@ class Deliverer:
             log.exception("no message could be taken")
         return None
 
+    async def _sent(self, sending: Sending, tls: ssl.SSLContext) -> Answer:
+        """What came of sending a message, whatever is wrong with its address."""
+        try:
+            return await send(sending, tls, private=self._private)
+        except Exception as error:
+            log.exception("a delivery went wrong", extra={"delivery": sending.id})
+            return Answer(None, f"nothing could be sent ({type(error).__name__})")
+
     async def _deliver(
         self,
         sending: Sending,
@@ -241,7 +253,7 @@ class Deliverer:
         try:
             if time.monotonic() - claimed_at > LEASE_S - TOTAL_S:
                 return  # this process was frozen: it is somebody else's, or will be
-            answer = await send(sending, tls, private=self._private)
+            answer = await self._sent(sending, tls)
             finish = partial(self._outbox.finish, sending, answer.status, answer.text)
             noted = await anyio.to_thread.run_sync(
                 partial(finish, good=answer.good), limiter=threads

@@ -8,9 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import signal
 import tempfile
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +18,11 @@ import typer
 
 from nas.console.output import drop_output, tell, tell_error
 from nas.run.layout import CRASH_FILE
+from nas.run.termination import TERMINATED, Terminated
 from search_spaces.errors import NasError
 
 FAILED = 1
 INTERRUPTED = 130
-TERMINATED = 143
 
 # The machine says no: the file and the reason tell all there is to know.
 _REFUSALS = {
@@ -38,27 +36,6 @@ _REFUSALS = {
 }
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-class Terminated(KeyboardInterrupt):
-    """The system asks the process to end."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM end what is inside as Ctrl-C does, with everything closed in order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what a signal does
-        return
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(*_: object) -> None:
-    raise Terminated
 
 
 @contextmanager

@@ -122,9 +122,10 @@ class RayExecutor(Executor):
         order = ray.put(self._order(source.data_digest))
         self._weights = ray.put(source.weights())
 
-        def start() -> tuple[Any, Any]:
+        def start() -> tuple[Any, Any, Any]:
             actor: Any = worker.remote(*given)
-            return actor, actor.prepare.remote(order, self._weights)
+            there = actor.__ray_ready__.remote()  # calls are answered one after the other
+            return actor, there, actor.prepare.remote(order, self._weights)
 
         pool = partial(Pool, start, self._board, self.settings.timeout_s, self._nodes)
         return pool(answered, GRACE_S) if self._asks else pool(final)
@@ -184,6 +185,7 @@ class RayExecutor(Executor):
 
     def measure(self, spec: SearchSpec, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""
+        self._release_pool()
         value: float = self._device.call(spec.device, "cost", name, network)
         return value
 

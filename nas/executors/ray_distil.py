@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from latency.turns import computing
 from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
@@ -98,7 +99,8 @@ def _job(path: str, key: str, layers: Sequence[int], mailbox: Mailbox) -> None:
     mailbox.put(Began.here(key))
     try:
         run = shared_run(path)
-        for report in teach(run, layers, run.spec.device):
-            mailbox.put((key, report))
+        with computing(run.computes_on):
+            for report in teach(run, layers, run.spec.device):
+                mailbox.put((key, report))
     except (NasError, OSError) as error:
         mailbox.fail(error)

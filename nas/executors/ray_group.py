@@ -20,6 +20,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 
 from latency.turns import computing
+from nas.executors.attempts import out_of_memory
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
 from nas.run.layout import RAY_TRAIN_FOLDER
@@ -141,8 +142,9 @@ def _train(config: dict[str, Any]) -> None:
     except (NasError, OSError) as error:
         mailbox.fail(error)
         raise
-    except torch.cuda.OutOfMemoryError as error:
-        mailbox.fail(ExecutorError(f"a worker ran out of memory while training: {error}"))
+    except Exception as error:
+        if out_of_memory(error):  # the next group would have no more
+            mailbox.fail(ExecutorError(f"a worker ran out of memory while training: {error}"))
         raise
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import ray
 
+from nas.executors.attempts import sentence
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
 from search_spaces.errors import ExecutorError
@@ -179,6 +180,11 @@ class Jobs:
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, ray.exceptions.RayTaskError):
             return error
+        if isinstance(error, ray.exceptions.OutOfMemoryError):
+            return ExecutorError(
+                f"{self._kind.worker} needs more memory than its machine has, each time that it "
+                f"was tried: {sentence(error)}"
+            )
         return ExecutorError(
             f"{self._kind.worker} died {RESTARTS + 1} times ({type(error).__name__}); what is "
             "finished is kept: look after the cluster and go on with the same command"

@@ -78,7 +78,8 @@ class Pool:
     """A number of workers; none is started before there is something to do.
 
     Args:
-        start: starts a worker; gives its handle and the call that prepares it.
+        start: starts a worker; gives its handle, the call that is answered as soon as there is a
+            process, and the one that prepares it.
         board: is told what workers do.
         timeout_s: of an evaluation.
         nodes: where workers can be.
@@ -88,7 +89,7 @@ class Pool:
 
     def __init__(
         self,
-        start: Callable[[], tuple[Any, Any]],
+        start: Callable[[], tuple[Any, Any, Any]],
         board: Board,
         timeout_s: float,
         nodes: Nodes,
@@ -142,9 +143,9 @@ class Pool:
             self._slots.append(self._new(name))
 
     def _new(self, name: str) -> _Slot:
-        actor, call = self._start()
+        actor, there, call = self._start()
         self._board.change(name, doing="starting", network=None, host="", pid=0)
-        return _Slot(name, actor, call, time.monotonic(), actor.__ray_ready__.remote())
+        return _Slot(name, actor, call, time.monotonic(), there)
 
     def _drop(self, slots: Sequence[_Slot]) -> None:
         dropped = list(slots)
@@ -211,7 +212,7 @@ class Pool:
             place: Place = ray.get(slot.call)
         except RayTaskError as error:
             raise _cannot_start(error) from error
-        except RayActorError as error:
+        except (RayActorError, OutOfMemoryError) as error:
             self._count_lost(error)
             self._replace(slot, f"it ended while it started: {sentence(error)}")
             return

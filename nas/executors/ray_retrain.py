@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from latency.turns import computing
 from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
 from nas.executors.retraining.tuning_record import asked_trials
@@ -94,8 +95,9 @@ def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom, share: flo
     try:
         run = shared_run(path)
         if share is not None:
-            for event in train_part(run, network_id, share):
-                mailbox.put(event)
+            with computing(run.computes_on):
+                for event in train_part(run, network_id, share):
+                    mailbox.put(event)
             return
         work = retrain_work(run, network_id, tuner)
         for event in stage_events(run, retrain_stage(network_id), work):

@@ -199,7 +199,7 @@ def _generate_script(data: _Data, task: TranslationTask) -> str:
         options.append(("post-process", how))
     return _script(
         "Translates the validation split as nas translate does, into results.\n"
-        "# Further options go behind: ./generate.sh --gen-subset test --sacrebleu",
+        "# Further options go behind: ./generate.sh --sacrebleu",
         f"fairseq-generate {shlex.quote(data.path)}",
         options,
     )

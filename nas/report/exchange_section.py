@@ -24,9 +24,10 @@ def exchange_section(run: RunContents) -> Html:
     if entry is None:
         return section("exchange", TITLE, missing("No layer's kind was exchanged in this run yet."))
     intro = paragraph(
-        "The picked network ",
+        "The network ",
         tag("code", of),
-        " with the kind of attention of a single layer exchanged, evaluated "
+        ", which was picked before any was trained, with the kind of attention of a single layer "
+        "exchanged, evaluated "
         f"{words.observed_how(run)}. A cell tells what happens to the "
         f"{run.quality.objective.label} and to the costs; the kind that the network has there is "
         "marked.",
@@ -106,7 +107,8 @@ def _cell(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
         return cell("")
     if QUALITY not in one.values:
         return cell("could not be evaluated")
-    before = {**entry.predicted, **entry.measured}
+    # Costs of an exchange are predicted, and compared with what was predicted.
+    before = {**entry.measured, **entry.predicted, QUALITY: entry.values[QUALITY]}
     lines = [
         tag("div", _change(run, name, before[name], one.values[name]))
         for name in run.spec.objectives

@@ -100,6 +100,10 @@ def _winner(run: RunContents) -> Html:
         return Html("")
     begun = run.front is not None and run.front.checkpoint is not None
     reason = read_pick(run.spec.pick, run.costs).reason(run.quality, begun=begun)
+    if picked.id == run.halving_winner:
+        reason = (
+            f"the best of the {words.plural(run.spec.retrain, 'candidate')} that began to train"
+        )
     parts: list[str | Html] = [
         "The picked network is ",
         tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),
@@ -243,6 +247,8 @@ def search_command(run: RunContents) -> str:
         and dump_space(load_space(space)) == spec.space_toml
     )
     parts = ["nas", "search", "--space", space if shipped else f"{run.name}/{SPACE_FILE}"]
+    if spec.start is not None:
+        parts += ["--from", spec.start.folder]
     if spec.evaluator is None:
         parts += _data_options(spec)
     for name, field in SearchTerms.model_fields.items():

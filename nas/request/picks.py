@@ -12,9 +12,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITY, SCORES, Quality, QualityMetric
+from nas.objectives import (
+    MORE_IS_BETTER,
+    OBJECTIVES,
+    QUALITIES,
+    QUALITY,
+    SCORES,
+    Quality,
+    QualityMetric,
+)
 from nas.request.fields import nearest
 from search_spaces.errors import UnknownNameError, UsageError
+from search_spaces.tasks import TaskName
 from search_spaces.wording import mark
 
 SENSIBLE, BEST, KNEE, CHEAPEST = "sensible", "best", "knee", "cheapest"
@@ -36,6 +45,14 @@ HELP = (
 SHORTEST_ID, LONGEST_ID = 4, 12
 
 NAMES = (*OBJECTIVES, *SCORES)
+# Scores that networks have whatever quality is, where their task has them.
+USUAL: tuple[QualityMetric, ...] = (
+    "loss",
+    "accuracy",
+    "recall_nats",
+    "similarity",
+    "recall_at_10",
+)
 
 _TIMES = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)x")
 _FORM = re.compile(r"\s*([\w.]+)\s*(<=|>=|≤|≥|=|<|>)\s*(\S+)\s*")
@@ -109,14 +126,34 @@ class Pick:
                     f"add {one.name} to {mark('objectives')}"
                 )
             if condition.name == "valid_loss" and quality == "loss":
-                other = "quality is the validation loss"
-            elif condition.name == "valid_bleu" and quality != "bleu":
-                other = f"BLEU is measured with {mark('quality')} bleu"
-            else:
-                continue
-            raise UsageError(
-                f"{mark('pick')} asks for {condition}, and this search does not: {other}"
-            )
+                raise UsageError(
+                    f"{mark('pick')} asks for {condition}, and this search does not: quality is "
+                    "the validation loss"
+                )
+
+
+def check_scored(pick: Pick, task: TaskName, quality: QualityMetric) -> None:
+    """Refuse conditions on scores that networks of a search do not have.
+
+    Args:
+        pick: what is asked for.
+        task: what the networks do.
+        quality: what their quality is.
+
+    Raises:
+        UsageError: naming the condition and why.
+    """
+    scores = {one.measured_name: one for one in QUALITIES.values()}
+    for condition in pick.conditions:
+        score = scores.get(condition.name)
+        if score is None or (task in score.tasks and score.name in (quality, *USUAL)):
+            continue
+        other = (
+            f"it is measured with {mark('quality')} {score.name}"
+            if task in score.tasks
+            else f"it is a score of {' and '.join(score.tasks)}, and not of {task}"
+        )
+        raise UsageError(f"{mark('pick')} asks for {condition}, and this search does not: {other}")
 
 
 def read_pick(text: str, more: Collection[str] = ()) -> Pick:

@@ -180,6 +180,8 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         for name in (*spec.objectives, *spec.limits):
             if (problem := OBJECTIVES[name].problem(space)) is not None:
                 raise UsageError(problem)
+    with blaming("pick"):
+        picks.check_scored(picks.read_pick(spec.pick, spec.costs), space.task, spec.quality)
     if profile is not None:
         with blaming("device_profile"):
             _check_profile(spec, profile)

@@ -523,7 +523,7 @@ class Start(BaseModel):
 
     Attributes:
         folder: where it is.
-        digest: of its configuration and weights.
+        digest: `supernet.pretrained.checkpoint.checkpoint_digest`.
     """
 
     model_config = FROZEN
@@ -659,7 +659,14 @@ LATER_FIELDS: Mapping[str, Any] = {
     "retrain": 1,
 }
 # Of a training, none of which older versions had; all are off where they are 0 or null.
-LATER_SETTINGS = ("checkpoint_updates", "loss_chunk", "recompute", "stop_loss", "threads")
+LATER_SETTINGS = (
+    "checkpoint_updates",
+    "deterministic",
+    "loss_chunk",
+    "recompute",
+    "stop_loss",
+    "threads",
+)
 
 
 def build_spec(**values: Any) -> SearchSpec:

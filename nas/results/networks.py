@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas.request.spec import SearchSpec
-from nas.run.folder import RunFolder, resuming
+from nas.run.folder import RunFolder, resuming, supernet_gone
 from nas.run.layout import (
     DATA_FILE,
     FRONT_FILE,
@@ -211,6 +211,8 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
     _check_weights(folder, "supernet")
     file, space = folder.path / SUPERNET_FILE, folder.spec.space
     if not file.is_file():
+        if folder.record("supernet") is not None:
+            raise UsageError(supernet_gone(folder.path))
         raise UsageError(f"{folder.path} has no trained supernet yet; {resuming(folder.path)}")
     try:
         architecture = Architecture.from_json(measured_networks(folder)[network_id]["architecture"])

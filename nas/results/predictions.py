@@ -231,19 +231,20 @@ def _read(reading: Reading, inputs: Iterable[str]) -> Iterator[Tensor]:
 
 
 def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
-    """A picture's middle square, scaled and normalised, ``(1, C, H, W)``."""
+    """A picture's middle square, scaled as the data were, and normalised, ``(1, C, H, W)``."""
     import torch
 
+    from supernet.data.examples import enlarge
     from supernet.data.prepare.image_files import read_picture
 
     if facts["kind"] != "images":
         raise DataError("this network reads numbers, not pictures: its data had no pixels")
     pixels_HWC = torch.tensor(
-        read_picture(path, form.channels, form.image_size), dtype=torch.float32
+        read_picture(path, form.channels, facts.get("side", form.image_size)), dtype=torch.float32
     )
     black, white = (torch.tensor(facts[name]) for name in ("black", "white"))
     scaled_HWC = black + (white - black) * pixels_HWC / 255
-    return scaled_HWC.permute(2, 0, 1)[None]
+    return enlarge(scaled_HWC.permute(2, 0, 1)[None], form.image_size)
 
 
 def _row(reading: Reading, text: str) -> list[int]:

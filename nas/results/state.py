@@ -49,6 +49,7 @@ class RunState:
         failed: networks that could not be evaluated.
         workers: what each worker does now, where there are several.
         duration: what was told of it before it began; None where nothing was.
+        unpicked: why no network is picked though there is a front; empty otherwise.
     """
 
     stages: tuple[StageState, ...]
@@ -60,6 +61,12 @@ class RunState:
     failed: tuple[FailedNetwork, ...] = ()
     workers: tuple[WorkerState, ...] = ()
     duration: Duration | None = None
+    unpicked: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know of it: what is wrong with its files, and why no network is picked."""
+        return (*self.problems, self.unpicked) if self.unpicked else self.problems
 
     @property
     def told(self) -> ToldAndTaken:
@@ -150,7 +157,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     """
     problems: list[str] = []
     front = _front(folder, problems)
-    picked = None if front is None else _picked(folder, front, problems)
+    picked, unpicked = (None, "") if front is None else _picked(folder, front, problems)
     beside = () if front is None else [one.entry.id for one in front.baselines]
     stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
@@ -167,6 +174,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
         read_failed(folder),
         tuple(read_workers(folder.path)) if running else (),
         duration,
+        unpicked,
     )
 
 
@@ -227,15 +235,17 @@ def _duration(folder: RunFolder, problems: list[str]) -> Duration | None:
     return None
 
 
-def _picked(folder: RunFolder, front: Front, problems: list[str]) -> str | None:
+def _picked(folder: RunFolder, front: Front, problems: list[str]) -> tuple[str | None, str]:
+    """The id of the network that is picked, or why there is none."""
     try:
-        return winner(front, folder.spec.pick, read_winner(folder)).id
+        return winner(front, folder.spec.pick, read_winner(folder)).id, ""
     except DamagedRunError as error:
         problems.append(str(error))
-        return None
+        return None, ""
     except UsageError as error:
-        problems.append(f"{error}; nas retrain with another --pick trains another network")
-    return None
+        if folder.spec.evaluator is not None:
+            return None, f"{error}; nas show with another --pick shows another network"
+        return None, f"{error}; nas retrain with another --pick trains another network"
 
 
 def _retrained(folder: RunFolder, problems: list[str]) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from latency.locking import file_lock
@@ -78,6 +79,30 @@ def check_tokenizer(data: Path, start: Start) -> None:
             f"{data} was prepared with another tokenizer than that of the checkpoint in {folder}: "
             f"prepare it anew with nas data prepare --tokenizer {folder}"
         )
+
+
+def check_classes(names: Sequence[str], start: Start) -> None:
+    """See that data number their classes as the checkpoint does that a search begins with.
+
+    Names that the checkpoint does not have say nothing about its numbers.
+
+    Args:
+        names: of the data's classes, in order.
+        start: the checkpoint.
+
+    Raises:
+        DataError: when both have the same names in another order.
+    """
+    ours = [name.casefold() for name in names]
+    theirs = [name.casefold() for name in read_checkpoint(start.folder).labels]
+    if ours == theirs or sorted(ours) != sorted(theirs):
+        return
+    number = next(n for n, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) == 2)
+    raise DataError(
+        f"class {number} is {names[number]!r} in the data and {theirs[number]!r} in the checkpoint "
+        f"in {start.folder}: classes are numbered in the order of their names, so name them in the "
+        "checkpoint's order, for example 00-cat, 01-ant, and prepare the data anew"
+    )
 
 
 def open_checkpoint(start: Start) -> Checkpoint:

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,12 @@ class RunFolder:
         values = {"stage": stage, "digest": digest, "outputs": sums, "seconds": round(seconds, 3)}
         write_atomically(self.path / record_file(stage), json.dumps(values, indent=2))
 
+    def refresh(self, record: StageRecord, name: str) -> None:
+        """Record one file of a finished stage as it is now; of the others nothing is said."""
+        sums = {**record.outputs, name: checksum(self.path / name)}
+        values = {**asdict(record), "outputs": sums}
+        write_atomically(self.path / record_file(record.stage), json.dumps(values, indent=2))
+
     def forget(self, stage: str, outputs: Iterable[str]) -> None:
         """Make a stage start anew: its files and folders go, and last of all its record.
 
@@ -235,6 +241,9 @@ class RunFolder:
     def found(self, pattern: str) -> list[str]:
         """Names of the files that fit a pattern, sorted."""
         return [f.relative_to(self.path).as_posix() for f in sorted(self.path.glob(pattern))]
+
+    def check(self) -> None:
+        """See that this process may write here; any may, unless something fences the folder."""
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file atomically."""
@@ -346,6 +355,14 @@ def _digest_of(values: Any) -> str:
 def resuming(path: Path) -> str:
     """What goes on with the run of a folder, as a message names it."""
     return mark(RESUME, f"nas resume {shlex.quote(str(path))}")
+
+
+def supernet_gone(path: Path) -> str:
+    """That a run's supernet was trained and is there no more."""
+    return (
+        f"the trained supernet of {path} is gone, as a service deletes it to make room: networks "
+        "that were trained can be used as ever, and another one needs a new search"
+    )
 
 
 def _is_foreign(file: Path) -> bool:

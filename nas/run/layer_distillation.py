@@ -33,9 +33,8 @@ def teach(run: OpenedRun, layers: Sequence[int], device: str) -> Iterator[LocalR
     assert run.checkpoint is not None
     budget, own = run.spec.budget.distil, ",".join(map(str, layers))
     name = f"{layers[0]}-{layers[-1]}"
-    folder = CheckpointFolder(
-        run.folder.path / DISTIL_CHECKPOINTS / name, f"{run.spec.digest} {own}"
-    )
+    path, digest = run.folder.path / DISTIL_CHECKPOINTS / name, f"{run.spec.digest} {own}"
+    folder = CheckpointFolder(path, digest, run.folder.check)
     local = LocalDistillation(
         run.space,
         load(run.folder.path / INHERITED_FILE)["weights"],

@@ -22,7 +22,7 @@ from nas.run.evaluator import (
     trained_supernet,
     use_threads,
 )
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, supernet_gone
 from nas.run.layout import (
     DATA_FILE,
     DISTILLED_FILE,
@@ -147,6 +147,8 @@ class OpenedRun:
         return dumped({"weights": self._trained_weights()})
 
     def _trained_weights(self) -> dict[str, Any]:
+        if not self.folder.has(SUPERNET_FILE):
+            raise UsageError(supernet_gone(self.folder.path))
         weights: dict[str, Any] = load(self.folder.path / SUPERNET_FILE)["weights"]
         return weights
 

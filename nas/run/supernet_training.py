@@ -49,7 +49,7 @@ def supernet_trainer(
 
 def supernet_checkpoints(run: OpenedRun) -> CheckpointFolder:
     """Where the training keeps its checkpoints, the last and the best."""
-    return CheckpointFolder(run.folder.path / "supernet", run.spec.digest)
+    return CheckpointFolder(run.folder.path / "supernet", run.spec.digest, run.folder.check)
 
 
 def training_losses(report: EpochReport) -> dict[str, float]:

@@ -551,7 +551,8 @@ def pick(front: Front, how: str) -> FrontEntry:
         return among[knee_index(points_of(among, front.objectives))]
     if (times := saving_of(how)) is not None:
         return _saving(front, times)
-    if conditions := conditions_of(how, [objective.name for objective in front.objectives]):
+    known = dict.fromkeys(name for entry in front.entries for name in entry.values)
+    if conditions := conditions_of(how, list(known)):
         return _meeting(front, conditions)
     ids = {entry.id: entry for entry in front.networks}
     what = f"network on the front, none of {', '.join(WORDS)}, and no condition like 'params<=2e5'"

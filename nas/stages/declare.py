@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nas.run.checkpoint import check_tokenizer
+from nas.run.checkpoint import check_classes, check_tokenizer
 from nas.run.duration import Asked, Plan
 from nas.run.evaluator import check_data
 from nas.run.evaluators.offered import OfferedCosts
@@ -20,6 +20,7 @@ from search_spaces.files import write_atomically
 from search_spaces.genes import GeneSpace, dump_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space
+from supernet.tasks.classification import ClassificationTask
 from supernet.training.card_memory import card_bytes
 
 
@@ -34,6 +35,8 @@ def work(run: Run) -> Iterator[Event]:
     task = run.task
     if run.spec.start is not None and run.spec.data is not None:
         check_tokenizer(Path(run.spec.data), run.spec.start)
+    if run.spec.start is not None and isinstance(task, ClassificationTask):
+        check_classes(task.label_names, run.spec.start)
     check_data(run.quick_task, run.spec.quality)
     budget, alone = run.spec.budget, run.spec.trains_alone
     for training in (budget.retrain,) if alone else (budget.supernet, budget.retrain):

@@ -23,6 +23,7 @@ from nas.run.layout import HALVING_FILE, checkpoints_folder
 from nas.run.stages import RETRAIN
 from nas.search.front import Front, pick, read_front, read_winner
 from nas.stages.base import Run
+from search_spaces.errors import UsageError
 
 STAGE = "halve"
 LAST_STOP, EARLIER = 0.5, 0.4  # share of the training at the last stop, and of it at the one before
@@ -32,7 +33,11 @@ def work(run: Run) -> Iterator[Event]:
     """Train until one candidate is left; what was reached before a kill is not trained again."""
     from nas.executors.retraining.stage import REACHED  # imports torch
 
-    left = candidates(read_front(run.folder), run.spec.pick, run.spec.retrain)
+    try:
+        left = candidates(read_front(run.folder), run.spec.pick, run.spec.retrain)
+    except UsageError:  # nothing on the front is what the request picks, which retraining tells
+        run.folder.append(HALVING_FILE, [])
+        return
     everyone, settings = list(left), run.spec.budget.retrain
     if read_winner(run.folder) is not None:  # killed when all was done
         return

@@ -20,7 +20,7 @@ from nas.search.front import pick, read_front, read_winner, winner
 from nas.stages.base import Run
 from nas.stages.baseline import num_baselines
 from nas.stages.halve import stops_of, training_parts
-from search_spaces.errors import DamagedRunError
+from search_spaces.errors import DamagedRunError, NasError
 
 
 def retrain(
@@ -51,7 +51,11 @@ def retrain(
         if trials is not None:
             for network_id in ids:
                 ask_for_trials(folder, network_id, trials)
-        yield from executor.retrain(run, list(dict.fromkeys(ids)))
+        try:
+            yield from executor.retrain(run, list(dict.fromkeys(ids)))
+        except NasError:  # a training that diverged; of all others the report tells
+            yield from report(run)
+            raise
         yield from report(run)
 
 

@@ -26,6 +26,7 @@ from service.worker.runner import Child, Outcome, Runner
 LOOK_S = 0.25  # between two looks at a job's process and its events
 AGAIN_S = 0.5  # before the database, or a run that somebody else holds, is tried again
 GIVE_UP = 0.8  # of the time after which a silent worker counts as gone
+ALL_ASKED_S = 2.0  # within which a worker that is asked to end with its job learns of it
 HELD_S = 5.0  # for which such a run is tried again before others' jobs go first
 DISK_S = 30.0
 
@@ -163,6 +164,9 @@ class Attempt:
             return self._end(Action.succeed)
         if outcome.busy:
             return None
+        # Who shuts a machine or a service down asks all of its processes at once.
+        if outcome.asked and self._stopping.wait(ALL_ASKED_S):
+            return self._end(Action.stop if self._job.cancel_requested else Action.release)
         return self._end(Action.fail, outcome.error)
 
     def _tell(self) -> None:

@@ -28,6 +28,7 @@ from nas.executors.base import ExecutorSettings
 from nas.run.events import Event, Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
 from nas.run.layout import ATTEMPTS_FOLDER, CRASH_FILE, LOCK_FILE, SPEC_FILE
+from nas.run.termination import TERMINATED, Terminated, terminable
 from nas.run.threads import use_threads
 from search_spaces.errors import NasError, RunConflictError
 from service.jobs.states import Kind
@@ -104,8 +105,11 @@ def main(arguments: list[str]) -> int:
     try:
         given = json.loads(orders)
         folder = FencedFolder.of(Path(path), given["job"], given["attempt"])
-        for _ in work(folder, Kind(kind), pick, given):
-            pass
+        with terminable():
+            for _ in work(folder, Kind(kind), pick, given):
+                pass
+    except Terminated:
+        return TERMINATED
     except RunConflictError as error:
         return _failed(error, BUSY)
     except NasError as error:
@@ -187,6 +191,16 @@ class FencedFolder(RunFolder):
         """As `RunFolder.write_json`, in the newest attempt alone."""
         self.check()
         super().write_json(name, value)
+
+    def write_journal(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        """As `RunFolder.write_journal`, in the newest attempt alone."""
+        self.check()
+        super().write_journal(name, values)
+
+    def forget(self, stage: str, outputs: Iterable[str]) -> None:
+        """As `RunFolder.forget`, in the newest attempt alone."""
+        self.check()
+        super().forget(stage, outputs)
 
     def begin(self, stage: str, digest: str) -> None:
         """As `RunFolder.begin`, in the newest attempt alone."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from nas.run.termination import TERMINATED
 from service.jobs.states import Job, Kind
 from service.settings import Settings, environment_of_process
 from service.worker.job_process import BUSY, ERROR
@@ -21,10 +22,18 @@ _LAST_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job's process ended: well, because somebody else works on the run, or badly."""
+    """How a job's process ended: well, because somebody else works on the run, or badly.
+
+    Attributes:
+        ok: whether the job is done.
+        busy: whether somebody else works on the run.
+        asked: whether the process was asked to end (SIGTERM), be it by itself or with its worker.
+        error: what went wrong.
+    """
 
     ok: bool
     busy: bool = False
+    asked: bool = False
     error: str | None = None
 
 
@@ -100,7 +109,8 @@ class _Process:
         self._end_children()
         if code == 0:
             return Outcome(ok=True)
-        return Outcome(ok=False, busy=code == BUSY, error=self._error(code))
+        asked = code in (TERMINATED, -signal.SIGTERM)
+        return Outcome(ok=False, busy=code == BUSY, asked=asked, error=self._error(code))
 
     def stop(self, grace_s: float) -> None:
         with suppress(ProcessLookupError):
@@ -124,8 +134,8 @@ class _Process:
 
     def _error(self, code: int) -> str:
         """Why it failed, in its own words where it had time for any."""
-        if code < 0:
-            name = signal.Signals(-code).name
+        if code < 0 or code == TERMINATED:
+            name = signal.Signals(-code if code < 0 else signal.SIGTERM).name
             more = "; the machine may be out of memory" if -code == signal.SIGKILL else ""
             return f"the job's process was ended by {name}{more}; retry goes on where it stopped"
         with self._log.open("rb") as stream:

@@ -7,8 +7,8 @@ the manifest's checksums when they are opened; tokens are memory-mapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -139,6 +139,7 @@ class PreparedData(Generic[S]):
         target_tokenizer: of the target; the same object where the vocabulary is joint.
         label_names: classification only.
         longest: tokens of the longest row of either split by side, end mark included.
+        settings: the options that decided the content; none where another program wrote it.
         post_process: how words of the target have to be joined before they are read; ``none``
             where the tokenizer does it.
     """
@@ -151,6 +152,7 @@ class PreparedData(Generic[S]):
     target_tokenizer: Tokenizer | None = None
     label_names: tuple[str, ...] = ()
     longest: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
     post_process: PostProcess = "none"
 
 
@@ -220,6 +222,7 @@ class PreparedForm(Generic[S]):
             longest=max(
                 (n for split in manifest.splits.values() for n in split.longest.values()), default=0
             ),
+            settings=manifest.settings,
         )
 
     def open_test(self, folder: Path) -> S:

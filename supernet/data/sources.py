@@ -124,7 +124,12 @@ class Examples:
             )
         normaliser = _normaliser(train, scale)
         black, white = normaliser.background, normaliser.white
-        reading = {"kind": "images", "black": list(black), "white": list(white)}
+        reading = {
+            "kind": "images",
+            "black": list(black),
+            "white": list(white),
+            "side": train.inputs.shape[1],
+        }
         train, valid = (
             Arrays(normaliser.apply(part.inputs), part.labels) for part in (train, valid)
         )

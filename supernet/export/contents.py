@@ -49,10 +49,12 @@ class Preprocessing:
         facts: for ``reading.json``. ``kind`` is ``sentencepiece`` or ``words`` (with ``source`` and
             ``target``, names of files, and ``num_words``, the tokens that the target's knows),
             ``images`` (with ``black`` and ``white``, the normalised
-            values of the bytes 0 and 255 per channel, and ``image_size``), ``bytes`` (token =
+            values of the bytes 0 and 255 per channel, ``side``, to which pictures are made smaller
+            first, and ``image_size``, to which those are enlarged bilinearly), ``bytes`` (token =
             byte + 1), ``symbols`` (with the list of them), ``numbers``, or ``tokenizer_json``, see
-            `CheckpointTokenizer.facts`. ``padding`` is the token that is never written, None
-            where each may be; without it that is 0.
+            `CheckpointTokenizer.facts`; where texts are embedded, with what `EmbeddingTask.reading`
+            says too. ``padding`` is the token that is never written, None where each may be;
+            without it that is 0.
         files: name → content of the tokenizer files.
         labels: names of the classes; empty where there are none.
     """
@@ -71,7 +73,8 @@ def preprocessing_of(task: Task[Any, Any], settings: ModelSettings) -> Preproces
         return Preprocessing(facts, files, labels=task.label_names)
     if isinstance(task, EmbeddingTask):
         assert isinstance(task.tokenizer, CheckpointTokenizer), "vectors are a checkpoint's"
-        return Preprocessing(task.tokenizer.facts, {TOKENIZER_FILE: task.tokenizer.content})
+        facts = {**task.tokenizer.facts, **task.reading}
+        return Preprocessing(facts, {TOKENIZER_FILE: task.tokenizer.content})
     if isinstance(task, LanguageModellingTask):
         return _text_preprocessing(task.tokenizer, task.tokenizer)
     assert isinstance(task, TranslationTask)

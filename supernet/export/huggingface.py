@@ -281,7 +281,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
     """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": blueprint.settings.max_length,
+        "model_max_length": preprocessing.facts.get("max_tokens", blueprint.settings.max_length),
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,

@@ -43,7 +43,8 @@ def write_stock(source: ExportSource, folder: Path) -> list[str]:
     """
     origin, place = source.origin, folder / "checkpoint"
     assert origin is not None
-    write_checkpoint(place, source.network, origin.family, origin)
+    labels = source.preprocessing.labels
+    write_checkpoint(place, source.network, origin.family, origin, labels)
     files = sorted(file.relative_to(place) for file in place.rglob("*") if file.is_file())
     for file in files:
         (folder / file).parent.mkdir(exist_ok=True)

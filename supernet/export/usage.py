@@ -6,8 +6,10 @@ a picture becomes a class, a text its label, its translation, its continuation o
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from textwrap import dedent
-from typing import Literal
+from typing import Any, Literal
 
 from search_spaces.settings import ImageInput
 from supernet.data.checkpoint_tokenizer import KIND as CHECKPOINT
@@ -18,15 +20,20 @@ Runtime = Literal["torch", "transformers", "onnxruntime"]
 
 PICTURE = """\
 reading = json.loads(Path("reading.json").read_text("utf-8"))
-size = reading["image_size"]
+size = reading["side"]
 picture = Image.open("picture.png").convert("{mode}")
 side = min(picture.size)
 left, top = (picture.width - side) // 2, (picture.height - side) // 2
 picture = picture.crop((left, top, left + side, top + side))
 picture = picture.resize((size, size), Image.Resampling.BICUBIC)
-pixels = np.asarray(picture, np.float32).reshape(size, size, -1).transpose(2, 0, 1)
+{enlarged}pixels = np.asarray(picture, np.float32).reshape(size, size, -1).transpose(2, 0, 1)
 black, white = (np.array(reading[name], np.float32)[:, None, None] for name in ("black", "white"))
 inputs = (black + (white - black) * pixels / 255)[None]
+"""
+# Where the data are smaller than what the network reads.
+ENLARGED = """\
+size = reading["image_size"]
+picture = picture.resize((size, size), Image.Resampling.BILINEAR)
 """
 # Kind of reading → how a text becomes token numbers.
 TEXTS = {
@@ -46,7 +53,7 @@ inputs = np.array([[1, 2, 1]])  # token numbers from 1 on
 reading = json.loads(Path("reading.json").read_text("utf-8"))
 tokenizer = Tokenizer.from_file("tokenizer.json")
 tokenizer.enable_truncation({longest})
-inputs = np.array([tokenizer.encode("a text").ids])
+inputs = np.array([tokenizer.encode({text}).ids])
 """,
 }
 # What a class, or a vector, is made by, of `inputs`.
@@ -80,7 +87,7 @@ def answer_lines(source: ExportSource, runtime: Runtime, auto: str = "") -> str:
     if task in ("translation", "language_modelling"):
         body = _written(source, runtime, auto)
     elif runtime == "transformers" and task == "embedding":
-        body = _hub_vectors(auto)
+        body = _hub_vectors(auto, source.preprocessing.facts)
     else:
         body = _computed(source, runtime, auto)
     return f"```python\n{_imports(body, runtime)}\n\n{body}```"
@@ -127,10 +134,14 @@ def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
     image = isinstance(settings.input, ImageInput)
     longest = settings.max_length - settings.class_token
     if isinstance(settings.input, ImageInput):
-        body = PICTURE.format(mode="L" if settings.input.channels == 1 else "RGB")
+        enlarged = ENLARGED if facts["side"] < facts["image_size"] else ""
+        body = PICTURE.format(
+            mode="L" if settings.input.channels == 1 else "RGB", enlarged=enlarged
+        )
     else:
         word = " ".join(facts.get("symbols", ("", ""))[1:4])
-        body = TEXTS[facts["kind"]].format(longest=longest, word=word)
+        longest = facts.get("max_tokens", longest)
+        body = TEXTS[facts["kind"]].format(longest=longest, word=word, text=_text(facts))
     embeds = source.blueprint.task == "embedding"
     graph = "embedder" if embeds else "classifier"
     if runtime == "onnxruntime":
@@ -147,17 +158,24 @@ def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
     return body + CLASS.format(answer='reading["labels"][best]' if named else "best")
 
 
-def _hub_vectors(auto: str) -> str:
+def _hub_vectors(auto: str, facts: Mapping[str, Any]) -> str:
     return (
         HUB.format(auto=auto)
         + HUB_TOKENIZER
+        + f"texts = [{_text(facts)}]\n"
         + dedent(
             """\
-            inputs = tokenizer(["a text"], return_tensors="pt", padding=True, truncation=True)
+            inputs = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
             print(model(**inputs).pooler_output[0].tolist())
             """
         )
     )
+
+
+def _text(facts: Mapping[str, Any]) -> str:
+    """Python for a text as a checkpoint wants it: behind its prompt, in lower case."""
+    text = json.dumps(facts.get("prompt", "") + "a text", ensure_ascii=False)
+    return f"{text}.lower()" if facts.get("lower_case") else text
 
 
 def _written(source: ExportSource, runtime: Runtime, auto: str) -> str:

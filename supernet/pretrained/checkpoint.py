@@ -163,10 +163,12 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 def checkpoint_digest(checkpoint: Checkpoint) -> str:
-    """sha256 of a checkpoint's configuration and weights."""
+    """sha256 of a checkpoint: configuration, weights, and how texts are read and pooled."""
     digest = hashlib.sha256()
-    files = {tensor.file for tensor in checkpoint.tensors.values()}
-    for file in (checkpoint.folder / CONFIG_FILE, *sorted(files)):
+    weights = {tensor.file for tensor in checkpoint.tensors.values()}
+    pooling = () if checkpoint.sentence is None else checkpoint.sentence.files
+    reading = [checkpoint.folder / name for name in sorted({*checkpoint.tokenizer_files, *pooling})]
+    for file in (checkpoint.folder / CONFIG_FILE, *sorted(weights), *reading):
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,11 @@ def stock_problem(
 
 
 def write_checkpoint(
-    folder: str | Path, network: StandAlone, family: str, origin: Checkpoint | None = None
+    folder: str | Path,
+    network: StandAlone,
+    family: str,
+    origin: Checkpoint | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Write a network as its family writes it, in fp32 and in one file of weights.
 
@@ -96,6 +100,7 @@ def write_checkpoint(
         family: ``model_type``.
         origin: the checkpoint it comes from: its tokenizer, its pooling, names of its classes and
             those of its settings that do not depend on sizes go along.
+        labels: names of the classes, in place of those of the origin.
 
     Raises:
         UsageError: when the family has no such network, or the folder holds something.
@@ -118,7 +123,7 @@ def write_checkpoint(
     found, sizes = FAMILIES[family], sizes_of(architecture)
     assert isinstance(sizes, Sizes)
     with building_folder(folder) as place:
-        write_json(place / CONFIG_FILE, _config(found, settings, sizes, origin))
+        write_json(place / CONFIG_FILE, _config(found, settings, sizes, origin, labels))
         tensors = their_tensors(found, network)
         if origin is not None:
             tensors |= _carried(found, origin, sizes)
@@ -153,7 +158,11 @@ def their_tensors(family: Family, network: StandAlone) -> dict[str, Tensor]:
 
 
 def _config(
-    family: Family, settings: ModelSettings, sizes: Sizes, origin: Checkpoint | None
+    family: Family,
+    settings: ModelSettings,
+    sizes: Sizes,
+    origin: Checkpoint | None,
+    labels: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of ``config.json``."""
     marks = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -166,8 +175,8 @@ def _config(
         **family.sized(settings, sizes),
     }
     count = settings.num_classes
-    if count is not None and len(values.get("id2label") or ()) != count:
-        names = [f"class {number}" for number in range(count)]
+    if labels or (count is not None and len(values.get("id2label") or ()) != count):
+        names = labels or [f"class {number}" for number in range(count or 0)]
         values["id2label"] = {str(number): name for number, name in enumerate(names)}
         values["label2id"] = {name: number for number, name in enumerate(names)}
     return values

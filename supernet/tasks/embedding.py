@@ -55,6 +55,8 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
 
     Attributes:
         tokenizer: of the checkpoint.
+        reading: what else becomes of a text: ``prompt`` stands before it, ``lower_case`` says
+            whether it is written so, ``max_tokens`` where it is cut, marks included.
     """
 
     kind = "embedding"
@@ -69,6 +71,8 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         self.train, self.valid = data.train, data.valid
         self.num_outcomes = data.train.targets.shape[1]
         self.tokenizer: Tokenizer = data.source_tokenizer
+        named = (("prompt", "prompt"), ("lower_case", "lower_case"), ("max_tokens", "max_length"))
+        self.reading = {ours: data.settings[set_] for ours, set_ in named if set_ in data.settings}
         self._open_test = open_test
 
     @classmethod

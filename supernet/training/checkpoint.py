@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ class CheckpointFolder:
         path: the folder; ``last.pt`` holds everything needed to go on, ``best.pt`` the weights
             with the lowest validation loss so far.
         digest: what the training is of; a checkpoint of anything else is not taken up.
+        check: raises an error where this process may not write any more.
     """
 
     path: Path
     digest: str
+    check: Callable[[], None] = lambda: None
 
     @property
     def last(self) -> Path:
@@ -39,7 +42,13 @@ class CheckpointFolder:
 
     def save_last(self, state: dict[str, Any]) -> None:
         """Replace ``last.pt``."""
+        self.check()
         save(self.last, {**state, "digest": self.digest})
+
+    def save_best(self, state: dict[str, Any]) -> None:
+        """Replace ``best.pt``."""
+        self.check()
+        save(self.best, state)
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to go on from; None where there is none of this training.

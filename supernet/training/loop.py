@@ -40,7 +40,7 @@ from supernet.training.card_memory import (
     put_back,
     too_large,
 )
-from supernet.training.checkpoint import CheckpointFolder, load, save
+from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.gradients import add_gradients
 from supernet.training.graphs import GraphedGradients
 from supernet.training.parallel import Group, Share
@@ -388,7 +388,7 @@ class Trainer:
         if mean < self._best:
             self._best = mean
             if self._folder is not None and self._group.rank == 0:
-                save(self._folder.best, {"model": model.state_dict(), "loss": mean})
+                self._folder.save_best({"model": model.state_dict(), "loss": mean})
         return tau
 
     def _probe_losses(self) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from latency.device import (
     card_state,
     clock_mhz,
     describe_device,
+    usable_cores,
 )
 from search_spaces.errors import DataError, UsageError
 
@@ -39,6 +40,17 @@ def test_another_number_of_threads_is_another_device() -> None:
         assert describe_device("cpu").digest != before.digest
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_card_with_other_kernels_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    card = SimpleNamespace(name="Card", multi_processor_count=3)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: card)
+    monkeypatch.setattr("latency.device.version", lambda name: "0.6.0")
+    found = describe_device("cuda")
+    assert found.torch_version == f"{torch.__version__}, fla-core 0.6.0"
+    assert describe_device("cpu").torch_version == str(torch.__version__)
 
 
 @pytest.mark.parametrize(
@@ -186,3 +198,25 @@ def test_the_state_of_a_card_is_told_or_unknown() -> None:
     state = card_state("cuda")
     assert state.celsius is None or 0 < state.celsius < 120
     assert state.throttled is None or "idle" not in state.throttled
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, 3),
+        ({"cpu.max": "900000 100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({}, 3),
+    ],
+)
+def test_a_containers_quota_counts(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 5}, raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == cores

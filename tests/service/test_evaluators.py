@@ -12,7 +12,7 @@ import pytest
 from nas.run.folder import RunFolder
 from search_spaces.errors import NasError, UsageError
 from service.jobs.states import Job
-from service.settings import Settings
+from service.settings import Settings, read_settings
 from service.worker import job_process
 from service.worker.runner import Child, Outcome
 from tests.support.dashboard_cases import browser
@@ -105,8 +105,12 @@ def test_wrong_settings_are_told(tmp_path: Path, text: str) -> None:
         _ = Settings(home=tmp_path, evaluators=(text,)).registered
 
 
-def test_settings_come_from_the_environment(tmp_path: Path) -> None:
-    from service.settings import read_settings
+def test_signs_of_life_come_more_often_than_they_are_missed() -> None:
+    read_settings({"NAS_HEARTBEAT_S": "10"})
+    with pytest.raises(UsageError, match="NAS_HEARTBEAT_S is 11, and NAS_STALE_S 20"):
+        read_settings({"NAS_HEARTBEAT_S": "11"})
 
+
+def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     found = read_settings({"NAS_HOME": str(tmp_path), "NAS_EVALUATORS": f"a={RIG}, b=x:Y"})
     assert found.registered == {"a": RIG, "b": "x:Y"}

@@ -109,6 +109,7 @@ def test_addresses_of_the_internet_are_told_from_others(address: str, public: bo
         *("", "example.org/x", "ftp://example.org", "https://", "http://[::1"),
         *("https://user:secret@example.org/", "https://example.org/#x", "http://127.0.0.1/"),
         *("http://[::1]/", "http://169.254.169.254/latest"),
+        *("https://example.org:70000/h", "https://example.org:0/h"),
     ],
 )
 def test_other_addresses_are_refused_at_once(url: str) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas.console import options
-from nas.console.failures import FAILED, terminable
+from nas.console.failures import FAILED
 from nas.console.formatting import NOTHING
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
@@ -27,6 +27,7 @@ from nas.executors.cluster_faults import (
     judged,
 )
 from nas.executors.opening import check_installed
+from nas.run.termination import terminable
 from search_spaces.errors import UsageError
 from supernet.data.manifest import FILE_NAME, read_manifest
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nas.console import options
-from nas.console.failures import terminable
 from nas.console.output import out, print_json, say
 from nas.console.progress import ProgressReporter, choose_reporter
 from nas.console.tables import table
 from nas.run import events
+from nas.run.termination import terminable
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
 from supernet.data.manifest import ROLES

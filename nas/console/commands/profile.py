@@ -13,10 +13,10 @@ from rich.table import Table
 
 from nas.console import options
 from nas.console.commands.checked_spaces import checked_space
-from nas.console.failures import terminable
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
 from nas.request.spec import Device
+from nas.run.termination import terminable
 from nas.run.threads import use_threads
 from nas.search.doubtful import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError

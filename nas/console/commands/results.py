@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
-from nas.console.failures import explained, terminable
+from nas.console.failures import explained
 from nas.console.formatting import duration, test_score
 from nas.console.listeners.targets import Target
 from nas.console.output import out, say
@@ -20,6 +20,7 @@ from nas.results.state import RunState, read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE
+from nas.run.termination import terminable
 from nas.search.doubtful import reason, shortfall_and_advice
 from nas.search.front import pick
 

@@ -27,10 +27,11 @@ from nas.console.tables import (
 from nas.request.protected_choices import as_options, spelled
 from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
 from nas.run.folder import RunFolder
+from nas.run.layout import REPORT_FILE
 from nas.run.omni_views import OmniLayer, OmniViews, check_omni, read_views
 from nas.run.threads import use_threads
 from nas.search.doubtful import key
-from nas.search.front import pick, read_front
+from nas.search.front import limit_text, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 
@@ -122,7 +123,7 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
         say(line)
     if state.failed:
         out().print(failed_table(state.failed))
-    for problem in state.problems:
+    for problem in state.warnings:
         tell(f"warning: {problem}", "yellow")
     if not state.running and state.summary != "finished":
         say(f"go on with: {resume_command(folder.path)}")
@@ -136,7 +137,7 @@ def report(run: str = options.RUN) -> None:
     path = write_report(folder)
     record = folder.record("report")
     if record is not None:  # the recorded checksum is that of the file before
-        folder.finish("report", record.digest, record.outputs, record.seconds)
+        folder.refresh(record, REPORT_FILE)
     say(str(path))
 
 
@@ -212,7 +213,7 @@ def _request(folder: RunFolder) -> dict[str, Any]:
 
 def _words(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} ≤ {most:g}" for name, most in value.items()) or "none"
+        return ", ".join(limit_text(name, most) for name, most in value.items()) or "none"
     return ", ".join(value) or "none" if isinstance(value, list) else str(value)
 
 
@@ -239,7 +240,7 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         ],
         "failed": [{"id": one.network.id, **one.failure.to_json()} for one in state.failed],
         "workers": [asdict(one) for one in state.workers],
-        "problems": list(state.problems),
+        "problems": list(state.warnings),
     }
 
 

@@ -16,7 +16,6 @@ from nas.console.commands.data import shown_on
 from nas.console.commands.results import finish, follow
 from nas.console.commands.settings import list_settings as list_settings_then_exit
 from nas.console.commands.spaces import made_space
-from nas.console.failures import terminable
 from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import tell
 from nas.console.progress import choose_reporter
@@ -30,6 +29,7 @@ from nas.run.evaluators.opening import EvaluatorName
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE, EVENTS_FILE, LOCK_FILE, SPEC_FILE, record_file
+from nas.run.termination import terminable
 from nas.run.threads import use_threads
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, RunConflictError, UsageError

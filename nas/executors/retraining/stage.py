@@ -137,7 +137,7 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
 
 def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
     path = run.folder.path / checkpoints_folder(entry.id)
-    return CheckpointFolder(path, f"{run.spec.digest}:{entry.id}")
+    return CheckpointFolder(path, f"{run.spec.digest}:{entry.id}", run.folder.check)
 
 
 def _told(stage: str, report: EpochReport) -> Iterator[Event]:

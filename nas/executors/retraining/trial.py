@@ -41,7 +41,8 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
         yield 100, known.loss
         return
     where = folders.path_of(key)
-    checkpoints = CheckpointFolder(where / "checkpoints", f"{run.spec.digest}:{entry.id}:{key}")
+    digest = f"{run.spec.digest}:{entry.id}:{key}"
+    checkpoints = CheckpointFolder(where / "checkpoints", digest, run.folder.check)
     numbers: dict[str, Any] = dict(settings)
     network, trainer = network_trainer(
         run, entry, replace(run.spec.budget.retrain, **numbers), checkpoints

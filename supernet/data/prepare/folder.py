@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supernet.data.manifest import FILE_NAME, file_sha256
+from supernet.data.manifest import FILE_NAME
 from supernet.data.prepare import prepare
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import PrepareRequest
@@ -58,7 +58,7 @@ class TextFolder:
             for split, paths in files.items()
             for path in paths
         ]
-        about = [RECIPE, checkpoint.task, checkpoint_digest(checkpoint), _reading(checkpoint), read]
+        about = [RECIPE, checkpoint.task, checkpoint_digest(checkpoint), read]
         digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "texts"
         return cls(folder, checkpoint, files, f"{plain[:64]}-{digest[:NAME_DIGITS]}")
@@ -90,10 +90,3 @@ class TextFolder:
         )
         prepare(request, report)
         return out
-
-
-def _reading(checkpoint: Checkpoint) -> list[tuple[str, str]]:
-    """The files that say how a checkpoint reads texts: name and digest."""
-    sentence = () if checkpoint.sentence is None else checkpoint.sentence.files
-    names = sorted({*checkpoint.tokenizer_files, *sentence})
-    return [(name, file_sha256(checkpoint.folder / name)) for name in names]

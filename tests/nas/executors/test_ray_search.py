@@ -82,6 +82,19 @@ def test_a_timed_search(tmp_path: Path, ray_session: None) -> None:
 
 
 @pytest.mark.slow
+def test_a_search_that_measures_memory_and_times_nothing(
+    tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What measures needs the processors that the evaluating workers held."""
+    monkeypatch.setattr("nas.executors.ray_device.FREE_TIMEOUT_S", 60.0)
+    costs = ("quality", "peak_memory_mb")
+    alone = finished(tmp_path / "alone", objectives=costs)
+    run = tiny(tmp_path / "run", objectives=costs)
+    list(events(run))
+    assert results(run) == results(alone)
+
+
+@pytest.mark.slow
 def test_a_full_disk_that_grows(whole: RunFolder, small_disk: Path, ray_session: None) -> None:
     run = tiny(small_disk / "run")
     options = ["--quiet", "--executor", "ray", "--workers", "2", "--train-workers", "1"]

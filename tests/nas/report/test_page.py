@@ -18,7 +18,7 @@ from nas.report.page import render
 from nas.report.summary_section import search_command
 from nas.request.presets import budget_for
 from nas.request.protected_choices import read_protected
-from nas.request.spec import SearchSpec, build_spec
+from nas.request.spec import SearchSpec, Start, build_spec
 from nas.results.contents import RunContents
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
@@ -180,6 +180,20 @@ def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, re
 def test_the_command_asks_for_the_same_search(tmp_path: Path, values: dict[str, Any]) -> None:
     run = empty_run(tmp_path / "run", **values)
     assert spec_of(search_command(read_contents(run))).digest == run.spec.digest
+
+
+def test_the_command_names_the_checkpoint(tmp_path: Path) -> None:
+    start = Start(folder="/models/a b", digest="0" * 64)
+    run = empty_run(tmp_path / "run", start=start)
+    assert "--from '/models/a b'" in search_command(read_contents(run))
+
+
+def test_who_is_left_of_several_is_told_so(run: RunFolder) -> None:
+    contents = read_contents(run)
+    assert contents.picked is not None
+    spec = contents.spec.model_copy(update={"retrain": 3})
+    halved = replace(contents, spec=spec, halving_winner=contents.picked.id)
+    assert "(the best of the 3 candidates that began to train;" in words_of(render(halved))
 
 
 def test_the_command_of_a_changed_space_names_the_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from nas.request.picks import (
     WORDS,
     Condition,
     Pick,
+    check_scored,
     joined,
     read_conditions,
     read_pick,
@@ -102,7 +103,6 @@ def test_why_a_network_was_chosen(text: str, reason: str) -> None:
         ("tokens_per_s>=3", {"latency_ms"}, "loss", "does not measure: add tokens_per_s"),
         ("peak_memory_mb<=3", {"params"}, "loss", "does not measure: add peak_memory_mb"),
         ("kv_cache_mb<=3", {"params"}, "loss", "does not measure: add kv_cache_mb"),
-        ("valid_bleu>=30", set(), "loss", "--quality bleu"),
         ("valid_loss<=3", set(), "loss", "quality is the validation loss"),
     ],
 )
@@ -114,6 +114,37 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
     every = {"latency_ms", "tokens_per_s", "peak_memory_mb", "kv_cache_mb"}
     read_pick(text).check_measured(every, "bleu")
     read_pick("quality<=1,params<=9").check_measured(set(), quality)
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "quality", "words"),
+    [
+        ("valid_bleu>=30", "translation", "loss", "--quality bleu"),
+        ("valid_bleu>=30", "classification", "loss", "of translation, and not of classification"),
+        ("valid_kl<=1", "language_modelling", "loss", "--quality kl"),
+        ("valid_similarity>=.9", "classification", "loss", "of embedding"),
+        ("valid_accuracy>=.9", "embedding", "similarity", "and not of embedding"),
+        ("params<=9,valid_recall_at_10>=.9", "translation", "bleu", "of embedding"),
+    ],
+)
+def test_conditions_on_scores_that_no_network_has_are_refused(
+    text: str, task: Any, quality: Any, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_scored(read_pick(text), task, quality)
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "quality"),
+    [
+        ("valid_bleu>=30,params<=9", "translation", "bleu"),
+        ("valid_accuracy>=.9", "classification", "loss"),
+        ("valid_recall_at_10>=.9", "embedding", "similarity"),
+        ("quality<=1", "embedding", "loss"),
+    ],
+)
+def test_conditions_on_scores_that_networks_have(text: str, task: Any, quality: Any) -> None:
+    check_scored(read_pick(text), task, quality)
 
 
 @pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])

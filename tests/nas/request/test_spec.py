@@ -288,3 +288,10 @@ def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.split() == [made.digest, "False"]
+
+
+def test_a_request_of_an_older_version_is_the_same_request() -> None:
+    """Written by 0.2.0, with the digest that it had there: its runs go on."""
+    text = (ROOT / "tests/fixtures/spec_0_2.json").read_text("utf-8")
+    known = "c28dea1347463d2736f43fa6e316ee7682f705da0a1c8b0e1b2f7757a7f3963a"
+    assert build_spec(**json.loads(text)).digest == known

@@ -23,7 +23,7 @@ from tests.support.trained_cases import SPACES, trained
 
 folder, runs = folder, runs  # the fixtures
 
-NAMES = ("pets", "mails", "translation", "language_modelling", "pairs", "stream")
+NAMES = ("pets", "enlarged", "mails", "translation", "language_modelling", "pairs", "stream")
 # Runs the lines of every card, with nothing of ours to import.
 CLEAN = """
 import os, sys
@@ -101,7 +101,7 @@ def test_lines_of_cards_answer_as_predict_does(
     for name, out, answer in zip(NAMES, folders, found, strict=True):
         longest = more_runs[name].spec.space.model.max_length
         tokens = min(40, longest // 2)
-        given = out / "picture.png" if name == "pets" else None
+        given = out / "picture.png" if name in ("pets", "enlarged") else None
         of_run = predicted(more_runs[name].path, given, tokens)
         assert answer.split() == of_run.split(), (name, answer)
         assert predicted(out, given, tokens) == of_run, name

@@ -17,7 +17,7 @@ from referencing import Registry, Resource
 from nas.objectives import OBJECTIVES, QUALITIES
 from nas.search.front import Front, FrontEntry, build_front, pick, read_front
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
-from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.errors import DamagedRunError, NasError, UnknownNameError, UsageError
 from tests.support.pipeline_cases import ROOT, finished, tiny
 
 GOALS = [OBJECTIVES["quality"], OBJECTIVES["flops"]]
@@ -263,3 +263,12 @@ def test_a_doubtful_saving_is_believed_where_it_was_predicted(
         for number, one in enumerate(THREE[:2])
     ]
     assert pick(front(*made, THREE[2]), "2x").measured["flops"] == flops
+
+
+def test_a_condition_on_a_cost_that_an_evaluator_tells_and_that_is_only_limited() -> None:
+    with_energy = [
+        replace(one, measured={**one.measured, "energy": 9.0 - n}) for n, one in enumerate(THREE)
+    ]
+    assert pick(front(*with_energy), "energy<=8.5").id == THREE[1].id
+    with pytest.raises(UnknownNameError, match="energy"):
+        pick(front(*THREE), "energy<=8.5")

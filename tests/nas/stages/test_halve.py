@@ -17,6 +17,7 @@ from nas.run.folder import RunFolder
 from nas.search.front import read_front, read_winner
 from nas.stages.halve import candidates, stops
 from nas.stages.pipeline import run_search
+from search_spaces.errors import UsageError
 from tests.nas.search.test_front import THREE, entry, front
 from tests.support.pipeline_cases import finished, spec_of, work
 
@@ -76,3 +77,13 @@ def test_the_winner_ends_as_if_it_had_been_alone_also_after_kills(tmp_path: Path
     name = f"retrained/{won}/result.json"
     assert alone.read_json(name) == folder.read_json(name)
     assert read_front(alone).entries == read_front(folder).entries
+
+
+def test_a_pick_that_nothing_meets_keeps_no_report_away(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "spec", numbers=LONG, retrain=3, pick="quality<=0.0001")
+    folder = RunFolder.create(tmp_path / "run", spec)
+    with pytest.raises(UsageError, match="quality"):
+        work(folder)
+    assert folder.has("report.html") and folder.read_journal("halving.jsonl") == []
+    state = read_state(folder, thorough=True)
+    assert state.problems == () and "nas retrain with another --pick" in state.unpicked

@@ -26,7 +26,7 @@ from nas.request.spec import SearchRequest
 from nas.results.comparison import ComparedRun, compare_runs
 from nas.results.contents import DISTANCES
 from nas.results.reader import read_contents
-from nas.run.checkpoint import check_tokenizer, starting_point
+from nas.run.checkpoint import check_classes, check_tokenizer, starting_point
 from nas.run.duration import DISTIL_UPDATE, read_duration
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
@@ -53,7 +53,7 @@ from tests.nas.stages.test_pipeline_recall import check
 from tests.support import start_cases
 from tests.support.export_cases import hub_without_net
 from tests.support.pipeline_cases import start, work
-from tests.support.pretrained_cases import change_config
+from tests.support.pretrained_cases import change_config, write_model
 from tests.support.ray_cases import started
 from tests.support.tokenizer_cases import byte_level, prepared_stream
 
@@ -121,6 +121,19 @@ def test_data_of_another_tokenizer_are_refused(llama: Path, data: Path, tmp_path
     prepared_stream(tmp_path, byte_level(marked=False))
     with pytest.raises(DataError, match="another tokenizer than that of the checkpoint"):
         check_tokenizer(tmp_path / "data", begun)
+
+
+def test_classes_in_another_order_than_the_checkpoints_are_refused(
+    hub: Any, tmp_path: Path
+) -> None:
+    names = ["ant", "bee", "cat", "dog", "elk"]
+    folder = write_model(hub, tmp_path / "vit", "vit")
+    change_config(folder, id2label={str(n): name.upper() for n, name in enumerate(names)})
+    begun = starting_point(folder).start
+    check_classes(names, begun)
+    check_classes(["1", "2", "3", "4", "5"], begun)
+    with pytest.raises(DataError, match="class 1 is 'dog' in the data and 'bee' in the checkpoint"):
+        check_classes(["ant", "dog", "cat", "bee", "elk"], begun)
 
 
 def test_a_distillation_that_was_killed_behind_its_last_step_is_done(

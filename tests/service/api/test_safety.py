@@ -298,7 +298,7 @@ def test_spans_of_time(text: str, seconds: int) -> None:
     assert read_expiry("never", 100.0) is None
 
 
-@pytest.mark.parametrize("text", ["", "0d", "d", "1", "-1d", "1.5d", "1m"])
+@pytest.mark.parametrize("text", ["", "0d", "d", "1", "-1d", "1.5d", "1m", "101y", "9999y"])
 def test_other_spans_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="30d"):
         read_expiry(text, 0.0)

@@ -69,6 +69,37 @@ def test_what_a_job_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
     assert not alive(identity)
 
 
+def test_a_job_that_is_asked_to_end_closes_what_it_has_opened(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from service.worker import job_process\n"
+        "def work(*_):\n"
+        "    try:\n"
+        "        open('begun', 'w').close()\n"
+        "        while True: time.sleep(60)\n"
+        "        yield\n"
+        "    finally:\n"
+        "        open('closed', 'w').close()\n"
+        "job_process.work = work\n"
+        "job_process.FencedFolder.of = lambda *a: None\n"
+        "sys.exit(job_process.main(['run', 'search', '', '{\"job\": \"a\", \"attempt\": 1}']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    child = _Process(process, tmp_path / "log", ())
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+    process.terminate()
+    found = child.wait(60.0)
+    assert found is not None and found.asked and not found.ok
+    assert "SIGTERM" in str(found.error) and (tmp_path / "closed").exists()
+
+
 def alive(process: int) -> bool:
     """Whether a process works; one that nobody has looked after does not."""
     try:

@@ -15,6 +15,8 @@ import pytest
 from nas.run.events import StageStarted
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import ATTEMPTS_FOLDER, EVENTS_FILE, LOCK_FILE
+from nas.run.opened import OpenedRun
+from nas.run.supernet_training import supernet_checkpoints
 from search_spaces.errors import RunConflictError
 from service.settings import Settings
 from service.worker import job_process
@@ -90,6 +92,10 @@ WRITES: dict[str, Callable[[RunFolder], None]] = {
     "write_json": lambda folder: folder.write_json("a.json", {}),
     "begin": lambda folder: folder.begin("one", "digest"),
     "finish": lambda folder: folder.finish("one", "digest", (), 1.0),
+    "write_journal": lambda folder: folder.write_journal("b.jsonl", [{}]),
+    "forget": lambda folder: folder.forget("none", ()),
+    "checkpoint": lambda folder: supernet_checkpoints(OpenedRun(folder)).save_last({}),
+    "best": lambda folder: supernet_checkpoints(OpenedRun(folder)).save_best({}),
 }
 
 

@@ -107,6 +107,26 @@ def test_a_worker_that_ends_gives_its_job_back(shop: Shop, monkeypatch: pytest.M
     assert shop.get(job).state is State.queued
 
 
+@pytest.mark.parametrize("stopping", [True, False])
+def test_who_is_asked_to_end_with_its_job_gives_it_back(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    """As by a system that ends all processes of a service at once."""
+    monkeypatch.setattr("service.worker.attempt.ALL_ASKED_S", 0.0)
+    job = shop.submit()
+    shop.runner.outcome = Outcome(ok=False, asked=True, error="it was ended by SIGTERM")
+    start = shop.runner.start
+
+    def begun(job: Job, folder: Path):  # type: ignore[no-untyped-def]
+        if stopping:
+            shop.stopping.set()
+        return start(job, folder)
+
+    monkeypatch.setattr(shop.runner, "start", begun)
+    shop.work()
+    assert shop.get(job).state is (State.queued if stopping else State.failed)
+
+
 def test_a_job_that_was_taken_away_is_let_go(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     job = shop.submit()
     child = follow(shop, monkeypatch, lambda: claim(shop.store, "w2", stale_s=-1.0))

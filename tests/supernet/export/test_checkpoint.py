@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -251,6 +252,27 @@ def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0 and "within" in done.stdout, done.stderr
+
+
+def test_cards_write_texts_as_the_checkpoint_reads_them(bert: Path, tmp_path: Path) -> None:
+    prompted = shutil.copytree(bert, tmp_path / "bert")
+    prompts = {"default_prompt_name": "ask", "prompts": {"ask": 'Find "{it}": '}}
+    (prompted / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    length = {"max_seq_length": 9, "do_lower_case": True}
+    (prompted / "sentence_bert_config.json").write_text(json.dumps(length))
+    assert starting_point(prompted).start.digest != starting_point(bert).start.digest
+    run = run_from(prompted, network_of(bert, (20, 30), "linear"), tmp_path)
+    for form, lines in (
+        ("torch", ("tokenizer.enable_truncation(9)",)),
+        ("huggingface", ("padding=True, truncation=True",)),
+    ):
+        made = export_to(run, form, tmp_path / form).path
+        card = (made / "README.md").read_text()
+        for line in ('["Find \\"{it}\\": a text".lower()]', *lines)[form == "torch" :]:
+            assert line in card
+        if form == "torch":
+            assert '.encode("Find \\"{it}\\": a text".lower())' in card
+    assert json.loads((made / "tokenizer_config.json").read_text())["model_max_length"] == 9
 
 
 def test_other_formats_do_without_the_checkpoint(llama: Path, tmp_path: Path) -> None:

@@ -253,3 +253,12 @@ def test_what_is_copied_asks_for_no_longer_texts_than_there_are_positions(tmp_pa
         assert json.loads((tmp_path / name).read_text()) == {key: 128, "other": 300}
     _shorten(tmp_path, 200)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == 128
+
+
+def test_classes_are_named_as_the_data_name_them(hub: Any, tmp_path: Path) -> None:
+    found = read_checkpoint(write_model(hub, tmp_path / "a", "vit"))
+    names = tuple(f"kind {number}" for number in range(len(found.labels)))
+    write_checkpoint(tmp_path / "b", found.network(), "vit", found, names)
+    again = read_checkpoint(tmp_path / "b")
+    assert again.labels == names and again.labels != found.labels
+    assert json.loads((tmp_path / "b/config.json").read_text())["label2id"]["kind 2"] == 2

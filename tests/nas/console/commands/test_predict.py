@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 from nas.console.app import app
 from nas.results.networks import choose_trained, open_data, open_network
 from nas.run.folder import RunFolder
+from supernet.data.examples import enlarge
+from supernet.data.prepare.image_files import read_picture
 from supernet.tasks.classification import ClassificationTask
 from tests.nas.stages.test_prepared_search import (
     IMAGE_SPACE,
@@ -23,6 +25,11 @@ from tests.nas.stages.test_prepared_search import (
 from tests.support.export_cases import export_to
 from tests.support.prepare_cases import pictures, png
 from tests.support.trained_cases import SPACES, trained
+
+# Networks that read pictures of 16 x 16; those of the data have 8 x 8.
+ENLARGING = IMAGE_SPACE.replace("image_size = 8", "image_size = 16").replace(
+    "max_length = 4", "max_length = 16"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +46,8 @@ def runs(folder: Path) -> dict[str, RunFolder]:
     ):
         data = prepare(folder)
         made[name] = trained(folder / f"run-{name}", text, dataset=name, data=str(data))
+    data = str(folder / "pets")
+    made["enlarged"] = trained(folder / "run-enlarged", ENLARGING, dataset="pets", data=data)
     return made
 
 
@@ -78,6 +87,26 @@ def test_pictures_are_read_as_the_data_were(runs: dict[str, RunFolder], tmp_path
         assert values == pytest.approx(row.tolist(), abs=1e-5)
         assert one["answer"] == max(chances, key=chances.__getitem__)
         assert sum(values) == pytest.approx(1.0)
+
+
+def test_pictures_are_no_sharper_than_those_of_the_data(
+    runs: dict[str, RunFolder], tmp_path: Path
+) -> None:
+    run, file = runs["enlarged"], tmp_path / "a.png"
+    file.write_bytes(png(pictures(1, side=20)[0][0]))
+    (found,) = answers(run.path, file)
+    network, data = open_network(run, choose_trained(run, None), "cpu"), open_data(run, None)
+    assert isinstance(data.task, ClassificationTask)
+    table = data.task.reading
+    black, white = np.array(table["black"]), np.array(table["white"])
+    pixels = torch.tensor(black + (white - black) * read_picture(file, 3, 8) / 255)
+    inputs = enlarge(pixels.float().permute(2, 0, 1)[None], 16)
+    with torch.inference_mode():
+        logits = network.model(inputs, network.architecture)
+    chances = found["chances"]
+    assert isinstance(chances, dict)
+    values = [chances[name] for name in data.task.label_names]
+    assert values == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-5)
 
 
 def test_texts_come_from_lines_files_and_json(runs: dict[str, RunFolder], tmp_path: Path) -> None:
