@@ -129,9 +129,9 @@ class EncoderEmbedder(PooledEncoder):
         """Padded tokens ``(B, N)`` → last hidden states ``(B, N, D)`` and embeddings ``(B, D)``.
 
         Args:
-            tokens_BN: 0 is padding, on either side, unless a mask is given.
+            tokens_BN: 0 is padding, behind a text, unless a mask is given.
             architecture: the network.
-            mask_BN: True at real tokens.
+            mask_BN: True at real tokens, from the first column on, as positions are counted.
 
         Raises:
             UsageError: for texts that are longer than the model's learned positions.

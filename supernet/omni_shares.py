@@ -31,6 +31,7 @@ from supernet.attention.weights import key_weights, pooled_shares, source_of, so
 from supernet.blocks import ElasticEncoderBlock
 from supernet.decoder import ElasticDecoderBlock
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED
 from supernet.sequence_models import SequenceModel
 from supernet.tasks.base import Task
 
@@ -115,25 +116,27 @@ def omni_shares(
         A value for each of `omni_layers`, and the maps.
     """
     with ExitStack() as stack:
-        real = _RealTargets()
         watched = [
-            stack.enter_context(_watched(model, name, number, sources, maps, real))
+            stack.enter_context(_watched(model, architecture, name, number, sources, maps))
             for name, number, sources in omni_layers(architecture, model.settings.omni_span)
         ]
+        targets = _Targets()
         if isinstance(model, SequenceModel):
-            stack.enter_context(real.followed(model))
+            stack.enter_context(targets.followed(model))
         stack.callback(model.train, model.training)
         model.eval()
-        for _ in task.evaluation(model, architecture, task.valid, "cpu"):
-            pass
+        for said in task.evaluation(model, architecture, task.valid, "cpu"):
+            real_Bn = targets.real(said.labels)
+            for one in watched:
+                one.count(real_Bn)
     return [one.shares() for one in watched], [found for one in watched for found in one.maps]
 
 
-class _RealTargets:
-    """Which of the tokens that a decoder reads at this moment are not padding."""
+class _Targets:
+    """The tokens that a decoder has read last."""
 
     def __init__(self) -> None:
-        self.mask_Bn: Tensor | None = None
+        self._tokens_Bn: Tensor | None = None
 
     @contextmanager
     def followed(self, model: SequenceModel) -> Iterator[None]:
@@ -141,27 +144,37 @@ class _RealTargets:
         read = model._read
 
         def noting(tokens_BN: Tensor, *arguments: Any, **options: Any) -> Any:
-            self.mask_Bn = tokens_BN != 0
+            self._tokens_Bn = tokens_BN
             return read(tokens_BN, *arguments, **options)
 
         with _replaced(model, "_read", noting):
             yield
 
+    def real(self, labels_P: Tensor) -> Tensor | None:
+        """True where they are not padding, ``(B, n)``; None where no decoder reads.
+
+        In language models 0 may be a word: padding is what stands behind the last other token and
+        the last label of a row.
+        """
+        if self._tokens_Bn is None:
+            return None
+        tokens_Bn = self._tokens_Bn
+        known_Bn = (tokens_Bn != 0) | (labels_P != IGNORED).view_as(tokens_Bn)
+        return known_Bn.flip(1).cumsum(dim=1).flip(1) > 0
+
 
 class _Layer:
     """Adds up what is seen of one omni layer."""
 
-    def __init__(
-        self, stack: StackName, number: int, sources: tuple[int, ...], maps: int, real: _RealTargets
-    ) -> None:
+    def __init__(self, stack: StackName, number: int, sources: tuple[int, ...], maps: int) -> None:
         self._place = stack, number, sources
-        self._real = real
         self._most_maps = maps
         self._first_patch = 0
         self._attention: Tensor | float = 0.0
         self._pooling: Tensor | float = 0.0
-        self._rows = 0.0
         self._positions = 0.0
+        self._weights_BHnPP = self._shares_BnP = torch.empty(0)  # of the last batch
+        self._mask_Bn: Tensor | None = None
         self._looks: list[Tensor] = []  # maps of attention whose pooling is yet to come
         self.maps: list[PositionMap] = []
 
@@ -175,16 +188,14 @@ class _Layer:
         attention, pooling = torch.as_tensor(self._attention), torch.as_tensor(self._pooling)
         return LayerShares(
             *self._place,
-            (attention / self._rows).numpy(),
+            (attention / self._positions).numpy(),
             (pooling / self._positions).numpy(),
         )
 
     def attended(self, weights_BHNP: Tensor, mask_BM: Tensor | None) -> None:
-        """Add the weights of queries."""
-        weights_BHnPP = weights_BHNP.double().unflatten(2, (-1, self.span))
-        real_Bn = self._real_positions(weights_BHnPP, mask_BM)
-        self._attention = self._attention + torch.einsum("bhnqp,bn->hqp", weights_BHnPP, real_Bn)
-        self._rows += float(real_Bn.sum())
+        """Note the weights of queries."""
+        self._weights_BHnPP = weights_BHNP.double().unflatten(2, (-1, self.span))
+        self._mask_Bn = None if mask_BM is None else mask_BM[:, :: self.span]
 
     def looked(self, kernel: AttentionKernel, q: Tensor, k: Tensor, class_token: bool) -> None:
         """Keep maps of the first examples."""
@@ -199,39 +210,42 @@ class _Layer:
         weights_BM = weights_BM / weights_BM.sum(dim=1, keepdim=True)
         self._looks = list(weights_BM.unflatten(1, (-1, self.span)).mT)
 
-    def pooled(self, states_BND: Tensor, mask_BM: Tensor | None) -> None:
-        """Add what is kept of the layer's outputs before they are pooled."""
-        shares_BnP = pooled_shares(states_BND, self.span)
-        real_Bn = self._real_positions(shares_BnP.transpose(1, 2)[:, :, :, None], mask_BM)
-        self._pooling = self._pooling + torch.einsum("bnp,bn->p", shares_BnP, real_Bn)
-        self._positions += float(real_Bn.sum())
-        for look_PN, shares_nP in zip(self._looks, shares_BnP, strict=False):
+    def pooled(self, states_BND: Tensor) -> None:
+        """Note what is kept of the layer's outputs before they are pooled."""
+        self._shares_BnP = pooled_shares(states_BND, self.span)
+        for look_PN, shares_nP in zip(self._looks, self._shares_BnP, strict=False):
             maps = [part[:, self._first_patch :].numpy() for part in (look_PN, shares_nP.mT)]
             self.maps.append(PositionMap(len(self.maps), self._place[1], *maps))
         self._looks = []
 
-    def _real_positions(self, like_BXn: Tensor, mask_BM: Tensor | None) -> Tensor:
-        """1 at real positions and 0 at padding, ``(B, n)``; like the given ``(B, ., n, ...)``."""
-        if self._place[0] == "decoder":
-            assert self._real.mask_Bn is not None
-            return self._real.mask_Bn.double()
-        if mask_BM is None:
-            return torch.ones(like_BXn.shape[0], like_BXn.shape[2], dtype=torch.float64)
-        return mask_BM[:, :: self.span].double()
+    def count(self, targets_Bn: Tensor | None) -> None:
+        """Add what was noted at the real positions of a batch.
+
+        Args:
+            targets_Bn: True at those of a decoder; None where there is none.
+        """
+        mask_Bn = targets_Bn if self._place[0] == "decoder" else self._mask_Bn
+        if mask_Bn is None:
+            mask_Bn = torch.ones(self._shares_BnP.shape[:2])
+        real_Bn, weights_BHnPP = mask_Bn.double(), self._weights_BHnPP
+        self._attention = self._attention + torch.einsum("bhnqp,bn->hqp", weights_BHnPP, real_Bn)
+        self._pooling = self._pooling + torch.einsum("bnp,bn->p", self._shares_BnP, real_Bn)
+        self._positions += float(real_Bn.sum())
 
 
 @contextmanager
 def _watched(
     model: Supernet,
+    architecture: Architecture,
     stack: StackName,
     number: int,
     sources: tuple[int, ...],
     maps: int,
-    real: _RealTargets,
 ) -> Iterator[_Layer]:
     images = isinstance(model.settings.input, ImageInput)
-    layer = _Layer(stack, number, sources, maps if images else 0, real)
-    block = getattr(model, stack).blocks[number - 1]
+    layer = _Layer(stack, number, sources, maps if images else 0)
+    blocks, num_layers = getattr(model, stack), len(getattr(architecture, stack).layers)
+    block = blocks.blocks[blocks.kept(num_layers)[number - 1]]
     if stack == "encoder":
         with _encoder_watched(block, layer, model.settings.class_token):
             yield layer
@@ -255,8 +269,8 @@ def _encoder_watched(
             layer.looked(kernel, q, k, class_token)
         return forward(q, k, v, **options)
 
-    def pool(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        layer.pooled(output, arguments[2])
+    def pool(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        layer.pooled(output)
 
     hook = block.register_forward_hook(pool)
     try:
@@ -280,7 +294,7 @@ def _decoder_watched(block: ElasticDecoderBlock, layer: _Layer) -> Iterator[None
         return causal(q, k, v, **options)
 
     def pool(_: nn.Module, __: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
-        layer.pooled(output[0], None)
+        layer.pooled(output[0])
 
     hook = block.register_forward_hook(pool)
     try:

@@ -1,6 +1,7 @@
 """Rotary positions: pairs of features of a head turned by angles that grow with the position.
 
-The product of a turned query and a turned key depends on their distance alone.
+The product of a turned query and a turned key depends on their distance alone. That of their
+features in linear attention, made of what was turned, depends on where the two stand as well.
 
 Source: Su et al., RoFormer (2021), equation 34. As in Llama feature i is paired with feature
 ``i + R/2`` of the R turned ones (halves), where the paper pairs neighbours: the same but for the

@@ -4,10 +4,10 @@ Both decode whole sequences and single tokens with one call: `step` takes any nu
 and what the last call returned, so that training and decoding cannot differ. A supernet and a
 stand-alone network are one class, built from two plans.
 
-In translation token 0 is padding: sources may be padded on either side, targets at their end. In a
-language model it is a token like others, for some vocabularies of checkpoints have it: what is
-padding is told by places (the end of the text, a mask), and only contexts of a model with a memory
-have 0 in front.
+In translation token 0 is padding, behind the end of sources and targets: positions are counted from
+the first column. In a language model it is a token like others, for some vocabularies of
+checkpoints have it: what is padding is told by places (the end of the text, a mask), and only
+contexts of a model with a memory have 0 in front.
 
 Shapes: B batch, N new target positions, M source positions, C positions of a context, D width,
 V target vocabulary.

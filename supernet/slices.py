@@ -52,7 +52,8 @@ def multiplied(parameter: Tensor, *sizes: int) -> Tensor:
 def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
     """The parts of parameters of one shape, one below the other, as one matrix for products.
 
-    None where they lie apart, which is everywhere but within `Casts` and under autocast.
+    None where they lie apart: everywhere but within `Casts` and under autocast, and where a
+    parameter has another shape, as keys of fewer heads have.
     """
     slices = _current()
     return None if slices is None else slices.stacked(parameters, *sizes)
@@ -93,7 +94,7 @@ class Casts:
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
         first = parameters[0]
-        if not _is_cast(first):
+        if not _is_cast(first) or any(one.shape != first.shape for one in parameters):
             return None
         return self._part((tuple(parameters), (*sizes, *first.shape[len(sizes) :]), True))
 

@@ -45,7 +45,8 @@ class TrainingCosts:
         logit_bytes: of the output layer's scores, at their largest.
         tokens: positions of an update, on all GPUs.
         operations: floating-point operations of an update, on all GPUs.
-        updates: planned; 0 where an epoch's length is not known before the data are read.
+        updates: planned, or fewer where the data have shorter epochs; 0 where an epoch's length is
+            not known before the data are read.
     """
 
     params: int
@@ -88,17 +89,18 @@ def training_costs(
     if network is None:
         (network,) = space.decode(largest(space))
     per_batch, length = batch_positions(space, settings)
-    on_one = math.ceil(per_batch * settings.accumulate / gpus / settings.accumulate)
-    states = activation_bytes(space, network, settings, autocast) * on_one
+    # GPUs share whole batches of an update while there are enough, see `Group.shares`.
+    on_one = per_batch if settings.accumulate >= gpus else math.ceil(per_batch / gpus)
+    states = activation_bytes(space, network, settings, autocast, any_kind=not alone) * on_one
     copies = 4 + 4 + OPTIMISER_BYTES + (4 if settings.ema_decay else 0)
     products = 2 if autocast else 4
     cast = products * params if autocast else 0  # of the weights that an update uses
-    networks = 1 if settings.sampling == "fair" else settings.num_random
-    networks += 2 if settings.sampling == "sandwich" else 0
+    networks = settings.num_random + (2 if settings.sampling == "sandwich" else 0)
     networks = 1 if alone else networks
     passes = 4 if settings.recompute else 3
     counted = cost(space.model, space.task, network, "true", *_lengths(space, length))
     tokens = per_batch * settings.accumulate
+    ends = settings.max_updates, settings.epochs * settings.epoch_updates
     return TrainingCosts(
         params,
         copies * params + cast,
@@ -106,7 +108,7 @@ def training_costs(
         logit_bytes(space, settings, on_one, autocast),
         tokens,
         passes * networks * counted.flops / length * tokens,
-        settings.max_updates or settings.epochs * settings.epoch_updates,
+        min(filter(None, ends), default=0),
     )
 
 
@@ -123,7 +125,11 @@ def batch_positions(space: SearchSpace, settings: TrainingSettings) -> tuple[int
 
 
 def activation_bytes(
-    space: SearchSpace, network: Architecture, settings: TrainingSettings, autocast: bool
+    space: SearchSpace,
+    network: Architecture,
+    settings: TrainingSettings,
+    autocast: bool,
+    any_kind: bool = False,
 ) -> int:
     """Bytes that a position of a network keeps for its gradients.
 
@@ -131,9 +137,19 @@ def activation_bytes(
     matrix products take it), what attention keeps (`AttentionOperator.kept`) and the hidden units
     before and after the activation, with a gate both factors besides. With recomputed activations
     a layer keeps its input alone, and one layer at a time all of the rest.
+
+    Args:
+        space: of the network.
+        network: whose sizes count.
+        settings: whether activations are recomputed.
+        autocast: whether matrix products are in bf16.
+        any_kind: count self-attention as of the kind that keeps most of those that the space
+            offers, and not of the network's own.
     """
     every = _layers(space, network)
-    layers = [_layer_bytes(space, dim, layer, span, autocast) for dim, layer, span in every]
+    layers = [
+        _layer_bytes(space, dim, layer, span, autocast, any_kind) for dim, layer, span in every
+    ]
     dims = [dim for dim, _, _ in every]
     if not settings.recompute:
         return sum(layers)
@@ -160,16 +176,21 @@ def _layers(
 
 
 def _layer_bytes(
-    space: SearchSpace, dim: int, layer: EncoderLayer | DecoderLayer, span: int, autocast: bool
+    space: SearchSpace,
+    dim: int,
+    layer: EncoderLayer | DecoderLayer,
+    span: int,
+    autocast: bool,
+    any_kind: bool,
 ) -> int:
     model, products = space.model, 2 if autocast else 4
-    attentions: list[tuple[AttentionKind, int]] = []
     if isinstance(layer, EncoderLayer):
-        attentions.append((_costliest(space, "attention"), layer.num_heads))
+        gene, kind, heads = "attention", layer.attention, layer.num_heads
     else:
-        attentions.append((_costliest(space, "self_attention"), layer.self_num_heads))
-        if layer.cross_attention is not None and layer.cross_num_heads is not None:
-            attentions.append((layer.cross_attention, layer.cross_num_heads))
+        gene, kind, heads = "self_attention", layer.self_attention, layer.self_num_heads
+    attentions = [(_costliest(space, gene) if any_kind else kind, heads)]
+    if isinstance(layer, DecoderLayer) and layer.cross_attention and layer.cross_num_heads:
+        attentions.append((layer.cross_attention, layer.cross_num_heads))
     hidden = (4 if model.ffn_form == "gated" else 2) * layer.ffn_dim
     norms = (len(attentions) + 1) * dim * (4 + products)
     inside = sum(

@@ -63,7 +63,11 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "fairseq": ("nas.fairseq.plugin.nas_fairseq*",),
     "onnx": ("supernet.export.onnx",),
     "onnxscript": ("supernet.export.onnx",),
-    "onnxruntime": ("supernet.export.onnx", "supernet.export.onnx_driver"),
+    "onnxruntime": (
+        "supernet.export.onnx",
+        "supernet.export.onnx_driver",
+        "supernet.export.onnx_failures",
+    ),
     "optuna": ("nas.search.searchers.optuna_study",),
     "sqlalchemy": ("service.jobs.*",),
     "alembic": ("service.jobs.migrate", "service.jobs.migrations.*"),

@@ -96,6 +96,11 @@ class Blueprint:
         return params(self.settings, self.task, self.architecture)
 
     @property
+    def max_tokens(self) -> int:
+        """The most tokens of an input: a class token stands at a position, too."""
+        return self.settings.max_length - self.settings.class_token
+
+    @property
     def form(self) -> TaskForm:
         """What its exports consist of."""
         return TASK_FORMS[self.task]

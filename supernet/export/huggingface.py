@@ -28,6 +28,7 @@ from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.standalone import (
     TEMPLATE,
     generated_difference,
+    is_as_written,
     joined_parts,
     network_source,
     weights_difference,
@@ -131,10 +132,7 @@ class HuggingFaceExport(ExportFormat):
         weights = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
         difference = weights_difference(blueprint, weights, reference, str(file))
         text = network_source(blueprint)
-        network_file = folder / NETWORK_FILE
-        if not network_file.is_file():
-            raise DataError(f"{network_file} is missing; export the network anew")
-        if network_file.read_text(encoding="utf-8") != text:
+        if not is_as_written(folder / NETWORK_FILE, text):
             return difference
         return max(difference, generated_difference(text, blueprint, weights, reference))
 
@@ -257,11 +255,14 @@ def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, An
 
 def generation_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``generation_config.json``: it writes as `nas translate` does."""
+    decoder = blueprint.architecture.decoder
+    # A language model has as many positions for a text and what follows it, unless it remembers.
+    counts_all = blueprint.task == "language_modelling" and not (decoder and decoder.memory_length)
     values: dict[str, Any] = {
         **_mark_numbers(preprocessing),
         "suppress_tokens": [PAD],
         "do_sample": False,
-        "max_new_tokens": blueprint.settings.max_length,
+        "max_length" if counts_all else "max_new_tokens": blueprint.settings.max_length,
     }
     if preprocessing.facts.get("padding", PAD) is None:
         del values["suppress_tokens"]
@@ -281,7 +282,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
     """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": preprocessing.facts.get("max_tokens", blueprint.settings.max_length),
+        "model_max_length": preprocessing.facts.get("max_tokens", blueprint.max_tokens),
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,
@@ -297,7 +298,7 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
     return {
         "tokenizer_class": "NasTokenizer",
         "auto_map": {"AutoTokenizer": ["tokenization_nas.NasTokenizer", None]},
-        "model_max_length": blueprint.settings.max_length,
+        "model_max_length": blueprint.max_tokens,
         "special_tokens_pattern": blueprint.form.marked,
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,

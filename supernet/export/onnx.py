@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import onnxscript  # noqa: F401  # torch's exporter needs it; so a missing one is told at once
 import torch
 import torch.nn.functional as F
@@ -38,6 +37,7 @@ from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.onnx_driver import Array, Decoder, session
+from supernet.export.onnx_failures import FAILURES
 from supernet.export.onnx_graphs import Graph, graphs_of
 from supernet.export.usage import answer_lines
 from supernet.export.weights import first_line
@@ -51,16 +51,6 @@ CHATTY = (
     "onnxscript.optimizer._constant_folding",  # tells which constants it leaves alone
 )
 EMBEDDED_BYTES = 1_900_000_000  # a file of protocol buffers ends at 2 GB
-FAILURES = (
-    runtime.Fail,
-    runtime.InvalidArgument,
-    runtime.InvalidGraph,
-    runtime.InvalidProtobuf,
-    runtime.NoModel,
-    runtime.NoSuchFile,
-    runtime.NotImplemented,
-    runtime.RuntimeException,
-)
 
 
 class OnnxExport(ExportFormat):

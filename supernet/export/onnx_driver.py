@@ -341,11 +341,13 @@ def write_on(
     num_words: int | None = None,
     first: int = PAD + 1,
 ) -> Array:
-    """As `continue_text`, from a state."""
+    """As `continue_text`, from a state; a full segment becomes memory, where there is one."""
     logits, state = decoder.read(prompt, state)
     written: list[Array] = []
     for _ in range(length):
         if written:
+            if decoder.memory_length and state.position == decoder.max_length:
+                state = state.next_segment(decoder.memory_length)
             logits, state = decoder.step(written[-1], state)
         written.append(logits[:, -1:, first:num_words].argmax(axis=-1) + first)
     return np.concatenate(written, axis=1)

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
+from search_spaces.tasks import TASKS
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.tokenizer import MARKS, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import READING_FILE, Preprocessing
 from supernet.export.huggingface import PREFIX
 from supernet.export.stock import is_stock
-from supernet.export.weights import network_of, read_tensors
+from supernet.export.weights import first_line, network_of, read_tensors
 from supernet.pretrained.checkpoint import CONFIG_FILE
 
 WEIGHTS_FILES = ("model.safetensors", "weights.pt")
@@ -33,13 +34,32 @@ WEIGHTS_FILES = ("model.safetensors", "weights.pt")
 class OnnxModel:
     """Graphs of ONNX, called as our own networks are."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, blueprint: Blueprint) -> None:
+        """Open the graphs.
+
+        Args:
+            folder: where they lie.
+            blueprint: of the network.
+
+        Raises:
+            DataError: when a graph is missing or damaged.
+        """
         from supernet.export import onnx_driver
+        from supernet.export.onnx_failures import FAILURES
 
         self._driver, self._folder = onnx_driver, folder
-        classifier = folder / "classifier.onnx"
-        self._session = onnx_driver.session(classifier) if classifier.is_file() else None
-        self._decoder = None if self._session is not None else onnx_driver.Decoder(folder)
+        self._session = self._decoder = None
+        try:
+            if TASKS[blueprint.task].classifies:
+                (graph,) = blueprint.form.graphs
+                self._session = onnx_driver.session(folder / f"{graph}.onnx")
+            else:
+                self._decoder = onnx_driver.Decoder(folder)
+        except (*FAILURES, KeyError, ValueError) as error:
+            raise DataError(
+                f"onnxruntime cannot open the graphs of {folder} ({first_line(error)}); export "
+                "the network anew"
+            ) from error
 
     def __call__(self, inputs: Tensor, _: Architecture) -> Tensor:
         """Images or tokens → logits of classes."""
@@ -113,7 +133,7 @@ def open_package(folder: Path) -> Package:
     preprocessing = Preprocessing(facts, labels=labels)
     source, target = (_vocabulary(folder, facts, side) for side in ("source", "target"))
     if any(folder.glob("*.onnx")):
-        return Package(blueprint, OnnxModel(folder), preprocessing, source, target)
+        return Package(blueprint, OnnxModel(folder, blueprint), preprocessing, source, target)
     files = [folder / name for name in WEIGHTS_FILES]
     file = next((one for one in files if one.is_file()), None)
     if file is None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.architecture import SKIP
+from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from search_spaces.tasks import TASKS
 from supernet.export.blueprint import Blueprint
@@ -75,13 +76,16 @@ class SafetensorsExport(ExportFormat):
         Our own network is run with the weights of the folder, and ``modeling.py`` as it is put
         together now, if the folder's file is just that. One that was written by another version,
         or changed by its owner, is not run.
+
+        Raises:
+            DataError: also when ``modeling.py`` is missing.
         """
         weights = read_tensors(folder / self.weights_file)
         difference = weights_difference(
             blueprint, weights, reference, str(folder / self.weights_file)
         )
         text = modeling_source(blueprint)
-        if (folder / MODELING_FILE).read_text(encoding="utf-8") != text:
+        if not is_as_written(folder / MODELING_FILE, text):
             return difference
         return max(difference, generated_difference(text, blueprint, weights, reference))
 
@@ -102,6 +106,17 @@ class TorchExport(SafetensorsExport):
     weights_file = "weights.pt"
     reference_file = "check.pt"
     packages = "torch"
+
+
+def is_as_written(file: Path, text: str) -> bool:
+    """Whether a file of an export is just the text that is put together now.
+
+    Raises:
+        DataError: when it is missing.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} is missing; export the network anew")
+    return file.read_bytes() == text.encode()
 
 
 @torch.inference_mode()

@@ -132,7 +132,6 @@ def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
     """A class or an embedding: one pass of the network."""
     settings, facts = source.blueprint.settings, source.preprocessing.facts
     image = isinstance(settings.input, ImageInput)
-    longest = settings.max_length - settings.class_token
     if isinstance(settings.input, ImageInput):
         enlarged = ENLARGED if facts["side"] < facts["image_size"] else ""
         body = PICTURE.format(
@@ -140,7 +139,7 @@ def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
         )
     else:
         word = " ".join(facts.get("symbols", ("", ""))[1:4])
-        longest = facts.get("max_tokens", longest)
+        longest = facts.get("max_tokens", source.blueprint.max_tokens)
         body = TEXTS[facts["kind"]].format(longest=longest, word=word, text=_text(facts))
     embeds = source.blueprint.task == "embedding"
     graph = "embedder" if embeds else "classifier"

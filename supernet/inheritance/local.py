@@ -247,7 +247,7 @@ class LocalDistillation:
             give_way()
             seen, mask_BN = self._seen(self._batches(update))
             for (number, kind), own in zip(self._free, owners, strict=True):
-                if self._parts[number].groups is None:
+                if own in moments and self._parts[number].groups is None:
                     with _given(own.output) as merged:
                         self._said(number, kind, seen[number].given, mask_BN)
                     moments[own].add(merged[0], seen[number].said, mask_BN)

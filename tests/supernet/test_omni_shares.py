@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from supernet.attention.kernels import build_kernel
 from supernet.attention.weights import pooled_shares, source_weights
 from supernet.extraction import Supernet
+from supernet.loss import IGNORED
 from supernet.omni_shares import omni_layers, omni_shares
 from supernet.plan import encoder_of
+from supernet.tasks.base import Predictions
 from tests.support import naive_attention as naive
 from tests.support.decoder_cases import SETTINGS as DECODERS
 from tests.support.decoder_cases import (
@@ -43,10 +45,15 @@ DEEP = network("softmax", "linear", "omni")
 
 
 def task(*inputs: Tensor) -> Any:
-    """A task whose validation split is one batch."""
+    """A task whose validation split is one batch; each token of a text has a label."""
+    return labelled(inputs[-1].masked_fill(inputs[-1] == 0, IGNORED), *inputs)
 
-    def evaluation(model: Supernet, architecture: Architecture, *_: Any) -> Iterator[Tensor]:
-        yield model(*inputs, architecture)
+
+def labelled(labels: Tensor, *inputs: Tensor) -> Any:
+    """As `task`, with these labels."""
+
+    def evaluation(model: Supernet, architecture: Architecture, *_: Any) -> Iterator[Predictions]:
+        yield Predictions(model(*inputs, architecture), labels.flatten())
 
     return SimpleNamespace(evaluation=evaluation, valid=None)
 
@@ -152,6 +159,24 @@ def test_all_shares_add_up_and_the_model_stays_as_it_is(name: str) -> None:
     assert set(vars(model.encoder.blocks[2].attention.kernels["omni"])) == before  # type: ignore[union-attr,operator,index,arg-type]
 
 
+def test_layers_in_the_order_of_inherited_weights() -> None:
+    """A network of three layers has the fourth block of an order in place of the third."""
+    inputs = random_inputs(IMAGES)
+    found = []
+    for ordered in (True, False):
+        model = random_supernet(IMAGES).eval()
+        first, second, third, fourth = model.encoder.blocks
+        if ordered:
+            model.encoder.order_layers([0, 1, 3, 2])
+        else:
+            model.encoder.blocks = nn.ModuleList([first, second, fourth, third])
+        found.append(omni_shares(task(inputs), model, DEEP)[0][0])
+    here, there = found
+    assert (here.layer, here.sources) == (there.layer, there.sources) == (3, (0, 1, 2))
+    np.testing.assert_array_equal(here.attention, there.attention)
+    np.testing.assert_array_equal(here.pooling, there.pooling)
+
+
 def test_padding_changes_no_share() -> None:
     settings = replace(TOKENS, omni_kernel="full")
     model, inputs = random_supernet(settings).eval(), random_inputs(settings)
@@ -183,6 +208,22 @@ def test_the_padding_behind_a_target_does_not_count() -> None:
     for here, there in zip(one, other, strict=True):
         np.testing.assert_allclose(here.attention, there.attention, atol=1e-12)
         np.testing.assert_allclose(here.pooling, there.pooling, atol=1e-12)
+
+
+def test_a_word_that_is_token_0_counts_in_a_language_model() -> None:
+    """Also at the end of a text, in front of padding: what has a label is no padding."""
+    model, chosen = random_writer(DECODERS["plain"]), writer("linear", "omni")
+    text = targets(DECODERS["plain"])[1:2, :12]
+    text[:, [3, 7, 11]] = 0
+    labels = torch.ones_like(text)
+    (alone,), _ = omni_shares(labelled(labels, text), model, chosen)
+    long = torch.cat((text, torch.zeros(1, 3, dtype=torch.long)), dim=1)
+    ignored = torch.nn.functional.pad(labels, (0, 3), value=IGNORED)
+    (behind,), _ = omni_shares(labelled(ignored, long), model, chosen)
+    np.testing.assert_allclose(alone.attention, behind.attention, atol=1e-12)
+    np.testing.assert_allclose(alone.pooling, behind.pooling, atol=1e-12)
+    (few,), _ = omni_shares(task(text), model, chosen)
+    assert np.abs(alone.attention - few.attention).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", ["plain", "bigbird", "full"])

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.update_operations import GpuOperations
+from search_spaces.loading import parse_space
+from search_spaces.operators import smallest
 from supernet.extraction import extract
 from supernet.layers import ElasticLinear, side_by_side
 from supernet.slices import Casts, Slices, multiplied, prefix, stacked, used
@@ -26,8 +28,10 @@ from tests.support.task_cases import (
     supernet_of,
     task_of,
 )
+from tests.support.trained_cases import LANGUAGE
 
 UPDATES = 3
+HEADS = "self_num_heads = [2, 4]\nself_num_kv_heads = [2]"
 SETTINGS = TrainingSettings(
     max_tokens=128, segment_length=SEGMENT, batch_size=16, accumulate=2, sampling="sandwich"
 )
@@ -239,6 +243,22 @@ def test_parameters_lie_together_only_where_they_are_cast() -> None:
     with slices.training(), torch.autocast("cpu", dtype=torch.bfloat16):
         after = stacked(weights, 4, 6)
     assert after is not None and torch.equal(after, torch.cat(weights).bfloat16())
+
+
+@pytest.mark.parametrize("way", ["training", "evaluation"])
+def test_keys_of_fewer_heads_than_the_largest_network_asks_for(way: str) -> None:
+    """A network of as many heads of queries as of keys, whose parameters differ in shape."""
+    text = LANGUAGE.replace("self_num_heads = [1, 2]", HEADS)
+    assert text != LANGUAGE
+    space = parse_space(text, "space")
+    (network,) = space.decode(smallest(space))
+    model, tokens = supernet_of(space), torch.randint(1, 100, (2, 5))
+    with torch.no_grad():
+        right = model(tokens, network)
+    held = Slices(model).training() if way == "training" else Casts().held()
+    with held, torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(tokens, network)
+    torch.testing.assert_close(found.float(), right, rtol=5e-2, atol=5e-2)
 
 
 def test_several_layers_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ class Network(PooledEncoder):
     def forward(self, tokens: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Tokens ``(B, N)`` -> last hidden states ``(B, N, D)`` and embeddings ``(B, D)``.
 
-        Padding, on either side, is token 0, or where `real` ``(B, N)`` is False.
+        Padding, behind a text, is token 0, or where `real` ``(B, N)`` is False.
         """
         real = self.real_positions(tokens) if real is None else real
         states = self.encoder(self.embed(tokens), real)

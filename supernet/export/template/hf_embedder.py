@@ -29,7 +29,7 @@ class NasForEmbedding(PreTrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
     ) -> BaseModelOutputWithPooling:
-        """Tokens ``(B, N)``, padded on either side -> states ``(B, N, D)``.
+        """Tokens ``(B, N)``, padded at their end -> states ``(B, N, D)``.
 
         ``pooler_output`` ``(B, D)`` are the embeddings, pooled as the network was trained for.
         """

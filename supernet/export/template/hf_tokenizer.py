@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizer
@@ -24,6 +25,8 @@ class NasTokenizer(PreTrainedTokenizer):
         self.target = self.source if target_file is None else Vocabulary(target_file)
         self.current = self.source
         super().__init__(**kwargs)
+        # What is saved; transformers leaves it out, and with it the marks of texts.
+        self.init_kwargs["special_tokens_pattern"] = self.special_tokens_pattern
 
     @property
     def vocab_size(self) -> int:
@@ -56,9 +59,10 @@ class NasTokenizer(PreTrainedTokenizer):
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None
     ) -> tuple[str, ...]:
-        """Copy the vocabularies."""
-        names = self.vocab_files_names.values()
-        return tuple(
-            shutil.copy(file, f"{save_directory}/{name}")
-            for file, name in zip(self.files, names, strict=True)
-        )
+        """Copy the vocabularies; what is saved where it was read stays as it is."""
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        saved = [Path(save_directory, prefix + name) for name in self.vocab_files_names.values()]
+        for file, copy in zip(self.files, saved, strict=True):
+            if copy.resolve() != Path(file).resolve():
+                shutil.copy(file, copy)
+        return tuple(map(str, saved))

@@ -70,6 +70,9 @@ def continue_text(
 ) -> list[int]:
     """The next `count` tokens of a text, which begins with its begin mark, if it has one.
 
+    Of a text that is longer than the network reads at once the beginning is remembered, where the
+    network has a memory.
+
     Args:
         network: from `load_network`.
         tokens: of the text so far, at least one.
@@ -80,6 +83,9 @@ def continue_text(
     device = next(network.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     state, new, written = network.start(), tokens, []
+    if network.memory_length and len(tokens) > network.max_length:
+        earlier, new = tokens[: -network.max_length], tokens[-network.max_length :]
+        state = network.remember(torch.tensor([earlier], device=device), state)
     for _ in range(count):
         if network.memory_length and state.position + len(new) > network.max_length:
             state = state.next_segment()

@@ -28,7 +28,7 @@ class LinformerAttention(Attention):
         self.projection = nn.Parameter(torch.zeros(rank, length, self.span))
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """``(B, N, D)`` -> ``(B, N, D)``, all states seeing the mixtures."""
+        """``(B, N, D)`` -> ``(B, N, D)``, all states seeing the mixtures; padding is behind."""
         q, k, v = self.project(x)
         mix = self.projection[:, : x.shape[1] // self.span].flatten(1)[None, None]
         if real is not None:
@@ -74,7 +74,7 @@ class BigBirdAttention(Attention):
         return seen
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """``(B, N, D)`` -> ``(B, N, D)``, states seeing blocks of states."""
+        """``(B, N, D)`` -> ``(B, N, D)``, states seeing blocks of states; padding is behind."""
         q, k, v = self.project(x)
         there = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
         block = torch.arange(x.shape[1], device=x.device) // (self.span * self.block)
@@ -93,7 +93,7 @@ class BigBirdAttention(Attention):
         return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
 
     def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-        """Keys and values of a source ``(B, M, D)``, and their blocks."""
+        """Keys and values of a source ``(B, M, D)``, padded at its end, and their blocks."""
         block = positions // self.block
         seen = self.seen_blocks(block, real)[:, :, block] & real[:, None, :]
         return self.split(self.key(x)), self.split(self.value(x)), seen

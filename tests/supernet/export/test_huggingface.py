@@ -13,6 +13,7 @@ import torch
 from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
+from search_spaces.settings import TokenInput
 from supernet.data.listops import SYMBOLS
 from supernet.data.tokenizer import SentencePieceTokenizer, WordTokenizer, learn
 from supernet.export.blueprint import Blueprint
@@ -21,9 +22,11 @@ from supernet.export.formats import ExportSource, write_package
 from supernet.export.huggingface import (
     HuggingFaceExport,
     auto_class,
+    checkpoint_config,
     tokenizer_config,
     tokenizer_source,
 )
+from supernet.export.standalone import as_module, modeling_source
 from supernet.export.weights import read_tensors, write_tensors
 from tests.support.export_cases import export_to, hub_without_net, module_of, opened, run_of, seal
 from tests.support.export_networks import random_blueprint, random_inputs, random_network
@@ -37,6 +40,10 @@ LINES = ["the cat sat on the mat", "a dog and a cat", "mats, cats & dogs: ä ö 
 def has_memory(blueprint: Blueprint) -> bool:
     decoder = blueprint.architecture.decoder
     return decoder is not None and decoder.memory_length > 0
+
+
+def has_class_token(blueprint: Blueprint) -> bool:
+    return blueprint.settings.class_token and isinstance(blueprint.settings.input, TokenInput)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -187,6 +194,15 @@ def test_a_text_is_continued_as_by_the_file(
     assert beams.shape[0] == 1
 
 
+def test_a_text_is_continued_until_the_positions_are_full(
+    hub: Any, folders: dict[str, Path]
+) -> None:
+    folder = folders["language_modelling"]
+    model = load(hub, "AutoModelForCausalLM", folder)
+    made = model.generate(torch.tensor([[1, 7, 9]]), eos_token_id=None)
+    assert made.shape == (1, Blueprint.read(folder).settings.max_length)
+
+
 def test_padded_prompts_are_refused(hub: Any, folders: dict[str, Path]) -> None:
     model = load(hub, "AutoModelForCausalLM", folders["language_modelling"])
     prompts, mask = torch.tensor([[0, 1], [1, 7]]), torch.tensor([[0, 1], [1, 1]])
@@ -212,6 +228,7 @@ def test_a_memory_carries_over_segments(hub: Any, tmp_path: Path) -> None:
     assert torch.allclose(model(input_ids=text).logits, torch.cat(parts, dim=1), atol=1e-4)
     made = model.generate(text[:, :3], max_new_tokens=limit + 4, eos_token_id=None)
     assert made.shape == (2, limit + 7)
+    assert model.generate(text[:, :3], eos_token_id=None).shape == (2, limit + 3)
 
 
 # -- tokenizers -----------------------------------------------------------------------------------
@@ -255,6 +272,19 @@ def test_word_tokenizers_mark_the_begin_of_texts(hub: Any, tmp_path: Path) -> No
     saved = tmp_path / "saved"
     tokenizer.save_pretrained(saved)
     assert json.loads((saved / "words.json").read_text()) == list(words.symbols)
+    assert str(saved / "my-words.json") in tokenizer.save_pretrained(saved, filename_prefix="my")
+    assert (saved / "my-words.json").read_bytes() == (saved / "words.json").read_bytes()
+
+
+def test_a_tokenizer_is_saved_where_it_was_read(hub: Any, tmp_path: Path) -> None:
+    source, target = pieces(50), pieces(40)
+    files = {"source.model": source.model, "target.model": target.model}
+    facts = {"kind": "sentencepiece", "source": "source.model", "target": "target.model"}
+    tokenizer = tokenizer_of(hub, tmp_path, Preprocessing(facts, files), 1)
+    tokenizer.save_pretrained(tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    again = load(hub, "AutoTokenizer", tmp_path)
+    assert again(LINES)["input_ids"] == tokenizer(LINES)["input_ids"]
 
 
 def test_byte_tokenizers(hub: Any, tmp_path: Path) -> None:
@@ -271,6 +301,18 @@ def test_symbol_tokenizers(hub: Any, tmp_path: Path) -> None:
     assert tokenizer("[MAX 1 9 ]")["input_ids"] == [SYMBOLS.index(s) for s in "[MAX 1 9 ]".split()]
     with pytest.raises(ValueError, match="'2x' is no symbol"):
         tokenizer("[MAX 2x ]")
+
+
+def test_texts_are_cut_where_a_class_token_leaves_room() -> None:
+    blueprint = next(filter(has_class_token, map(random_blueprint, range(0, 90, 3))))
+    longest = blueprint.settings.max_length - 1
+    module = as_module(modeling_source(blueprint), Path("modeling.py"))
+    network = module.Network(blueprint.to_json())
+    assert network(torch.ones(1, longest, dtype=torch.long)).shape[0] == 1
+    with pytest.raises(ValueError, match="positions"):
+        network(torch.ones(1, longest + 1, dtype=torch.long))
+    told = tokenizer_config(blueprint), checkpoint_config(blueprint, Preprocessing({"marks": {}}))
+    assert [config["model_max_length"] for config in told] == [longest, longest]
 
 
 # -- bad folders ----------------------------------------------------------------------------------

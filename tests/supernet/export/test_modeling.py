@@ -141,6 +141,30 @@ def test_words_that_the_tokenizer_does_not_know_are_never_written(words: int | N
     assert highest < (words or WORDS) and (highest < WORDS - 10) == (words == WORDS - 10)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("more", [1, 30])
+def test_the_beginning_of_a_long_text_is_remembered(more: int) -> None:
+    """As our own network reads it, with the same words behind it."""
+    blueprint = next(filter(memory, map(random_blueprint, range(2, 90, 3))))
+    network, made = random_network(blueprint, 0), module(blueprint)
+    twin = made.Network(blueprint.to_json()).eval()
+    twin.load_state_dict(plain_weights(network))
+    longest = blueprint.settings.max_length
+    text = random_tokens(longest + more)
+    state, new, expected = network.start(text[:, :more]), text[:, more:], []
+    for _ in range(3):
+        if state.position + new.shape[1] > longest:
+            state = state.next_segment()
+        logits, state = network.step(new, state)
+        new = logits[:, -1:, 1:].argmax(dim=-1) + 1
+        expected.append(int(new))
+    assert made.continue_text(twin, text[0].tolist(), 3) == expected
+
+
+def random_tokens(count: int) -> torch.Tensor:
+    return torch.randint(1, WORDS, (1, count), generator=torch.Generator().manual_seed(0))
+
+
 def test_a_network_without_a_memory_has_no_segments() -> None:
     state = built(next(b for b in map(random_blueprint, range(2, 90, 3)) if not memory(b))).start()
     with pytest.raises(ValueError, match="has no memory of earlier segments"):

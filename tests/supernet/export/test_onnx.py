@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from nas.console.app import app
 from nas.results.export import verify_export
+from nas.results.predictions import open_exported
 from nas.run.folder import RunFolder
 from search_spaces.architecture import (
     Architecture,
@@ -31,10 +32,11 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
-from supernet.export.contents import ReferenceOutputs
-from supernet.export.formats import check_parity, open_format
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportSource, check_parity, open_format, write_package
+from supernet.export.opening import open_package
 from supernet.tasks.opening import open_task
-from tests.support import decoder_cases, supernet_cases
+from tests.support import decoder_cases, export_networks, supernet_cases
 from tests.support.decoder_cases import random_translator, random_writer, translator, writer
 from tests.support.export_cases import arch_of, export_to, run_of
 from tests.support.export_networks import random_blueprint, random_network
@@ -161,6 +163,20 @@ def test_a_wrong_graph_is_one_sentence(what: str, folder: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("breaks", [cut_off, pickled, emptied])
+def test_a_wrong_graph_is_not_opened(breaks: Callable[[Path], None], folder: Path) -> None:
+    breaks(folder / "classifier.onnx")
+    with pytest.raises(DataError, match="onnxruntime cannot open the graphs of .*export") as error:
+        open_package(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_graph_that_is_not_there_is_told(folder: Path) -> None:
+    (folder / "classifier.onnx").rename(folder / "other.onnx")
+    with pytest.raises(DataError, match="onnxruntime cannot open the graphs of .*export"):
+        open_package(folder)
+
+
 def test_a_whole_graph_is_none_of_these(folder: Path) -> None:
     assert check_parity(open_format("onnx"), folder) < TOLERANCE
 
@@ -269,6 +285,17 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
         inputs += [cases.sources(*size, 9) for size in ((1, 1), (4, 17), (2, 9))]
     inputs = [x if x.dtype == torch.int64 else x.float() for x in inputs]
     assert cases.apart_classifying(one, tmp_path, inputs) < TOLERANCE
+
+
+@torch.inference_mode()
+def test_embedders_answer_nothing_that_is_written(tmp_path: Path) -> None:
+    drawn = random_blueprint(0, "embedding")
+    network, inputs = random_network(drawn, 0), export_networks.random_inputs(drawn, 0)
+    record = ReferenceOutputs(inputs, ReferenceOutputs(inputs, {}).named(network(inputs["tokens"])))
+    source = ExportSource(drawn, network, record, Preprocessing({"kind": "numbers"}))
+    write_package(source, open_format("onnx"), tmp_path)
+    with pytest.raises(UsageError, match="answer with vectors"):
+        open_exported(tmp_path, "cpu")
 
 
 @torch.inference_mode()

@@ -143,6 +143,38 @@ def test_a_beam_of_none_is_refused() -> None:
         driver.Search(0)
 
 
+class Reader(driver.Decoder):  # type: ignore[misc]
+    """A language model of eight positions with a memory of three, which says what is read."""
+
+    max_length, memory_length = 8, 3
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def start(self, source: np.ndarray, beams: int = 1) -> Any:
+        return driver.State(0, {}, {})
+
+    def step(self, tokens: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
+        new = tokens.shape[-1]
+        self._check_length("text", state.position + new)
+        self.seen.append((state.position, new))
+        return np.zeros((*tokens.shape, 5), np.float32), replace(
+            state, position=state.position + new
+        )
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 8, 20])
+@pytest.mark.parametrize("prompt", [1, 2, 8, 30])
+def test_with_a_memory_a_text_has_no_end(prompt: int, length: int) -> None:
+    reader = Reader()
+    written = driver.continue_text(reader, np.ones((2, prompt), np.int64), length)
+    assert written.shape == (2, length)
+    assert sum(new for _, new in reader.seen) == prompt + length - 1
+    ends = [position + new for position, new in reader.seen]
+    for end, (position, _) in zip(ends, reader.seen[1:], strict=False):
+        assert position in (end, 0)
+
+
 # -- text -----------------------------------------------------------------------------------------
 
 LINES = ["a small test", "another one of these", "a test"] * 20

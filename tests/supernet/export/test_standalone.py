@@ -14,6 +14,7 @@ from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
+from supernet.export.formats import check_parity, open_format
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.support.export_cases import export_to, module_of, opened, run_of, seal
@@ -157,6 +158,32 @@ def refused(folder: Path, weights: dict[str, torch.Tensor] | bytes, to: Path, ma
     seal(to)
     with pytest.raises(DataError, match=match):
         verify_export(to)
+
+
+def test_a_missing_modeling_file(folder: Path, tmp_path: Path) -> None:
+    copied(folder, tmp_path)
+    (tmp_path / "modeling.py").unlink()
+    with pytest.raises(DataError, match=r"modeling\.py is missing; export the network anew"):
+        check_parity(open_format("safetensors"), tmp_path)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_outputs_that_are_no_numbers_fail_the_check(
+    folder: Path, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first way to compute them, and of the second."""
+    module = module_of(folder)
+    module.check()
+    outputs = module.outputs
+
+    def broken(*given: Any) -> Any:
+        found = outputs(*given)
+        found[which]["logits"][0, 0, 0] = torch.nan
+        return found
+
+    monkeypatch.setattr(module, "outputs", broken)
+    with pytest.raises(SystemExit, match="failed"):
+        module.check()
 
 
 def test_a_missing_tensor(folder: Path, tmp_path: Path) -> None:

@@ -168,6 +168,8 @@ class TestDriver:
 
     def test_the_lowest_word(self, driver: Any) -> None:
         class Zeros:
+            memory_length = 0
+
             def read(self, tokens: Any, state: None) -> Any:
                 return -np.arange(5.0) * np.ones((1, tokens.shape[1], 1)), state
 

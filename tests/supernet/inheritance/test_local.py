@@ -337,6 +337,33 @@ def test_fewer_heads_say_it_as_well_as_they_can(
     assert errors[0] < 0.95 * errors[1]
 
 
+def test_a_layer_of_all_heads_only_has_no_outputs_to_fit(
+    checkpoints: dict[str, Checkpoint],
+) -> None:
+    """Beside layers that have some, and end as without it."""
+    checkpoint = checkpoints["gpt2"]
+    space = space_of(checkpoint)
+    weights = first_weights(space, checkpoint)
+    heads = checkpoint.architecture.decoder.layers[1].self_num_heads  # type: ignore[union-attr]
+    narrowed = replace(
+        space,
+        slots=tuple(
+            replace(slot, choices=(heads,))
+            if (slot.gene, slot.layer) == ("self_num_heads", 1)
+            else slot
+            for slot in space.slots
+        ),
+    )
+    few = {name: weights[name] for name in build_supernet(narrowed).state_dict()}
+    few["decoder.layer_order"] = weights["decoder.layer_order"]
+    one, every = local(narrowed, checkpoint, few, updates=2), local(space, checkpoint, weights, 2)
+    for both in (one, every):
+        list(both.run())
+    learnt = every.weights()
+    assert len(few) < len(weights)
+    assert all(torch.equal(tensor, learnt[name]) for name, tensor in one.weights().items())
+
+
 def said_by(model: Any, part: str, inputs: Tensor, network: Architecture) -> Tensor:
     """What a block of attention says in a network."""
     attention, said = model.get_submodule(part), []

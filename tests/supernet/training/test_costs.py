@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -20,6 +20,8 @@ from search_spaces.space import SearchSpace
 from supernet.building import build_supernet, supernet_params
 from supernet.decoder import ElasticDecoder
 from supernet.sequence_models import LanguageModel
+from supernet.training.parallel import Group
+from supernet.training.sampling import build_sampler
 from supernet.training_costs import (
     A100_OPS,
     activation_bytes,
@@ -27,7 +29,7 @@ from supernet.training_costs import (
     logit_bytes,
     training_costs,
 )
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import Sampling, TrainingSettings, planned_updates
 
 ROWS, LENGTH, VOCAB = 4, 256, 1024
 SETTINGS = TrainingSettings(
@@ -37,6 +39,23 @@ SETTINGS = TrainingSettings(
     sampling="uniform",
     num_random=1,
 )
+
+
+@dataclass(frozen=True)
+class Positions:
+    """So many rows of one position."""
+
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def num_labels(self) -> int:
+        return self.rows
+
+    def part(self, rows: slice) -> Positions:
+        return Positions(len(range(self.rows)[rows]))
 
 
 def small(kind: str = "linear") -> SearchSpace:
@@ -160,6 +179,20 @@ def test_gpus_share_the_tokens_and_not_the_weights() -> None:
     )
 
 
+@pytest.mark.parametrize(("accumulate", "gpus"), [(4, 4), (5, 4), (8, 2), (1, 4), (2, 4)])
+def test_a_gpu_holds_the_largest_of_its_shares(accumulate: int, gpus: int) -> None:
+    """As `Group.shares` deals the batches of an update out."""
+    space, settings = small(), replace(SETTINGS, accumulate=accumulate)
+    group = Group()
+    group.size = gpus
+    batch = Positions(ROWS * LENGTH)
+    rows = max(len(share.batch) for share in group.shares([batch] * accumulate))
+    costs = training_costs(space, 10**6, settings, gpus)
+    each = activation_bytes(space, largest_of(space), settings, autocast=True)
+    assert costs.activation_bytes == each * rows
+    assert costs.logit_bytes == logit_bytes(space, settings, rows, autocast=True)
+
+
 @pytest.mark.parametrize("name", ["lm-small", "vit-small"])
 @pytest.mark.parametrize(("preset", "gpus"), [("quick", 1), ("standard", 8)])
 def test_shipped_presets_fit_into_an_a100(name: str, preset: str, gpus: int) -> None:
@@ -188,6 +221,33 @@ def test_a_network_alone_needs_its_own_memory() -> None:
     assert trained.operations == 4 * big.operations > 4 * little.operations
     alone = training_costs(space, 10**6, sandwich, network=largest_of(space))
     assert alone.operations == big.operations
+
+
+def test_a_network_alone_keeps_what_its_own_kinds_keep() -> None:
+    space = parse_space(dump_space(small()).replace('["linear"]', '["softmax", "linear"]'), "both")
+    softmax, linear = (
+        training_costs(space, 10**6, SETTINGS, network=largest_of(small(kind)))
+        for kind in ("softmax", "linear")
+    )
+    every = training_costs(space, 10**6, SETTINGS)
+    assert softmax.activation_bytes < linear.activation_bytes == every.activation_bytes
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "sandwich", "fair"])
+def test_as_many_networks_are_counted_as_an_update_trains(sampling: Sampling) -> None:
+    space, settings = small(), replace(SETTINGS, sampling=sampling, num_random=3)
+    networks = build_sampler(space, settings, 0).draw()
+    alone = training_costs(space, 10**6, settings, network=largest_of(space))
+    assert training_costs(space, 10**6, settings).operations == len(networks) * alone.operations
+
+
+@pytest.mark.parametrize(
+    ("max_updates", "epoch_updates", "updates"), [(100, 4, 8), (5, 4, 5), (5, 0, 5), (0, 4, 8)]
+)
+def test_whichever_end_comes_first(max_updates: int, epoch_updates: int, updates: int) -> None:
+    settings = replace(SETTINGS, max_updates=max_updates, epochs=2, epoch_updates=epoch_updates)
+    assert training_costs(small(), 10**6, settings).updates == updates
+    assert planned_updates(settings, 10**6) == updates
 
 
 def test_a_search_on_a_gpu_is_told_before_it_starts() -> None:
